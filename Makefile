@@ -1,0 +1,59 @@
+# Needs make and Python 3.11 or later; everything else is installed into .venv.
+
+# The first interpreter that is new enough. Each one is run, not only looked up: a version manager's
+# shim can exist for a Python that is not there.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$python"; break; }; done)
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all conformance check format bench chaos clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## create .venv with Winch and its tools
+
+# Redone when pyproject.toml changes. The stamp is written last, so an interrupted install is redone.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later found; set PYTHON=/path/to/python" >&2; exit 2; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]'
+	@touch $@
+
+demo: setup ## a tour on SQLite: real jobs, a worker, nothing to install
+	$(BIN)/winch demo
+
+test: setup ## every part of the tests but the slow ones
+	$(BIN)/python scripts/test_parts.py
+
+test-all: setup ## every test, then the conformance suite
+	$(BIN)/python scripts/test_parts.py --slow
+	$(BIN)/python -m winch.testing.conformance
+
+conformance: setup ## what every storage driver must do
+	$(BIN)/python -m winch.testing.conformance
+
+check: setup ## format, lint, types, layers and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/test_parts.py core
+
+format: setup ## format, and fix what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: ## (later)
+	@echo "make bench arrives with a later release" >&2; exit 2
+
+chaos: ## (later)
+	@echo "make chaos arrives with a later release" >&2; exit 2
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .coverage .coverage.*
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,147 @@
+"""Run the tests part by part, one after another, and say how long each part took.
+
+A part is a folder under tests/. A folder that does not exist yet is passed over; once it exists it
+must hold tests, because a part that silently collects nothing looks exactly like one that passes.
+
+    python scripts/test_parts.py                  every part, without the slow tests
+    python scripts/test_parts.py --slow           every part, every test
+    python scripts/test_parts.py core engine      these parts
+    python scripts/test_parts.py core -- -x -k retry    what follows -- goes to pytest
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+
+# Cheapest first: a mistake in the pure core should not wait for servers and processes to start.
+PARTS = ("core", "harness", "model", "storage", "engine", "faults", "cli", "docs")
+
+INTERRUPTED = 2
+NO_TESTS = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    part: str
+    exit_code: int
+    seconds: float
+    passed: int
+    failed: int
+    skipped: int
+
+    @property
+    def is_ok(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def remark(self) -> str:
+        if self.is_ok:
+            return "ok"
+        if self.exit_code == NO_TESTS:
+            return "FAILED: the folder exists but no test ran"
+        return f"FAILED: pytest exited with {self.exit_code}"
+
+
+def run_part(part: str, pytest_args: Sequence[str]) -> Result:
+    """Run one part with pytest's output passed straight through."""
+    with tempfile.TemporaryDirectory(prefix="winch-tests-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", f"tests/{part}", f"--junit-xml={report}"]
+        started = time.monotonic()
+        exit_code = subprocess.run([*command, *pytest_args], cwd=ROOT, check=False).returncode
+        seconds = time.monotonic() - started
+        passed, failed, skipped = read_counts(report)
+    if exit_code != 0:
+        # Pytest can fail without a failed test: a broken conftest, no tests, a crash of its own.
+        failed = max(failed, 1)
+    return Result(part, exit_code, seconds, passed, failed, skipped)
+
+
+def read_counts(report: Path) -> tuple[int, int, int]:
+    """Read (passed, failed, skipped) from pytest's report; all zero when it did not write one."""
+    if not report.exists():
+        return 0, 0, 0
+    passed = failed = skipped = 0
+    # S314 guards against hostile XML; this file was just written by our own pytest.
+    for suite in ET.parse(report).getroot().iter("testsuite"):  # noqa: S314
+        total, failures, errors, skips = (
+            int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")
+        )
+        passed += total - failures - errors - skips
+        failed += failures + errors
+        skipped += skips
+    return passed, failed, skipped
+
+
+def stray_tests() -> list[Path]:
+    """Find test files that belong to no part and so would never run."""
+    files = (path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
+    return sorted(path for path in files if path.parts[0] not in PARTS)
+
+
+def summarize(results: Sequence[Result], absent: Sequence[str]) -> None:
+    print("\nPart        wall time   passed  failed  skipped")
+    for result in results:
+        print(
+            f"{result.part:<10} {result.seconds:>8.1f} s {result.passed:>8} {result.failed:>7}"
+            f" {result.skipped:>8}  {result.remark}"
+        )
+    if absent:
+        print(f"not written yet: {', '.join(absent)}")
+    print(f"all parts  {sum(result.seconds for result in results):>8.1f} s")
+    passed = sum(result.passed for result in results)
+    failed = sum(result.failed for result in results)
+    print(f"{passed} passed, {failed} failed", flush=True)
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    # Cut at -- by hand: argparse would hand pytest's options to the list of parts.
+    cut = argv.index("--") if "--" in argv else len(argv)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"any of: {', '.join(PARTS)}")
+    parser.add_argument("--slow", action="store_true", help="include tests marked slow")
+    options = parser.parse_args(argv[:cut])
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"no part named {part!r}; expected any of: {', '.join(PARTS)}")
+    return options, list(argv[cut + 1 :])
+
+
+def main(argv: Sequence[str]) -> int:
+    options, pytest_args = parse(argv)
+    if not options.slow:
+        pytest_args = ["-m", "not slow", *pytest_args]
+    wanted = options.parts or PARTS
+    present = [part for part in wanted if (TESTS / part).is_dir()]
+    absent = [part for part in wanted if part not in present]
+
+    stray = stray_tests()
+    for path in stray:
+        print(f"tests/{path} is in no part, so it would never run; move it or add it to PARTS")
+
+    results = []
+    for part in present:
+        print(f"\n--- {part} ---", flush=True)
+        results.append(run_part(part, pytest_args))
+        if results[-1].exit_code == INTERRUPTED:
+            break
+
+    summarize(results, absent)
+    return 0 if results and not stray and all(result.is_ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
