@@ -1,0 +1,142 @@
+"""Arguments and results to JSON text and back, with the message a user sees when it fails.
+
+JSON only. What is stored must come back the same from every store and in every language, so what
+JSON or a store cannot hold faithfully is refused before it is stored: NaN and infinities, NUL
+characters, lone surrogates, integers past 64 bits, nesting past 64 levels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import InvalidPayload, PayloadTooLarge
+
+MAX_DEPTH = 64
+MAX_ARGS_BYTES = 256 * 1024
+MAX_RESULT_BYTES = 1024 * 1024
+MAX_ERROR_BYTES = 64 * 1024
+MAX_NAME_CHARS = 256
+
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+
+
+def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) -> str:
+    """The value as JSON text; raises InvalidPayload or PayloadTooLarge and says where and why."""
+    try:
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_enc_hook)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(f"{what} cannot be stored as JSON: {error}") from error
+    check_tree(plain, what)
+    try:
+        raw = msgspec.json.encode(plain)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidPayload(f"{what} cannot be stored as JSON: {error}") from error
+    if len(raw) > limit:
+        raise PayloadTooLarge(
+            f"{what} is {len(raw):,} bytes as JSON; the limit is {limit:,}. "
+            "Store the data elsewhere and pass a reference to it"
+        )
+    return raw.decode()
+
+
+def loads(text: str, type_: Any = Any, *, what: str = "value") -> Any:
+    """The value back, checked against `type_`; raises InvalidPayload that says where and why."""
+    try:
+        return msgspec.json.decode(text, type=type_, dec_hook=_dec_hook)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidPayload(f"{what} is malformed: {error}") from error
+
+
+def loads_strict(text: str, *, what: str = "value") -> Any:
+    """JSON typed by a person or another program: also refuses duplicate keys, NaN and deep nesting."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidPayload(f"{what} has the key {twice!r} twice")
+        return found
+
+    def no_constant(name: str) -> Any:
+        raise InvalidPayload(f"{what} holds {name}, which JSON does not have")
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidPayload(f"{what} is not valid JSON: {error}") from error
+    check_tree(value, what)
+    return value
+
+
+def check_tree(value: object, what: str, depth: int = 1) -> None:
+    """Refuse what JSON or a store cannot hold faithfully. `value` consists of builtin types."""
+    kind = type(value)
+    if kind is str:
+        _check_text(value, what)  # type: ignore[arg-type]  # kind says str
+    elif kind is int:
+        if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]  # kind says int
+            raise InvalidPayload(
+                f"{what} holds an integer past 64 bits, which JSON readers do not keep exactly; "
+                "pass it as text"
+            )
+    elif kind is float:
+        if not math.isfinite(value):  # type: ignore[arg-type]  # kind says float
+            raise InvalidPayload(f"{what} holds {value}, which JSON does not have; pass None or text")
+    elif kind is dict or kind is list:
+        if depth > MAX_DEPTH:
+            raise InvalidPayload(f"{what} is nested deeper than {MAX_DEPTH} levels")
+        if kind is dict:
+            for key, item in value.items():  # type: ignore[attr-defined]  # kind says dict
+                _check_text(key, f"a key in {what}")
+                check_tree(item, what, depth + 1)
+        else:
+            for item in value:  # type: ignore[attr-defined]  # kind says list
+                check_tree(item, what, depth + 1)
+
+
+def _check_text(text: str, what: str) -> None:
+    if text.isascii():
+        if "\0" in text:
+            raise InvalidPayload(f"{what} holds a NUL character, which PostgreSQL cannot store")
+        return
+    if "\0" in text:
+        raise InvalidPayload(f"{what} holds a NUL character, which PostgreSQL cannot store")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidPayload(f"{what} holds a lone surrogate, which is not valid Unicode") from None
+
+
+def clean_text(text: str, limit: int) -> str:
+    """Text made safe to store: NUL and lone surrogates replaced, cut with a marker at `limit` bytes.
+
+    For texts nobody chose, such as error messages: one odd byte in one of them must not fail the
+    batch it is written with.
+    """
+    raw = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace")
+    if len(raw) <= limit:
+        return raw.decode()
+    head = raw[: max(limit - 40, 0)].decode("utf-8", "ignore")
+    return f"{head}… [cut, {len(raw):,} bytes in all]"
+
+
+def _enc_hook(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # pydantic, when the application has it
+    if callable(dump) and hasattr(type(value), "model_validate"):
+        return dump(mode="json")
+    raise TypeError(
+        f"{type(value).__module__}.{type(value).__qualname__} is not a type that JSON can hold; "
+        "pass plain data, a dataclass or a msgspec.Struct"
+    )
+
+
+def _dec_hook(type_: type, value: Any) -> Any:
+    validate = getattr(type_, "model_validate", None)
+    if callable(validate):
+        return validate(value)
+    raise TypeError(f"arguments of type {type_!r} are not supported")

@@ -1,0 +1,141 @@
+"""The error tree.
+
+WinchError
+├── ConfigError            wrong at start-up; names the setting
+├── StorageError           the driver failed; the original is in __cause__
+│   ├── StorageUnavailable   worth retrying
+│   ├── SchemaMismatch       run `winch migrate`
+│   └── StorageFull          disk or memory of the store
+├── JobNotFound · UnknownTask · DuplicateJob (carries .existing)
+├── PayloadTooLarge · InvalidPayload
+├── QueueFull              carries .retry_after
+├── EnqueueUncertain       the answer was lost; retry with the same id (.ids)
+├── InvalidTransition      the table said no; carries .state, .verb, .allowed
+├── JobFailed              `job.result()` of a job that died or was cancelled
+└── LostClaim              someone else owns the job now
+
+Drivers translate their library's exceptions into this tree, so the same race gives the same error
+from every store.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+
+class WinchError(Exception):
+    """Any error that Winch itself raises."""
+
+
+class ConfigError(WinchError):
+    """A setting is wrong; raised at start-up or at the decorated definition, and names the setting."""
+
+
+class StorageError(WinchError):
+    """The store answered with an error that is not worth repeating as it is."""
+
+
+class StorageUnavailable(StorageError):
+    """The store could not be reached, or the answer was lost on the way.
+
+    `maybe_applied` is True when the request may have taken effect all the same: the connection broke
+    after sending. Verbs that may be repeated are repeated; a claim is given up instead.
+    """
+
+    def __init__(self, message: str, *, maybe_applied: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_applied = maybe_applied
+
+
+class SchemaMismatch(StorageError):
+    """The store has no Winch schema, or one of another release: run `winch migrate`."""
+
+
+class StorageFull(StorageError):
+    """The store's disk or memory is full; nothing was written."""
+
+
+class JobNotFound(WinchError):
+    """No job with this id, neither live nor kept."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"no job with id {job_id!r}; it was never enqueued here, or it was deleted or pruned"
+        )
+        self.job_id = job_id
+
+
+class UnknownTask(WinchError):
+    """No task of this name is registered."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        super().__init__(
+            f"no task named {name!r}{did_you_mean(name, known)}; "
+            "import the module that defines it, or check the name"
+        )
+        self.name = name
+
+
+class DuplicateJob(WinchError):
+    """A live job already holds this unique key; `existing` is its id."""
+
+    def __init__(self, message: str, existing: str) -> None:
+        super().__init__(message)
+        self.existing = existing
+
+
+class PayloadTooLarge(WinchError):
+    """Arguments or result exceed the size limit; nothing was stored."""
+
+
+class InvalidPayload(WinchError):
+    """Arguments do not fit the task's signature, or cannot be stored as JSON."""
+
+
+class QueueFull(WinchError):
+    """The queue's depth or age limit is reached; try again after `retry_after`."""
+
+    def __init__(self, message: str, retry_after: timedelta) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EnqueueUncertain(WinchError):
+    """The store's answer was lost and repeating did not settle it; retry with the same `ids`."""
+
+    def __init__(self, message: str, ids: Sequence[str]) -> None:
+        super().__init__(message)
+        self.ids = tuple(ids)
+
+
+class InvalidTransition(WinchError):
+    """The job's state does not allow this verb."""
+
+    def __init__(self, job_id: str, state: str, verb: str, allowed: Sequence[str]) -> None:
+        super().__init__(f"job {job_id} is {state}; {verb} needs one of: {', '.join(allowed)}")
+        self.job_id = job_id
+        self.state = state
+        self.verb = verb
+        self.allowed = tuple(allowed)
+
+
+class JobFailed(WinchError):
+    """The job whose result was asked for is dead or cancelled; `error` is the last one kept, as text."""
+
+    def __init__(self, job_id: str, state: str, error: str | None) -> None:
+        super().__init__(f"job {job_id} is {state}" + (f": {error}" if error else ""))
+        self.job_id = job_id
+        self.state = state
+        self.error = error
+
+
+class LostClaim(WinchError):
+    """This attempt's claim has ended: the job was rescued, and somebody else may be running it now."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint with the nearest known word, or nothing: `" (did you mean 'queue'?)"`."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,136 @@
+"""The records: a job, a claim of it, and what happened to it. Frozen values, UTC datetimes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from winch.core.lifecycle import JobState
+
+# A priority level is worth this head start, so that higher goes first and nothing starves.
+HEAD_START = timedelta(seconds=60)
+PRIORITIES = {"critical": 20, "high": 10, "default": 0, "low": -10}
+PRIORITY_RANGE = range(-1000, 1001)
+
+# How long final jobs are kept unless the task says otherwise.
+KEEP = {
+    JobState.COMPLETED: timedelta(days=7),
+    JobState.CANCELLED: timedelta(days=7),
+    JobState.DEAD: timedelta(days=180),
+}
+# Crashes and rescues count within this window; reaching the limit makes the job dead.
+POISON_WINDOW = timedelta(hours=72)
+MAX_CRASHES = 3
+MAX_RESCUES = 10
+# A job that snoozes for ever must not grow for ever: only this many entries of its history are kept.
+HISTORY_LIMIT = 100
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as data: never rebuilt into an exception."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a job's history: how an attempt ended, or what an operator did.
+
+    `what` is one of completed, failed, snoozed, cancelled, discarded, crashed, rescued (attempts),
+    retried, cancel requested (operators, with `by`).
+    """
+
+    what: str
+    at: datetime
+    attempt: int = 0
+    token: str | None = None
+    session: str | None = None
+    claimed_at: datetime | None = None
+    error: Failure | None = None
+    by: str | None = None
+    note: str | None = None
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One job as the store holds it. The envelope is written once, the rest only by verbs."""
+
+    id: str
+    task: str
+    version: int
+    args: str
+    queue: str
+    priority: int
+    created_at: datetime
+    run_at: datetime
+    state: JobState
+    tenant: str | None = None
+    fifo: str | None = None
+    unique_key: str | None = None
+    tags: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    options: str | None = None
+    expires_at: datetime | None = None
+    max_attempts: int | None = None
+    keep: timedelta | None = None
+    attempt: int = 0
+    crashes: int = 0
+    rescues: int = 0
+    is_suspect: bool = False
+    fence: int = 0
+    token: str | None = None
+    session: str | None = None
+    claimed_at: datetime | None = None
+    ended_token: str | None = None
+    cancel_requested_at: datetime | None = None
+    progress: str | None = None
+    checkpoint: str | None = None
+    history: tuple[Entry, ...] = ()
+    finished_at: datetime | None = None
+    result: str | None = None
+    reason: str | None = None
+
+    @property
+    def error(self) -> Failure | None:
+        """The last error kept, if any attempt failed."""
+        return next((e.error for e in reversed(self.history) if e.error is not None), None)
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A job taken to run, and the proof of it: every later write names (id, token)."""
+
+    id: str
+    token: str
+    task: str
+    version: int
+    args: str
+    queue: str
+    attempt: int
+    fence: int
+    created_at: datetime
+    run_at: datetime
+    claimed_at: datetime
+    is_suspect: bool = False
+    expires_at: datetime | None = None
+    headers: dict[str, str] = {}
+    options: str | None = None
+    checkpoint: str | None = None
+
+
+def sort_key(arrival: datetime, priority: int) -> int:
+    """Where a ready job stands in its queue, in µs: arrival minus a head start per priority level."""
+    micros = to_micros(arrival)
+    return micros - priority * (HEAD_START // timedelta(microseconds=1))
+
+
+def to_micros(moment: datetime) -> int:
+    """µs since the epoch, exact (a float of seconds would round)."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def from_micros(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
+
+
+EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")

@@ -1,0 +1,118 @@
+"""What an attempt came to: a value, decided once, from what a handler returned or raised.
+
+A handler may raise or return RetryAfter, Snooze, Discard or Cancel; any other return is Done, any
+other exception is Failed. `settle` turns an outcome into the one thing the store needs to know: the
+state to go to, and when.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import msgspec
+
+from winch.core.duration import Duration, parse_duration
+from winch.core.job import Failure
+from winch.core.lifecycle import JobState
+from winch.core.retry import Retry
+
+
+class Directive(Exception):
+    """What a handler may raise or return to choose its outcome."""
+
+
+class RetryAfter(Directive):
+    """Try again after this delay instead of the policy's; counts as a failed attempt."""
+
+    def __init__(self, delay: Duration, reason: str | None = None) -> None:
+        super().__init__(reason or f"retry after {delay}")
+        self.delay = parse_duration(delay, "RetryAfter delay")
+        self.reason = reason
+
+
+class Snooze(Directive):
+    """Run again after this delay; no attempt is spent."""
+
+    def __init__(self, delay: Duration, reason: str | None = None) -> None:
+        super().__init__(reason or f"snooze for {delay}")
+        self.delay = parse_duration(delay, "Snooze delay")
+        self.reason = reason
+
+
+class Discard(Directive):
+    """Never worth retrying: the job goes to the dead, with the reason."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason or "discarded by the task")
+        self.reason = reason or "discarded by the task"
+
+
+class Cancel(Directive):
+    """No longer wanted: the job is cancelled, with the reason."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason or "cancelled by the task")
+        self.reason = reason or "cancelled by the task"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The handler returned; `result` is its JSON text, or None for nothing."""
+
+    result: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The handler raised. `policy` is the retry policy that fits the error; None: never retry."""
+
+    error: Failure
+    policy: Retry | None
+
+
+Outcome = Done | Failed | RetryAfter | Snooze | Discard | Cancel
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Where the job goes: the target state, the delay until it may run again, and the record."""
+
+    to: JobState
+    what: str
+    delay: timedelta = timedelta(0)
+    counts: bool = True
+    result: str | None = None
+    error: Failure | None = None
+    reason: str | None = None
+
+
+def settle(
+    outcome: Outcome,
+    *,
+    attempt: int,
+    age: timedelta,
+    policy: Retry,
+    rng: random.Random,
+) -> Settled:
+    """Decide what becomes of attempt number `attempt` of a job of this age."""
+    match outcome:
+        case Done(result=result):
+            return Settled(JobState.COMPLETED, "completed", result=result)
+        case Snooze(delay=delay, reason=reason):
+            return Settled(JobState.SCHEDULED, "snoozed", delay, counts=False, reason=reason)
+        case Cancel(reason=reason):
+            return Settled(JobState.CANCELLED, "cancelled", reason=reason)
+        case Discard(reason=reason):
+            return Settled(JobState.DEAD, "discarded", error=Failure("Discard", reason), reason=reason)
+        case RetryAfter(delay=delay, reason=reason):
+            error = Failure("RetryAfter", reason or str(outcome))
+            return _again(error, policy, attempt, age, delay)
+        case Failed(error=error, policy=fitting):
+            if fitting is None:
+                return Settled(JobState.DEAD, "failed", error=error, reason="never retried, by policy")
+            return _again(error, fitting, attempt, age, fitting.delay(attempt, rng))
+
+
+def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: timedelta) -> Settled:
+    if policy.gives_up(attempt, age):
+        reason = f"failed {attempt} times" if attempt >= policy.attempts else "retry time is over"
+        return Settled(JobState.DEAD, "failed", error=error, reason=reason)
+    return Settled(JobState.RETRYING, "failed", delay, error=error)

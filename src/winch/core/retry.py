@@ -1,0 +1,265 @@
+"""Retry policies: how long to wait after attempt n, and when to give up.
+
+A policy is a value; the random source comes in as an argument, so tests decide the dice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import msgspec
+
+from winch.core.duration import Duration, parse_duration
+from winch.core.errors import ConfigError
+
+JITTERS = ("none", "full", "decorrelated")
+KINDS = ("fixed", "linear", "exponential", "polynomial", "sidekiq", "custom")
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When to try a failed job again. Build one with the class methods.
+
+    `jitter` is "none", "full" (anything from zero to the delay), "decorrelated" (each delay drawn
+    from the one before) or a percentage like "15%" (the delay give or take that much). `attempts`
+    counts the first try; `total` ends retrying that long after the job was created. `on` names
+    exception types with a policy of their own; None means: never retry that one.
+    """
+
+    kind: str = "exponential"
+    base: timedelta = timedelta(seconds=2)
+    factor: float = 2.0
+    max: timedelta = timedelta(hours=1)
+    attempts: int = 12
+    jitter: str = "15%"
+    total: timedelta | None = None
+    on: Mapping[type[BaseException], Retry | None] | None = None
+    fn: Callable[[int], timedelta] | None = None
+
+    @classmethod
+    def fixed(
+        cls,
+        delay: Duration,
+        *,
+        attempts: int = 12,
+        jitter: str = "none",
+        total: Duration | None = None,
+        on: Mapping[type[BaseException], Retry | None] | None = None,
+    ) -> Retry:
+        """The same delay every time."""
+        return _build("fixed", delay, 1.0, None, attempts, jitter, total, on)
+
+    @classmethod
+    def linear(
+        cls,
+        base: Duration,
+        *,
+        max: Duration | None = "1h",
+        attempts: int = 12,
+        jitter: str = "15%",
+        total: Duration | None = None,
+        on: Mapping[type[BaseException], Retry | None] | None = None,
+    ) -> Retry:
+        """base × attempt."""
+        return _build("linear", base, 1.0, max, attempts, jitter, total, on)
+
+    @classmethod
+    def exponential(
+        cls,
+        base: Duration = "2s",
+        *,
+        factor: float = 2.0,
+        max: Duration | None = "1h",
+        attempts: int = 12,
+        jitter: str = "15%",
+        total: Duration | None = None,
+        on: Mapping[type[BaseException], Retry | None] | None = None,
+    ) -> Retry:
+        """base × factor ^ (attempt - 1), up to `max`. The default policy."""
+        return _build("exponential", base, factor, max, attempts, jitter, total, on)
+
+    @classmethod
+    def polynomial(
+        cls,
+        base: Duration,
+        *,
+        power: float = 2.0,
+        max: Duration | None = "1h",
+        attempts: int = 12,
+        jitter: str = "15%",
+        total: Duration | None = None,
+        on: Mapping[type[BaseException], Retry | None] | None = None,
+    ) -> Retry:
+        """base × attempt ^ power, up to `max`."""
+        return _build("polynomial", base, power, max, attempts, jitter, total, on)
+
+    @classmethod
+    def sidekiq(
+        cls,
+        *,
+        attempts: int = 26,
+        total: Duration | None = None,
+        on: Mapping[type[BaseException], Retry | None] | None = None,
+    ) -> Retry:
+        """n⁴ + 15 s plus up to 10 s × (n + 1), n the failures before this one: some three weeks."""
+        return _build("sidekiq", "15s", 4.0, None, attempts, "none", total, on)
+
+    @classmethod
+    def custom(
+        cls,
+        fn: Callable[[int], timedelta],
+        *,
+        attempts: int = 12,
+        jitter: str = "none",
+        total: Duration | None = None,
+        on: Mapping[type[BaseException], Retry | None] | None = None,
+    ) -> Retry:
+        """`fn(attempt)` gives the delay."""
+        policy = _build("custom", "0s", 1.0, None, attempts, jitter, total, on)
+        return msgspec.structs.replace(policy, fn=fn)
+
+    @classmethod
+    def never(cls) -> Retry:
+        """One attempt and no more."""
+        return _build("fixed", "0s", 1.0, None, 1, "none", None, None)
+
+    def for_error(self, error: BaseException) -> Retry | None:
+        """The policy for this error: the most specific entry of `on`, else this one."""
+        for kind in type(error).__mro__:
+            if self.on is not None and kind in self.on:
+                return self.on[kind]
+        return self
+
+    def delay(self, attempt: int, rng: random.Random) -> timedelta:
+        """How long to wait after failed attempt number `attempt` (from 1), jitter included."""
+        if self.jitter == "decorrelated":
+            return self._decorrelated(attempt, rng)
+        plain = self._plain(attempt, rng)
+        if self.jitter == "full":
+            plain *= rng.random()
+        elif self.jitter != "none":
+            spread = _percent(self.jitter)
+            plain *= 1 + spread * (2 * rng.random() - 1)
+        return min(plain, self.max)
+
+    def gives_up(self, attempt: int, age: timedelta) -> bool:
+        """Whether attempt number `attempt` of a job of this age was the last."""
+        return attempt >= self.attempts or (self.total is not None and age >= self.total)
+
+    def _plain(self, attempt: int, rng: random.Random) -> timedelta:
+        if self.kind == "custom" and self.fn is not None:
+            return min(parse_duration(self.fn(attempt), "custom retry delay"), self.max)
+        if self.kind == "sidekiq":
+            n = attempt - 1
+            return timedelta(seconds=n**4 + 15 + 10 * rng.random() * (n + 1))
+        try:
+            return min(self.base * self._times(attempt), self.max)
+        except OverflowError:
+            return self.max
+
+    def _times(self, attempt: int) -> float:
+        match self.kind:
+            case "linear":
+                return float(attempt)
+            case "exponential":
+                return float(self.factor ** (attempt - 1))
+            case "polynomial":
+                return float(attempt**self.factor)
+            case _:
+                return 1.0
+
+    def _decorrelated(self, attempt: int, rng: random.Random) -> timedelta:
+        # Each delay is drawn between the base and three times the one before. The draws before this
+        # one are made again instead of stored: same distribution, nothing to keep with the job.
+        delay = self.base
+        for _ in range(min(attempt, 64)):
+            top = max(delay * 3, self.base)
+            delay = min(self.base + (top - self.base) * rng.random(), self.max)
+        return delay
+
+
+def _build(
+    kind: str,
+    base: Duration,
+    factor: float,
+    max_: Duration | None,
+    attempts: int,
+    jitter: str,
+    total: Duration | None,
+    on: Mapping[type[BaseException], Retry | None] | None,
+) -> Retry:
+    if not isinstance(attempts, int) or attempts < 1:
+        raise ConfigError(f"retry attempts must be a whole number of at least 1, got {attempts!r}")
+    if factor < 1:
+        raise ConfigError(f"retry factor must be at least 1, got {factor!r}")
+    if jitter not in JITTERS:
+        _percent(jitter)
+    return Retry(
+        kind=kind,
+        base=parse_duration(base, "retry base"),
+        factor=float(factor),
+        max=timedelta(days=365) if max_ is None else parse_duration(max_, "retry max"),
+        attempts=attempts,
+        jitter=jitter,
+        total=None if total is None else parse_duration(total, "retry total"),
+        on=on,
+    )
+
+
+def _percent(jitter: str) -> float:
+    try:
+        value = float(jitter.removesuffix("%")) / 100
+    except (ValueError, AttributeError):
+        value = -1.0
+    if not (isinstance(jitter, str) and jitter.endswith("%") and 0 <= value <= 1):
+        raise ConfigError(
+            f"retry jitter must be 'none', 'full', 'decorrelated' or a percentage like '15%', "
+            f"got {jitter!r}"
+        )
+    return value
+
+
+DEFAULT_RETRY = Retry.exponential()
+
+
+class StoredRetry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A policy in the form that travels with a job (`using(retry=…)`): data only, no code."""
+
+    kind: str
+    base: timedelta
+    factor: float
+    max: timedelta
+    attempts: int
+    jitter: str
+    total: timedelta | None = None
+
+
+def to_stored(policy: Retry) -> StoredRetry:
+    """The storable form; raises ConfigError for a policy that holds code."""
+    if policy.fn is not None or policy.on is not None:
+        raise ConfigError(
+            "using(retry=…) takes a policy without `on` and without a custom function: "
+            "those live in code, so declare them on the task"
+        )
+    return StoredRetry(
+        policy.kind,
+        policy.base,
+        policy.factor,
+        policy.max,
+        policy.attempts,
+        policy.jitter,
+        policy.total,
+    )
+
+
+def from_stored(stored: StoredRetry) -> Retry:
+    return Retry(
+        kind=stored.kind,
+        base=stored.base,
+        factor=stored.factor,
+        max=stored.max,
+        attempts=stored.attempts,
+        jitter=stored.jitter,
+        total=stored.total,
+    )

@@ -1,0 +1,38 @@
+"""From a URL to a driver. Each driver is imported only when its scheme is asked for."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from winch.core.clock import Clock
+from winch.core.errors import ConfigError, did_you_mean
+from winch.storage.protocol import Driver
+
+SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
+
+
+def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool = False) -> Driver:
+    """The driver for this URL; opens nothing yet. Raises ConfigError that says what a URL looks like."""
+    scheme = urlsplit(url).scheme
+    if scheme == "memory":
+        from winch.drivers.memory import MemoryDriver
+
+        return MemoryDriver(clock, events=events)
+    if scheme == "sqlite":
+        from winch.drivers.sqlite.driver import SqliteDriver
+
+        return SqliteDriver.from_url(url, events=events)
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from winch.drivers.postgres.driver import PostgresDriver
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("psycopg"):
+                raise
+            raise ConfigError(
+                "a postgresql:// URL needs psycopg: pip install 'winch[postgres]'"
+            ) from error
+        return PostgresDriver.from_url(url, schema=schema, events=events)
+    raise ConfigError(
+        f"url must begin with sqlite:///, postgresql:// or memory://, got scheme {scheme!r}"
+        f"{did_you_mean(scheme, SCHEMES)}"
+    )

@@ -1,0 +1,853 @@
+"""The reference driver: everything in this process, written for clarity.
+
+Other drivers are compared with this one by the property tests, so it spells out each rule of the
+protocol in the plainest way. A verb is one function that runs under one lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from winch.core.clock import Clock
+from winch.core.errors import ConfigError
+from winch.core.job import (
+    HISTORY_LIMIT,
+    KEEP,
+    MAX_CRASHES,
+    MAX_RESCUES,
+    POISON_WINDOW,
+    Claim,
+    Entry,
+    Failure,
+    JobRecord,
+    sort_key,
+    to_micros,
+)
+from winch.core.lifecycle import FINAL, TRANSITIONS, JobState, after_claim
+from winch.storage.capabilities import Capabilities
+from winch.storage.params import (
+    Acted,
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Enqueued,
+    Event,
+    Facts,
+    Finish,
+    JobFilter,
+    NewJob,
+    NewSession,
+    Page,
+    Promoted,
+    Pulse,
+    QueueInfo,
+    Rescued,
+    SessionInfo,
+)
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+replace = msgspec.structs.replace
+
+# A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
+RING_WITHIN = timedelta(seconds=2)
+KEEP_SESSIONS = timedelta(days=1)
+
+
+@dataclass
+class _Session:
+    info: NewSession
+    started_at: datetime
+    lease_until: datetime
+    beats: int = 0
+    ended_at: datetime | None = None
+    end_reason: str | None = None
+
+
+@dataclass
+class _State:
+    """All that the store holds."""
+
+    live: dict[str, JobRecord] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)  # ready jobs' places in their queues
+    archive: dict[str, JobRecord] = field(default_factory=dict)
+    drop_at: dict[str, datetime] = field(default_factory=dict)
+    sessions: dict[str, _Session] = field(default_factory=dict)
+    paused: dict[str, tuple[datetime, str | None]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    changes: Counter[str] = field(default_factory=Counter)
+
+
+class MemoryDriver:
+    """`memory://`: for tests and for embedded workers in one process."""
+
+    name = "memory"
+    capabilities = Capabilities(
+        is_durable=False, shares_processes=False, joins_transactions=False, keeps_events=True
+    )
+
+    def __init__(self, clock: Clock, *, events: bool = False) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state = _State()
+        self._keeps_events = events
+        self._bells: set[_Bell] = set()
+
+    # -- runners -----------------------------------------------------------------------------------
+
+    def run(self, verb: Verb[T]) -> T:
+        # A body yields once, under the lock, and is then run to its end: see _verb.
+        with self._lock:
+            steps = verb.steps()
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+
+    async def arun(self, verb: Verb[T]) -> T:
+        return self.run(verb)
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        raise ConfigError(
+            f"conn= needs a store that shares the caller's database; {self.describe()} has no "
+            "transactions to join. Use a sqlite:/// or postgresql:// URL"
+        )
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        return self.run_on(conn, verb)
+
+    def _verb(self, name: str, body: Callable[[], T], *, is_read: bool = False) -> Verb[T]:
+        def steps() -> Generator[Any, Any, T]:
+            yield name
+            return body()
+
+        return Verb(name, steps, is_read)
+
+    def _now(self, now: datetime | None) -> datetime:
+        return self._clock.now() if now is None else now
+
+    # -- producing ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        def body() -> list[Enqueued]:
+            at = self._now(now)
+            answers = []
+            for new in jobs:
+                is_known = new.id in self._state.live or new.id in self._state.archive
+                if is_known and not (new.is_given_id or is_repeat):
+                    raise ConfigError(f"job id {new.id} was drawn twice")
+                if not is_known:
+                    self._insert(new, at)
+                answers.append(Enqueued(new.id, is_new=not is_known))
+            return answers
+
+        return self._verb("enqueue", body)
+
+    def _insert(self, new: NewJob, at: datetime) -> None:
+        due = at + new.delay if new.delay is not None else new.run_at
+        is_later = due is not None and due > at
+        job = JobRecord(
+            id=new.id,
+            task=new.task,
+            version=new.version,
+            args=new.args,
+            queue=new.queue,
+            priority=new.priority,
+            created_at=at,
+            run_at=due if is_later and due is not None else at,
+            state=JobState.SCHEDULED if is_later else JobState.READY,
+            tenant=new.tenant,
+            fifo=new.fifo,
+            unique_key=new.unique_key,
+            tags=new.tags,
+            headers=new.headers,
+            options=new.options,
+            expires_at=new.expires_at,
+            max_attempts=new.max_attempts,
+            keep=new.keep,
+        )
+        self._put(job, "enqueued", at)
+
+    # -- working -----------------------------------------------------------------------------------
+
+    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        def body() -> list[Claim]:
+            at = self._now(now)
+            session = self._state.sessions.get(params.session)
+            if session is None or session.ended_at is not None:
+                return []
+            taken: list[Claim] = []
+            for queue in params.queues:
+                if queue in self._state.paused:
+                    continue
+                ready = sorted(
+                    (job for job in self._state.live.values() if self._fits(job, queue, params)),
+                    key=lambda job: (self._state.keys[job.id], job.id),
+                )
+                free = params.limit - len(taken)
+                taken.extend(self._take(job, params, at) for job in ready[:free])
+            return taken
+
+        return self._verb("claim", body)
+
+    def _fits(self, job: JobRecord, queue: str, params: ClaimParams) -> bool:
+        return (
+            job.state is JobState.READY
+            and job.queue == queue
+            and (params.tasks is None or job.task in params.tasks)
+        )
+
+    def _take(self, job: JobRecord, params: ClaimParams, at: datetime) -> Claim:
+        running = replace(
+            job,
+            state=JobState.RUNNING,
+            attempt=job.attempt + 1,
+            fence=max(job.fence + 1, to_micros(at)),
+            token=params.token,
+            session=params.session,
+            claimed_at=at,
+        )
+        self._put(running, "claimed", at)
+        return Claim(
+            id=job.id,
+            token=params.token,
+            task=job.task,
+            version=job.version,
+            args=job.args,
+            queue=job.queue,
+            attempt=running.attempt,
+            fence=running.fence,
+            created_at=job.created_at,
+            run_at=job.run_at,
+            claimed_at=at,
+            is_suspect=job.is_suspect,
+            expires_at=job.expires_at,
+            headers=job.headers,
+            options=job.options,
+            checkpoint=job.checkpoint,
+        )
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> list[Answer]:
+            at = self._now(now)
+            return [self._finish_one(outcome, at) for outcome in outcomes]
+
+        return self._verb("finish", body)
+
+    def _finish_one(self, outcome: Finish, at: datetime) -> Answer:
+        job = self._state.live.get(outcome.id)
+        if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:
+            return self._look_up(outcome.id, outcome.token)
+        to = after_claim(outcome.to, cancel_requested=job.cancel_requested_at is not None)
+        history = job.history
+        if to is not JobState.COMPLETED:
+            # The record's own fields describe a completed attempt; others are written down.
+            history = self._grown(
+                job, "cancelled" if to is JobState.CANCELLED else outcome.what, at, outcome.error
+            )
+        ended = replace(
+            job,
+            state=to,
+            attempt=job.attempt if outcome.counts or to in FINAL else job.attempt - 1,
+            token=None,
+            ended_token=outcome.token,
+            history=history,
+            result=outcome.result if to is JobState.COMPLETED else None,
+            reason=self._reason(job, outcome.reason, to),
+            run_at=job.run_at if to in FINAL else at + outcome.delay,
+        )
+        self._put(ended, "finished", at, by_token=outcome.token)
+        return Answer.TOOK
+
+    def _reason(self, job: JobRecord, reason: str | None, to: JobState) -> str | None:
+        if to is JobState.CANCELLED and job.cancel_requested_at is not None:
+            return job.reason
+        return reason
+
+    def _look_up(self, job_id: str, token: str) -> Answer:
+        job = self._state.live.get(job_id) or self._state.archive.get(job_id)
+        if job is None:
+            return Answer.LOST
+        tokens = {entry.token for entry in job.history} | {job.ended_token}
+        return Answer.ALREADY if token in tokens else Answer.LOST
+
+    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> list[Answer]:
+            at = self._now(now)
+            answers = []
+            for ref in claims:
+                job = self._state.live.get(ref.id)
+                if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
+                    answers.append(self._look_up(ref.id, ref.token))
+                    continue
+                self._give_back(job, at, by_token=ref.token)
+                answers.append(Answer.TOOK)
+            return answers
+
+        return self._verb("release", body)
+
+    def _give_back(self, job: JobRecord, at: datetime, by_token: str | None) -> JobState:
+        requested = job.cancel_requested_at is not None
+        to = after_claim(JobState.READY, cancel_requested=requested)
+        freed = replace(
+            job,
+            state=to,
+            attempt=job.attempt - 1,
+            token=None,
+            ended_token=job.token,
+            history=self._grown(job, "cancelled", at) if requested else job.history,
+        )
+        self._put(freed, "released", at, by_token=by_token)
+        return to
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        def body() -> int:
+            at = self._now(now)
+            mine = [job for job in self._running(session) if job.token in tokens]
+            for job in mine:
+                self._give_back(job, at, by_token=job.token)
+            return len(mine)
+
+        return self._verb("give_up", body)
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        def body() -> list[ClaimRef]:
+            return [
+                ClaimRef(job.id, job.token or "")
+                for session in sessions
+                for job in self._running(session)
+                if job.cancel_requested_at is not None
+            ]
+
+        return self._verb("cancels", body, is_read=True)
+
+    def _running(self, session: str) -> list[JobRecord]:
+        return [
+            job
+            for job in self._state.live.values()
+            if job.state is JobState.RUNNING and job.session == session
+        ]
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+        def body() -> datetime:
+            at = self._now(now)
+            if session.id not in self._state.sessions:
+                self._state.sessions[session.id] = _Session(session, at, at + session.lease)
+            return at
+
+        return self._verb("start_session", body)
+
+    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+        def body() -> list[Pulse]:
+            at = self._now(now)
+            pulses = []
+            for session_id in sessions:
+                session = self._state.sessions.get(session_id)
+                if session is None or session.ended_at is not None:
+                    pulses.append(Pulse(session_id, is_live=False, beats=0, now=at))
+                    continue
+                session.lease_until = at + session.info.lease
+                session.beats += 1
+                pulses.append(Pulse(session_id, is_live=True, beats=session.beats, now=at))
+            return pulses
+
+        return self._verb("beat", body)
+
+    def end_session(
+        self,
+        session: str,
+        *,
+        started: Sequence[ClaimRef] = (),
+        cause: str | None = None,
+        now: datetime | None = None,
+    ) -> Verb[list[Rescued]]:
+        def body() -> list[Rescued]:
+            at = self._now(now)
+            known = self._state.sessions.get(session)
+            if known is not None and known.ended_at is None:
+                known.ended_at, known.end_reason = at, cause or "stopped"
+            guilty = {(ref.id, ref.token) for ref in started}
+            back = []
+            for job in self._running(session):
+                if cause is not None and (job.id, job.token) in guilty:
+                    to = self._suspect(job, "crashed", cause, at)
+                else:
+                    to = self._give_back(job, at, by_token=None)
+                back.append(Rescued(job.id, job.token or "", session, to))
+            return back
+
+        return self._verb("end_session", body)
+
+    def rescue(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[list[Rescued]]:
+        def body() -> list[Rescued]:
+            at = self._now(now)
+            for session in self._state.sessions.values():
+                if session.ended_at is None and session.lease_until <= at:
+                    session.ended_at, session.end_reason = at, "lease over"
+            orphans = [
+                job
+                for job in self._state.live.values()
+                if job.state is JobState.RUNNING and not self._is_live(job.session)
+            ]
+            orphans.sort(key=lambda job: job.id)
+            return [
+                Rescued(
+                    job.id,
+                    job.token or "",
+                    job.session or "",
+                    self._suspect(job, "rescued", "lease over", at),
+                )
+                for job in orphans[:limit]
+            ]
+
+        return self._verb("rescue", body)
+
+    def _is_live(self, session_id: str | None) -> bool:
+        session = self._state.sessions.get(session_id or "")
+        return session is not None and session.ended_at is None
+
+    def _suspect(self, job: JobRecord, what: str, cause: str, at: datetime) -> JobState:
+        error = Failure(what, cause)
+        history = self._grown(job, what, at, error)
+        times = _recent(history, what, at - POISON_WINDOW)
+        limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
+        to = JobState.DEAD if times >= limit else JobState.READY
+        to = after_claim(to, cancel_requested=job.cancel_requested_at is not None)
+        reason = job.reason
+        if to is JobState.DEAD:
+            reason = f"{what} {times} times; last cause: {cause}"
+        taken = replace(
+            job,
+            state=to,
+            attempt=job.attempt - 1,
+            crashes=times if what == "crashed" else job.crashes,
+            rescues=times if what == "rescued" else job.rescues,
+            is_suspect=True,
+            token=None,
+            history=history,
+            reason=reason,
+        )
+        self._put(taken, "rescued", at)
+        return to
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+        def body() -> Promoted:
+            at = self._now(now)
+            waiting = sorted(
+                (job for job in self._state.live.values() if job.state in TRANSITIONS["promote"]),
+                key=lambda job: (job.run_at, job.id),
+            )
+            due = [job for job in waiting if job.run_at <= at][:limit]
+            for job in due:
+                self._put(replace(job, state=JobState.READY), "promoted", at)
+            later = waiting[len(due) :]
+            return Promoted(len(due), later[0].run_at if later else None, at)
+
+        return self._verb("promote", body)
+
+    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+        def body() -> int:
+            at = self._now(now)
+            over = [job_id for job_id, drop_at in self._state.drop_at.items() if drop_at <= at]
+            for job_id in over[:limit]:
+                del self._state.archive[job_id], self._state.drop_at[job_id]
+            for session_id, session in list(self._state.sessions.items()):
+                if session.ended_at is not None and session.ended_at <= at - KEEP_SESSIONS:
+                    del self._state.sessions[session_id]
+            return len(over[:limit])
+
+        return self._verb("prune", body)
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        def act(job: JobRecord, at: datetime) -> None:
+            if job.state is JobState.RUNNING:
+                if job.cancel_requested_at is None:
+                    noted = replace(
+                        job,
+                        cancel_requested_at=at,
+                        reason=reason or f"cancelled by {by}",
+                        history=self._acted(job, "cancel requested", by, reason, at),
+                    )
+                    self._state.live[job.id] = noted
+                return
+            gone = replace(
+                job,
+                state=JobState.CANCELLED,
+                reason=reason or f"cancelled by {by}",
+                history=self._acted(job, "cancelled", by, reason, at),
+            )
+            self._put(gone, "cancelled", at)
+
+        return self._operate("cancel", ids, now, act)
+
+    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        def act(job: JobRecord, at: datetime) -> None:
+            history = self._acted(job, "retried", by, None, at)
+            again = replace(job, state=JobState.READY, run_at=at, history=history)
+            if job.state in FINAL:
+                again = replace(
+                    again,
+                    attempt=0,
+                    crashes=0,
+                    rescues=0,
+                    cancel_requested_at=None,
+                    finished_at=None,
+                    result=None,
+                    reason=None,
+                )
+                del self._state.archive[job.id], self._state.drop_at[job.id]
+            self._put(again, "retried", at)
+
+        return self._operate("retry", ids, now, act)
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        def act(job: JobRecord, at: datetime) -> None:
+            self._state.live.pop(job.id, None)
+            self._state.keys.pop(job.id, None)
+            self._state.archive.pop(job.id, None)
+            self._state.drop_at.pop(job.id, None)
+            self._witness(job, "deleted", None, at, None)
+
+        return self._operate("delete", ids, now, act)
+
+    def _operate(
+        self,
+        verb: str,
+        ids: Sequence[str],
+        now: datetime | None,
+        act: Callable[[JobRecord, datetime], None],
+    ) -> Verb[list[Acted]]:
+        def body() -> list[Acted]:
+            at = self._now(now)
+            answers = []
+            for job_id in ids:
+                job = self._state.live.get(job_id) or self._state.archive.get(job_id)
+                if job is None:
+                    answers.append(Acted(job_id, None, took=False))
+                    continue
+                took = job.state in TRANSITIONS[verb]
+                if took:
+                    act(job, at)
+                answers.append(Acted(job_id, job.state, took))
+            return answers
+
+        return self._verb(verb, body)
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        def body() -> None:
+            self._state.paused[queue] = (self._now(now), reason)
+
+        return self._verb("pause", body)
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        def body() -> None:
+            self._state.paused.pop(queue, None)
+            self._ring({queue})
+
+        return self._verb("resume", body)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        def body() -> list[JobRecord | None]:
+            return [self._state.live.get(i) or self._state.archive.get(i) for i in ids]
+
+        return self._verb("get", body, is_read=True)
+
+    def list_jobs(self, which: JobFilter) -> Verb[Page]:
+        def body() -> Page:
+            found = sorted(
+                (job for job in self._all_jobs() if _matches(job, which)),
+                key=lambda job: job.id,
+                reverse=True,
+            )
+            page = found[: which.limit]
+            return Page(tuple(page), page[-1].id if len(found) > which.limit else None)
+
+        return self._verb("list_jobs", body, is_read=True)
+
+    def _all_jobs(self) -> Iterable[JobRecord]:
+        yield from self._state.live.values()
+        yield from self._state.archive.values()
+
+    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
+        def body() -> Mapping[JobState, int]:
+            found = Counter(job.state for job in self._all_jobs())
+            return {state: min(found[state], cap) for state in JobState}
+
+        return self._verb("counts", body, is_read=True)
+
+    def queues(self) -> Verb[list[QueueInfo]]:
+        def body() -> list[QueueInfo]:
+            serving = Counter(
+                queue
+                for session in self._state.sessions.values()
+                if session.ended_at is None
+                for queue in session.info.queues
+            )
+            names = {job.queue for job in self._state.live.values()}
+            names |= set(self._state.paused) | set(serving)
+            return [self._queue_info(name, serving[name]) for name in sorted(names)]
+
+        return self._verb("queues", body, is_read=True)
+
+    def _queue_info(self, name: str, sessions: int) -> QueueInfo:
+        jobs = [job for job in self._state.live.values() if job.queue == name]
+        ready = [job.run_at for job in jobs if job.state is JobState.READY]
+        paused_at, reason = self._state.paused.get(name, (None, None))
+        return QueueInfo(
+            name=name,
+            counts=dict(Counter(job.state for job in jobs)),
+            paused_at=paused_at,
+            pause_reason=reason,
+            oldest_ready_at=min(ready, default=None),
+            sessions=sessions,
+        )
+
+    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
+        def body() -> list[SessionInfo]:
+            found = [
+                self._session_info(session)
+                for session in self._state.sessions.values()
+                if is_ended_too or session.ended_at is None
+            ]
+            return sorted(found, key=lambda s: (s.started_at, s.id), reverse=True)
+
+        return self._verb("sessions", body, is_read=True)
+
+    def _session_info(self, session: _Session) -> SessionInfo:
+        info = session.info
+        return SessionInfo(
+            id=info.id,
+            worker=info.worker,
+            host=info.host,
+            pid=info.pid,
+            release=info.release,
+            queues=info.queues,
+            tasks=info.tasks,
+            slots=info.slots,
+            started_at=session.started_at,
+            lease_until=session.lease_until,
+            beats=session.beats,
+            running=len(self._running(info.id)),
+            ended_at=session.ended_at,
+            end_reason=session.end_reason,
+        )
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        def body() -> Facts | None:
+            job = self._state.live.get(job_id) or self._state.archive.get(job_id)
+            if job is None:
+                return None
+            live = [s for s in self._state.sessions.values() if s.ended_at is None]
+            serving = [s for s in live if job.queue in s.info.queues]
+            mine = (self._state.keys.get(job.id, 0), job.id)
+            ahead = sum(
+                1
+                for other in self._state.live.values()
+                if other.state is JobState.READY
+                and other.queue == job.queue
+                and (self._state.keys[other.id], other.id) < mine
+            )
+            session = self._state.sessions.get(job.session or "")
+            return Facts(
+                job=job,
+                now=self._now(now),
+                is_paused=job.queue in self._state.paused,
+                pause_reason=self._state.paused.get(job.queue, (None, None))[1],
+                ahead=ahead if job.state is JobState.READY else 0,
+                session=None if session is None else self._session_info(session),
+                serving=len(serving),
+                knowing=sum(1 for s in serving if job.task in s.info.tasks),
+            )
+
+        return self._verb("explain", body, is_read=True)
+
+    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
+        def body() -> list[Event]:
+            return self._state.events[after : after + limit]
+
+        return self._verb("events", body, is_read=True)
+
+    # -- changing one job --------------------------------------------------------------------------
+
+    def _put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
+        """Store the job in its new state: the one place where a job's state changes."""
+        before = self._state.live.get(job.id)
+        if job.state is JobState.READY and kind in ("enqueued", "promoted", "retried", "finished"):
+            self._state.keys[job.id] = sort_key(job.run_at, job.priority)
+        if job.state in FINAL:
+            keep = KEEP[job.state] if job.keep is None else job.keep
+            self._state.live.pop(job.id, None)
+            self._state.keys.pop(job.id, None)
+            self._state.archive[job.id] = replace(job, token=None, finished_at=at)
+            self._state.drop_at[job.id] = at + keep
+        else:
+            self._state.live[job.id] = job
+        self._witness(job, kind, job.state, at, by_token, before)
+        if job.state is JobState.READY:
+            self._ring({job.queue})
+        elif job.state in TRANSITIONS["promote"] and job.run_at - at < RING_WITHIN:
+            self._ring(set(), due=True)
+
+    def _witness(
+        self,
+        job: JobRecord,
+        kind: str,
+        state: JobState | None,
+        at: datetime,
+        by_token: str | None,
+        before: JobRecord | None = None,
+    ) -> None:
+        if not self._keeps_events:
+            return
+        self._state.changes[job.id] += 1
+        token = job.token if kind == "claimed" else (before.token if before else None)
+        self._state.events.append(
+            Event(
+                seq=len(self._state.events) + 1,
+                job=job.id,
+                v=self._state.changes[job.id],
+                kind=kind,
+                state=state,
+                token=token,
+                by_token=by_token,
+                session=job.session,
+                attempt=job.attempt,
+                at=at,
+            )
+        )
+
+    def _grown(
+        self, job: JobRecord, what: str, at: datetime, error: Failure | None = None
+    ) -> tuple[Entry, ...]:
+        """The history with the attempt that ends now."""
+        entry = Entry(
+            what=what,
+            at=at,
+            attempt=job.attempt,
+            token=job.token,
+            session=job.session,
+            claimed_at=job.claimed_at,
+            error=error,
+        )
+        return (*job.history, entry)[-HISTORY_LIMIT:]
+
+    def _acted(
+        self, job: JobRecord, what: str, by: str, note: str | None, at: datetime
+    ) -> tuple[Entry, ...]:
+        """The history with what an operator did."""
+        return (*job.history, Entry(what=what, at=at, by=by, note=note))[-HISTORY_LIMIT:]
+
+    # -- waking ------------------------------------------------------------------------------------
+
+    def _ring(self, queues: set[str], *, due: bool = False) -> None:
+        for bell in list(self._bells):
+            if (due and bell.due) or queues & bell.queues:
+                bell.ring()
+
+    def bell(self, queues: Sequence[str], *, due: bool = False) -> _Bell:
+        bell = _Bell(self._bells, frozenset(queues), due)
+        self._bells.add(bell)
+        return bell
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def check_schema(self) -> _NoSchema:
+        return _NoSchema()
+
+    def migrate(self) -> list[str]:
+        return []
+
+    def migration_sql(self) -> str:
+        return ""
+
+    def describe(self) -> str:
+        return "memory://"
+
+    def close(self) -> None:
+        """Nothing to give back; the jobs stay as long as the driver."""
+
+    async def aclose(self) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class _NoSchema:
+    current: int | None = 0
+    newest: int = 0
+    is_ready: bool = True
+
+
+class _Bell:
+    """Rings across threads: the enqueuing thread pokes the waiting event loop."""
+
+    def __init__(self, bells: set[_Bell], queues: frozenset[str], due: bool) -> None:
+        self._bells = bells
+        self.queues = queues
+        self.due = due
+        self._rang = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def ring(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._rang.set)
+        except RuntimeError:  # the loop has closed: nobody waits there any more
+            self._bells.discard(self)
+
+    async def arm(self) -> None:
+        self._rang.clear()
+
+    async def wait(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._rang.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        self._bells.discard(self)
+
+
+def _recent(history: Sequence[Entry], what: str, since: datetime) -> int:
+    """How often this happened in the window; an operator's retry starts the count over."""
+    times = 0
+    for entry in history:
+        if entry.what == "retried":
+            times = 0
+        elif entry.what == what and entry.at > since:
+            times += 1
+    return times
+
+
+def _matches(job: JobRecord, which: JobFilter) -> bool:
+    return (
+        (not which.states or job.state in which.states)
+        and (which.task is None or job.task == which.task)
+        and (which.queue is None or job.queue == which.queue)
+        and (which.tag is None or which.tag in job.tags)
+        and (which.after is None or job.id < which.after)
+    )

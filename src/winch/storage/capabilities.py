@@ -1,0 +1,18 @@
+"""What may differ between drivers, as data: shown in the docs, and tested both ways."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """A False here is a declared absence; the conformance suite checks that it is refused clearly."""
+
+    is_durable: bool
+    """An acknowledged enqueue survives the death of every process, the store's included."""
+    shares_processes: bool
+    """Several processes may use the store at once."""
+    joins_transactions: bool
+    """`conn=` puts the enqueue into the caller's own transaction."""
+    keeps_events: bool
+    """`events="full"` writes each change into a history the reliability checks read."""

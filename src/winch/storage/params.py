@@ -1,0 +1,220 @@
+"""What goes into the verbs and what comes out. Frozen values; see protocol.py for the contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from winch.core.job import Failure, JobRecord
+from winch.core.lifecycle import JobState
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
+
+    At most one of `delay` (from the store's now) and `run_at` is set.
+    """
+
+    id: str
+    task: str
+    args: str
+    queue: str = "default"
+    version: int = 1
+    priority: int = 0
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    tenant: str | None = None
+    fifo: str | None = None
+    unique_key: str | None = None
+    tags: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    options: str | None = None
+    expires_at: datetime | None = None
+    max_attempts: int | None = None
+    keep: timedelta | None = None
+    is_given_id: bool = False
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """What became of one NewJob: stored now, or the job of that id that was there before."""
+
+    id: str
+    is_new: bool
+
+
+class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Take up to `limit` ready jobs from `queues`, the first queue first. `tasks`: None is any."""
+
+    session: str
+    token: str
+    queues: tuple[str, ...]
+    limit: int
+    tasks: tuple[str, ...] | None = None
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
+    """The settled outcome of one claim. `delay` counts from the store's now."""
+
+    id: str
+    token: str
+    to: JobState
+    what: str
+    delay: timedelta = timedelta(0)
+    counts: bool = True
+    result: str | None = None
+    error: Failure | None = None
+    reason: str | None = None
+
+
+class Answer(StrEnum):
+    """What a fenced write came to. ALREADY: this very token had ended the claim before."""
+
+    TOOK = "took"
+    ALREADY = "already"
+    LOST = "lost"
+
+
+class ClaimRef(msgspec.Struct, frozen=True):
+    """A claim named by its proof."""
+
+    id: str
+    token: str
+
+
+class NewSession(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of a worker child. `worker` is a label; the id alone is the identity."""
+
+    id: str
+    worker: str
+    host: str
+    pid: int
+    release: str
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    slots: int
+    lease: timedelta
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """The answer to a beat. Not live: the session was ended, or the store does not know it.
+
+    `beats` counts this session's beats; lower than acknowledged before means the store was rewound.
+    """
+
+    session: str
+    is_live: bool
+    beats: int
+    now: datetime
+
+
+class Rescued(msgspec.Struct, frozen=True):
+    """One running job taken back from an ended session."""
+
+    id: str
+    token: str
+    session: str
+    to: JobState
+
+
+class Promoted(msgspec.Struct, frozen=True):
+    """How many due jobs became ready, and the moment the next one is due, by the store's clock."""
+
+    count: int
+    next_at: datetime | None
+    now: datetime
+
+
+class Acted(msgspec.Struct, frozen=True):
+    """What an operator's verb came to. `state` before the call; None: no such job.
+
+    `took` is False where the table of transitions says no; nothing was changed then.
+    """
+
+    id: str
+    state: JobState | None
+    took: bool
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list: all fields given must match. Newest first; `after` is a cursor."""
+
+    states: tuple[JobState, ...] = ()
+    task: str | None = None
+    queue: str | None = None
+    tag: str | None = None
+    limit: int = 50
+    after: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One page of a list; `next` is the cursor of the following one, None at the end."""
+
+    jobs: tuple[JobRecord, ...]
+    next: str | None
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue: its live jobs by state, its settings, and how long the oldest ready job waits."""
+
+    name: str
+    counts: Mapping[JobState, int]
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    oldest_ready_at: datetime | None = None
+    sessions: int = 0
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One session as the store knows it."""
+
+    id: str
+    worker: str
+    host: str
+    pid: int
+    release: str
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    slots: int
+    started_at: datetime
+    lease_until: datetime
+    beats: int
+    running: int
+    ended_at: datetime | None = None
+    end_reason: str | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `why` needs to explain one job."""
+
+    job: JobRecord
+    now: datetime
+    pause_reason: str | None
+    is_paused: bool
+    ahead: int
+    session: SessionInfo | None
+    serving: int
+    knowing: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One change of one job, written in the change's own transaction (`events="full"`).
+
+    `seq` grows over all jobs, `v` counts one job's changes from 1. `kind` is one of enqueued,
+    promoted, claimed, finished, released, rescued, cancelled, retried, deleted. `state` is the one
+    after the change. `token` is the live claim's token before the change (after
+    it, for `claimed`); `by_token` is the one the writer presented, where the verb carries one.
+    """
+
+    seq: int
+    job: str
+    v: int
+    kind: str
+    state: JobState | None
+    token: str | None
+    by_token: str | None
+    session: str | None
+    attempt: int
+    at: datetime

@@ -1,0 +1,280 @@
+"""What a driver is. The docstrings are the contract; the conformance suite checks each sentence.
+
+Rules that hold for every verb:
+- Batch-first and race-honest: a lost race is a return value here, never an exception.
+- Every write about a claim names (id, token) and takes effect only while that claim is live.
+- Time is the store's clock. `now` replaces it and exists for tests and simulations.
+- Results come in the order of what was asked for.
+- A verb either took effect whole or not at all. StorageUnavailable.maybe_applied says "unknown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from winch.core.job import Claim, JobRecord
+from winch.core.lifecycle import JobState
+from winch.storage.capabilities import Capabilities
+from winch.storage.params import (
+    Acted,
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Enqueued,
+    Event,
+    Facts,
+    Finish,
+    JobFilter,
+    NewJob,
+    NewSession,
+    Page,
+    Promoted,
+    Pulse,
+    QueueInfo,
+    Rescued,
+    SessionInfo,
+)
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+
+
+class Storage(Protocol):
+    """The queue verbs."""
+
+    # -- producing ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        """Store the jobs: scheduled where they are due later, else ready. All of them or none.
+
+        A job with a given id that exists already (live, final or in the same call) is left as it is
+        and answered `is_new=False`. With `is_repeat` (the answer to an earlier call was lost) the
+        same holds for every id. Waiting workers of the queues are woken at commit.
+        """
+        ...
+
+    # -- working -----------------------------------------------------------------------------------
+
+    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        """Take ready jobs: the first queue that has some, lowest sort key first, then the next queue.
+
+        Nothing from a paused queue, nothing for a session that is ended or unknown. Each job taken is
+        running, with this token and session, attempt + 1, and a fence greater than any before it.
+        """
+        ...
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        """End claims. TOOK: this call ended it. ALREADY: an earlier call with this token did.
+        LOST: the claim was ended by somebody else; nothing is changed.
+
+        Final jobs move to the archive; others may run again `delay` after now. `counts=False` hands
+        the attempt back. A requested cancel beats every target that is not final. One outcome that
+        does not take never keeps the others from taking.
+        """
+        ...
+
+    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        """Give claimed jobs back unrun: ready again at their old place, the attempt handed back.
+        A requested cancel is carried out instead. Answers as `finish` does."""
+        ...
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        """Release what claims whose answer was lost may have taken: every job of this session that
+        runs under one of these tokens. Returns how many. May be repeated; a delayed claim can land
+        after the first try."""
+        ...
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        """The running jobs of these sessions for which a cancel was requested."""
+        ...
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+        """Begin a session with a fresh lease; returns the store's time. May be repeated."""
+        ...
+
+    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+        """Extend the leases of live sessions by their whole length and count the beat; one statement
+        whatever the number of sessions and of running jobs. An ended or unknown session stays so."""
+        ...
+
+    def end_session(
+        self,
+        session: str,
+        *,
+        started: Sequence[ClaimRef] = (),
+        cause: str | None = None,
+        now: datetime | None = None,
+    ) -> Verb[list[Rescued]]:
+        """End a session and take its running jobs back at once.
+
+        With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
+        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW; all others, and everything
+        when there is no cause, go back to ready with the attempt handed back and nothing counted.
+        May be repeated; an ended session has nothing left to take.
+        """
+        ...
+
+    def rescue(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[list[Rescued]]:
+        """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
+        sessions: suspects, ready at their old place with the attempt handed back; dead at MAX_RESCUES
+        within POISON_WINDOW; cancelled where that was requested."""
+        ...
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+        """Make due scheduled and retrying jobs ready, earliest first; say when the next is due."""
+        ...
+
+    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+        """Delete final jobs whose keeping time is over, and old ended sessions; returns how many
+        jobs went. Call again until it returns less than `limit`."""
+        ...
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        """Cancel waiting jobs; leave a request with running ones (asking twice changes nothing)."""
+        ...
+
+    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        """Make the jobs ready now: scheduled and retrying ones early, final ones anew with attempt 0
+        and their history kept. Counts of crashes and rescues start over for final ones."""
+        ...
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        """Remove jobs that are not running, for good."""
+        ...
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        """No job of this queue is claimed until `resume`; running ones go on. The queue need not
+        have jobs yet."""
+        ...
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        """Claims go on; workers waiting for the queue are woken."""
+        ...
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        """The jobs, live or kept; None where there is none."""
+        ...
+
+    def list_jobs(self, which: JobFilter) -> Verb[Page]:
+        """A page of jobs, newest id first."""
+        ...
+
+    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
+        """How many jobs are in each state, counted up to `cap` each."""
+        ...
+
+    def queues(self) -> Verb[list[QueueInfo]]:
+        """Every queue that has live jobs, settings, or a live session that serves it; by name."""
+        ...
+
+    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
+        """The sessions, latest start first."""
+        ...
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        """What there is to say about why this job is where it is."""
+        ...
+
+    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
+        """The changes after this sequence number, where `events="full"` is on."""
+        ...
+
+
+class Bell(Protocol):
+    """How an idle worker is woken. A hint, never the truth: whoever waits also looks once in a while."""
+
+    async def arm(self) -> None:
+        """Say that somebody waits. Then look once more, then `wait`: a job stored in between rings."""
+        ...
+
+    async def wait(self, timeout: float) -> bool:
+        """True when it rang, False after `timeout` seconds. Never raises for a broken connection."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class SchemaStatus(Protocol):
+    """Where a store's schema stands: `current` of `newest`; None is no schema at all."""
+
+    @property
+    def current(self) -> int | None: ...
+
+    @property
+    def newest(self) -> int: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+
+class Driver(Storage, Protocol):
+    """A store: its verbs, the runners that carry them out, and its upkeep."""
+
+    @property
+    def name(self) -> str:
+        """The URL scheme's word: memory, sqlite, postgres."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def run(self, verb: Verb[T]) -> T:
+        """Carry the verb out and return its result; blocks. Safe from any thread."""
+        ...
+
+    async def arun(self, verb: Verb[T]) -> T:
+        """The same without blocking the event loop. Cancelling the caller leaves the outcome open."""
+        ...
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        """Carry the verb out on the caller's own connection, inside its transaction; never commits.
+        Raises ConfigError for a connection that cannot carry it, saying which ones can."""
+        ...
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        """`run_on` for an async connection (a sync one is accepted too)."""
+        ...
+
+    def bell(self, queues: Sequence[str], *, due: bool = False) -> Bell:
+        """A bell that rings for ready jobs of these queues and, with `due`, for jobs due soon."""
+        ...
+
+    def check_schema(self) -> SchemaStatus:
+        """Where the schema stands; changes nothing. Raises StorageUnavailable when out of reach."""
+        ...
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date; returns the names of the steps taken. Two at once are safe."""
+        ...
+
+    def migration_sql(self) -> str:
+        """The statements `migrate` would run now, as text to read."""
+        ...
+
+    def describe(self) -> str:
+        """The store's address for people, without secrets."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections, threads and files. The driver opens them again when used again."""
+        ...
+
+    async def aclose(self) -> None:
+        """`close`, and the async side of the running event loop."""
+        ...

@@ -1,0 +1,27 @@
+"""A verb is a value: what to send to the store, and how to read the answers.
+
+A driver writes each verb once, as a generator that yields the driver's own steps (a statement, a
+script call) and is sent their answers; what it returns is the verb's result. Who drives the
+generator decides the rest: a sync runner, an async runner, or the caller's own connection inside
+the caller's own transaction. The body never knows.
+
+All steps of a verb run in one transaction. `steps` may be called more than once: a runner starts
+over when the store asks for it (a deadlock), so bodies hold no state of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[T]):
+    """One call of one verb. `is_read` verbs change nothing and may run on a reading connection."""
+
+    name: str
+    steps: Callable[[], Generator[Any, Any, T]]
+    is_read: bool = False
