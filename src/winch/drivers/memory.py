@@ -174,7 +174,7 @@ class MemoryDriver:
             tags=new.tags,
             headers=new.headers,
             options=new.options,
-            expires_at=new.expires_at,
+            expires_at=None if new.expires is None else at + new.expires,
             max_attempts=new.max_attempts,
             keep=new.keep,
         )

@@ -15,7 +15,7 @@ from winch.core.lifecycle import JobState
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
 
-    At most one of `delay` (from the store's now) and `run_at` is set.
+    At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
     """
 
     id: str
@@ -32,7 +32,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     options: str | None = None
-    expires_at: datetime | None = None
+    expires: timedelta | None = None
     max_attempts: int | None = None
     keep: timedelta | None = None
     is_given_id: bool = False
