@@ -143,17 +143,23 @@ class MemoryDriver:
     ) -> Verb[list[Enqueued]]:
         def body() -> list[Enqueued]:
             at = self._now(now)
-            answers = []
-            for new in jobs:
-                is_known = new.id in self._state.live or new.id in self._state.archive
+            ids = Counter(new.id for new in jobs)
+            for new in jobs:  # before anything is stored: all of them or none
+                is_known = self._is_known(new.id) or ids[new.id] > 1
                 if is_known and not (new.is_given_id or is_repeat):
                     raise ConfigError(f"job id {new.id} was drawn twice")
-                if not is_known:
+            answers = []
+            for new in jobs:
+                is_new = not self._is_known(new.id)
+                if is_new:
                     self._insert(new, at)
-                answers.append(Enqueued(new.id, is_new=not is_known))
+                answers.append(Enqueued(new.id, is_new))
             return answers
 
         return self._verb("enqueue", body)
+
+    def _is_known(self, job_id: str) -> bool:
+        return job_id in self._state.live or job_id in self._state.archive
 
     def _insert(self, new: NewJob, at: datetime) -> None:
         due = at + new.delay if new.delay is not None else new.run_at
@@ -254,9 +260,8 @@ class MemoryDriver:
         history = job.history
         if to is not JobState.COMPLETED:
             # The record's own fields describe a completed attempt; others are written down.
-            history = self._grown(
-                job, "cancelled" if to is JobState.CANCELLED else outcome.what, at, outcome.error
-            )
+            what = "cancelled" if to is JobState.CANCELLED else outcome.what
+            history = self._grown(job, what, at, outcome.error, by_token=outcome.token)
         ended = replace(
             job,
             state=to,
@@ -292,22 +297,29 @@ class MemoryDriver:
                 if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
                     answers.append(self._look_up(ref.id, ref.token))
                     continue
-                self._give_back(job, at, by_token=ref.token)
+                self._give_back(job, at, by_token=ref.token, by_holder=True)
                 answers.append(Answer.TOOK)
             return answers
 
         return self._verb("release", body)
 
-    def _give_back(self, job: JobRecord, at: datetime, by_token: str | None) -> JobState:
+    def _give_back(
+        self, job: JobRecord, at: datetime, *, by_token: str | None, by_holder: bool = False
+    ) -> JobState:
         requested = job.cancel_requested_at is not None
         to = after_claim(JobState.READY, cancel_requested=requested)
+        # Only the holder's own release is remembered by its token: what others took back is lost to it.
+        ended_token = job.token if by_holder else None
+        history = job.history
+        if requested:
+            history = self._grown(job, "cancelled", at, by_token=ended_token)
         freed = replace(
             job,
             state=to,
             attempt=job.attempt - 1,
             token=None,
-            ended_token=job.token,
-            history=self._grown(job, "cancelled", at) if requested else job.history,
+            ended_token=ended_token or job.ended_token,
+            history=history,
         )
         self._put(freed, "released", at, by_token=by_token)
         return to
@@ -422,7 +434,7 @@ class MemoryDriver:
 
     def _suspect(self, job: JobRecord, what: str, cause: str, at: datetime) -> JobState:
         error = Failure(what, cause)
-        history = self._grown(job, what, at, error)
+        history = self._grown(job, what, at, error, by_token=None)
         times = _recent(history, what, at - POISON_WINDOW)
         limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
         to = JobState.DEAD if times >= limit else JobState.READY
@@ -503,13 +515,11 @@ class MemoryDriver:
     def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
             history = self._acted(job, "retried", by, None, at)
-            again = replace(job, state=JobState.READY, run_at=at, history=history)
+            again = replace(job, state=JobState.READY, run_at=at, crashes=0, rescues=0, history=history)
             if job.state in FINAL:
                 again = replace(
                     again,
                     attempt=0,
-                    crashes=0,
-                    rescues=0,
                     cancel_requested_at=None,
                     finished_at=None,
                     result=None,
@@ -741,14 +751,20 @@ class MemoryDriver:
         )
 
     def _grown(
-        self, job: JobRecord, what: str, at: datetime, error: Failure | None = None
+        self,
+        job: JobRecord,
+        what: str,
+        at: datetime,
+        error: Failure | None = None,
+        *,
+        by_token: str | None,
     ) -> tuple[Entry, ...]:
-        """The history with the attempt that ends now."""
+        """The history with the attempt that ends now; `by_token` where its own holder ended it."""
         entry = Entry(
             what=what,
             at=at,
             attempt=job.attempt,
-            token=job.token,
+            token=by_token,
             session=job.session,
             claimed_at=job.claimed_at,
             error=error,

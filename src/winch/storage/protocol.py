@@ -71,8 +71,8 @@ class Storage(Protocol):
         """End claims. TOOK: this call ended it. ALREADY: an earlier call with this token did.
         LOST: the claim was ended by somebody else; nothing is changed.
 
-        Final jobs move to the archive; others may run again `delay` after now. `counts=False` hands
-        the attempt back. A requested cancel beats every target that is not final. One outcome that
+        Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
+        them the attempt back. A requested cancel beats every target that is not final. One outcome that
         does not take never keeps the others from taking.
         """
         ...
@@ -147,7 +147,7 @@ class Storage(Protocol):
 
     def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         """Make the jobs ready now: scheduled and retrying ones early, final ones anew with attempt 0
-        and their history kept. Counts of crashes and rescues start over for final ones."""
+        and their history kept. Counts of crashes and rescues start over."""
         ...
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
