@@ -27,7 +27,7 @@ _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) -> str:
     """The value as JSON text; raises InvalidPayload or PayloadTooLarge and says where and why."""
     try:
-        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_enc_hook)
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=enc_hook)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidPayload(f"{what} cannot be stored as JSON: {error}") from error
     check_tree(plain, what)
@@ -46,7 +46,7 @@ def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) ->
 def loads(text: str, type_: Any = Any, *, what: str = "value") -> Any:
     """The value back, checked against `type_`; raises InvalidPayload that says where and why."""
     try:
-        return msgspec.json.decode(text, type=type_, dec_hook=_dec_hook)
+        return msgspec.json.decode(text, type=type_, dec_hook=dec_hook)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidPayload(f"{what} is malformed: {error}") from error
 
@@ -125,7 +125,8 @@ def clean_text(text: str, limit: int) -> str:
     return f"{head}… [cut, {len(raw):,} bytes in all]"
 
 
-def _enc_hook(value: Any) -> Any:
+def enc_hook(value: Any) -> Any:
+    """What msgspec asks for a value of a type it does not know."""
     dump = getattr(value, "model_dump", None)  # pydantic, when the application has it
     if callable(dump) and hasattr(type(value), "model_validate"):
         return dump(mode="json")
@@ -135,7 +136,8 @@ def _enc_hook(value: Any) -> Any:
     )
 
 
-def _dec_hook(type_: type, value: Any) -> Any:
+def dec_hook(type_: type, value: Any) -> Any:
+    """What msgspec asks to build a value of a type it does not know."""
     validate = getattr(type_, "model_validate", None)
     if callable(validate):
         return validate(value)

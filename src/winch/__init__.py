@@ -1,0 +1,67 @@
+"""Winch: background jobs that are never lost and never run twice unseen.
+
+import winch
+
+app = winch.App()
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+job = add.enqueue(1, b=2)
+"""
+
+from winch.app import App
+from winch.core.errors import (
+    ConfigError,
+    DuplicateJob,
+    EnqueueUncertain,
+    InvalidPayload,
+    InvalidTransition,
+    JobFailed,
+    JobNotFound,
+    LostClaim,
+    PayloadTooLarge,
+    QueueFull,
+    SchemaMismatch,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+    UnknownTask,
+    WinchError,
+)
+from winch.core.lifecycle import JobState
+from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
+from winch.core.retry import Retry
+from winch.engine.context import Context
+from winch.engine.handle import Job
+from winch.engine.task import Task
+
+__all__ = [
+    "App",
+    "Cancel",
+    "ConfigError",
+    "Context",
+    "Discard",
+    "DuplicateJob",
+    "EnqueueUncertain",
+    "InvalidPayload",
+    "InvalidTransition",
+    "Job",
+    "JobFailed",
+    "JobNotFound",
+    "JobState",
+    "LostClaim",
+    "PayloadTooLarge",
+    "QueueFull",
+    "Retry",
+    "RetryAfter",
+    "SchemaMismatch",
+    "Snooze",
+    "StorageError",
+    "StorageFull",
+    "StorageUnavailable",
+    "Task",
+    "UnknownTask",
+    "WinchError",
+]

@@ -1,0 +1,368 @@
+"""The composition root: a URL becomes a driver, functions become tasks, and both become an app."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+
+from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
+from winch.core.lifecycle import JobState
+from winch.drivers.connect import connect
+from winch.engine.client import Client, actor
+from winch.engine.options import TaskOptions, _name, check_queue, task_options
+from winch.engine.registry import Registry, default_name
+from winch.engine.settings import Loaded, Settings, load
+from winch.engine.task import AsyncTask, Bound, Task
+from winch.storage.params import JobFilter, QueueInfo, SessionInfo
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from typing import Never
+
+    from winch.core.duration import Duration
+    from winch.core.retry import Retry
+    from winch.engine.handle import Job
+    from winch.storage.protocol import Driver
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SystemClock:
+    """The machine's clocks: wall time for ids, monotonic time for local deadlines."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class App:
+    """Tasks and the store their jobs live in.
+
+    The store is chosen by `url`, which $WINCH_URL and the configuration files override. Nothing is
+    opened until it is needed.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        schema: str | None = None,
+        events: Literal["off", "full"] | None = None,
+        lease: Duration | None = None,
+        heartbeat: Duration | None = None,
+        sweep: Duration | None = None,
+        poll: Duration | None = None,
+        grace: Duration | None = None,
+        concurrency: int | None = None,
+        **unknown: Never,
+    ) -> None:
+        self._code: dict[str, Any] = {
+            "url": url,
+            "schema": schema,
+            "events": events,
+            "lease": lease,
+            "heartbeat": heartbeat,
+            "sweep": sweep,
+            "poll": poll,
+            "grace": grace,
+            "concurrency": concurrency,
+        }
+        for name in unknown:
+            raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
+        self._loaded: Loaded | None = None
+        self._driver: Driver | None = None
+        self.clock = SystemClock()
+        self.tasks = Registry()
+        self.client = Client(self._ready_driver, self.clock)
+        self.jobs = Jobs(self)
+        self.dead = Dead(self)
+        self.queues = Queues(self)
+        self.workers = Workers(self)
+
+    # -- settings and store ------------------------------------------------------------------------
+
+    def configure(self, cli: Mapping[str, Any], *, config: str | None = None) -> Loaded:
+        """Settle the settings with what the command line said; before the store is first used."""
+        if self._driver is not None:
+            raise ConfigError("the app's store is in use already; configure it before")
+        self._loaded = load(code=self._code, cli=cli, config=config)
+        return self._loaded
+
+    @property
+    def loaded(self) -> Loaded:
+        if self._loaded is None:
+            self._loaded = load(code=self._code)
+        return self._loaded
+
+    @property
+    def settings(self) -> Settings:
+        return self.loaded.settings
+
+    @property
+    def driver(self) -> Driver:
+        """The store's driver, whether or not its schema is ready."""
+        if self._driver is None:
+            said = self.settings
+            self._driver = connect(
+                said.url, clock=self.clock, schema=said.schema, events=said.events == "full"
+            )
+        return self._driver
+
+    def _ready_driver(self) -> Driver:
+        driver = self.driver
+        if not self._is_checked:
+            status = driver.check_schema()
+            if not status.is_ready:
+                raise SchemaMismatch(
+                    f"{driver.describe()} has schema {status.current or 'none'}, this release needs "
+                    f"{status.newest}: run `winch migrate`"
+                )
+            self._is_checked = True
+        return driver
+
+    _is_checked = False
+
+    def migrate(self) -> list[str]:
+        """Bring the store's schema up to date; returns the steps taken."""
+        return self.driver.migrate()
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A connection of the store in a transaction of its own, to pass as `conn=` (SQLite)."""
+        transaction = getattr(self._ready_driver(), "transaction", None)
+        if transaction is None:
+            raise ConfigError(
+                f"{self.driver.describe()}: app.transaction() opens SQLite connections; "
+                "with PostgreSQL pass the connection or session you already have as conn="
+            )
+        opened: AbstractContextManager[Any] = transaction()
+        return opened
+
+    def close(self) -> None:
+        """Give the store's connections back. The app may be used again."""
+        if self._driver is not None:
+            self._driver.close()
+
+    async def aclose(self) -> None:
+        if self._driver is not None:
+            await self._driver.aclose()
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, fn: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = ...,
+        priority: int | str = ...,
+        retry: Retry = ...,
+        timeout: Duration | None = ...,
+        expires: Duration | None = ...,
+        retention: Duration | None = ...,
+        tags: Sequence[str] = ...,
+    ) -> _Decorator: ...
+
+    def task(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Register a function as a task; use it bare or with options."""
+        checked = task_options(
+            {key: value for key, value in options.items() if value is not None or key == "timeout"},
+            ("name", *TaskOptions.__struct_fields__),
+        )
+        if name is not None:
+            _name(name, "task name")
+
+        def register(function: Callable[..., Any]) -> Task[Any, Any]:
+            if isinstance(function, Task) or not callable(function):
+                raise ConfigError(f"@app.task takes a function, got {function!r}")
+            title = _name(name or default_name(function), "task name")
+            task: Task[Any, Any] = Task(self.client, title, function, checked)
+            if task.is_async:
+                task = AsyncTask(self.client, title, function, checked)
+            self.tasks.add(task)
+            return task
+
+        return register if fn is None else register(fn)
+
+    def enqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
+        """Store many jobs, one round trip per 1,000. Each thousand is stored whole or not at all;
+        with `conn=` all of them belong to the caller's transaction."""
+        return self.client.enqueue_many(calls, conn)
+
+    async def aenqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
+        """`enqueue_many` without blocking the event loop."""
+        return await self.client.aenqueue_many(calls, conn)
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | Mapping[str, int] = ("default",),
+        concurrency: int | None = None,
+        burst: bool = False,
+    ) -> AbstractAsyncContextManager[Any]:
+        """A worker inside this process and event loop: `async with app.worker(): …`."""
+        from winch.engine.embedded import EmbeddedWorker
+
+        self._ready_driver()
+        return EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
+
+    def run_worker(
+        self,
+        *,
+        queues: Sequence[str] | Mapping[str, int] = ("default",),
+        concurrency: int | None = None,
+        burst: bool = False,
+    ) -> None:
+        """Run a worker in this process until it is stopped, or until no job is left with `burst`."""
+        import asyncio
+
+        from winch.engine.embedded import EmbeddedWorker
+
+        self._ready_driver()
+        worker = EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
+        asyncio.run(worker.run_until_stopped())
+
+
+class _Decorator:
+    """What `@app.task(…)` with options gives; only its type matters."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        raise TypeError("app.task returns its own function")  # pragma: no cover
+
+
+class Jobs:
+    """`app.jobs`: find and act on jobs."""
+
+    def __init__(self, app: App) -> None:
+        self._client = app.client
+
+    def get(self, job_id: str) -> Job[Any]:
+        """The job; raises JobNotFound."""
+        from winch.engine.handle import Job
+
+        return Job(self._client, job_id, self._client.get(job_id))
+
+    def list(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> JobList:
+        """Jobs that match, newest first; `.next` is the cursor of the following page."""
+        which = JobFilter(
+            states=_states(state), task=task, queue=queue, tag=tag, limit=limit, after=after
+        )
+        if not 1 <= limit <= 1000:
+            raise ConfigError(f"limit must be from 1 to 1000, got {limit}")
+        jobs, following = self._client.run(self._client.page(which))
+        return JobList(jobs, following)
+
+    def cancel(self, job_id: str, *, reason: str | None = None) -> JobState:
+        """Cancel the job; returns the state it was in. Raises InvalidTransition when final."""
+        return self._client.cancel(job_id, reason=reason)
+
+    def retry(self, job_id: str) -> JobState:
+        """Make the job ready now; returns the state it was in."""
+        return self._client.retry(job_id)
+
+    def delete(self, job_id: str) -> JobState:
+        """Remove the job for good; returns the state it was in."""
+        return self._client.delete(job_id)
+
+
+class JobList(list["Job[Any]"]):
+    """A page of jobs; `next` is the cursor to pass as `after`, None at the end."""
+
+    def __init__(self, jobs: Iterable[Job[Any]], following: str | None) -> None:
+        super().__init__(jobs)
+        self.next = following
+
+
+class Dead:
+    """`app.dead`: the dead-letter state."""
+
+    def __init__(self, app: App) -> None:
+        self._jobs = app.jobs
+
+    def list(
+        self,
+        *,
+        task: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> JobList:
+        """Dead jobs, newest first."""
+        return self._jobs.list(state="dead", task=task, queue=queue, limit=limit, after=after)
+
+
+class Queues:
+    """`app.queues`: look at, pause and resume queues."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def list(self) -> list[QueueInfo]:
+        driver = self._app._ready_driver()
+        return driver.run(driver.queues())
+
+    def pause(self, queue: str, *, reason: str | None = None) -> None:
+        """Claim nothing more from this queue; running jobs go on."""
+        driver = self._app._ready_driver()
+        driver.run(driver.pause(check_queue(queue), by=actor(), reason=reason))
+
+    def resume(self, queue: str) -> None:
+        driver = self._app._ready_driver()
+        driver.run(driver.resume(check_queue(queue), by=actor()))
+
+
+class Workers:
+    """`app.workers`: the sessions the store knows."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def list(self, *, is_ended_too: bool = False) -> list[SessionInfo]:
+        driver = self._app._ready_driver()
+        return driver.run(driver.sessions(is_ended_too=is_ended_too))
+
+
+def _states(given: str | Sequence[str] | None) -> tuple[JobState, ...]:
+    if given is None:
+        return ()
+    names = [given] if isinstance(given, str) else list(given)
+    known = [str(state) for state in JobState]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"state must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+            )
+    return tuple(JobState(name) for name in names)
+
+
+__all__ = ["App", "JobList", "SystemClock"]

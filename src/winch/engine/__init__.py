@@ -1,0 +1,1 @@
+"""What runs: the client that enqueues, the worker that claims, executes and finishes."""

@@ -1,0 +1,239 @@
+"""The client: enqueue, look, act. No loops of its own; each operation is written once for both doors."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from winch.core import codec
+from winch.core.clock import Clock
+from winch.core.duration import Duration, parse_duration
+from winch.core.errors import (
+    EnqueueUncertain,
+    InvalidTransition,
+    JobFailed,
+    JobNotFound,
+    StorageUnavailable,
+)
+from winch.core.ids import job_id as make_job_id
+from winch.core.ids import parse_id
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState, sources
+from winch.engine import operation
+from winch.engine.handle import Job
+from winch.engine.operation import OnConnection, Operation, Pause
+from winch.engine.task import Bound
+from winch.engine.why import explain
+from winch.storage.params import Acted, Enqueued, JobFilter, NewJob
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHUNK = 1000
+# Store down at enqueue: about two seconds of trying, then the caller decides.
+ENQUEUE_PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
+RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+
+class Client:
+    """Everything an application asks of the store."""
+
+    def __init__(self, driver: Callable[[], Driver], clock: Clock) -> None:
+        self._driver = driver
+        self._clock = clock
+
+    def run(self, op: Operation[T]) -> T:
+        return operation.run(self._driver(), op)
+
+    async def arun(self, op: Operation[T]) -> T:
+        return await operation.arun(self._driver(), op)
+
+    def draw_id(self) -> str:
+        millis = int(self._clock.now().timestamp() * 1000)
+        return make_job_id(millis, os.urandom(10))
+
+    # -- enqueue -----------------------------------------------------------------------------------
+
+    def enqueue(self, bound: Bound[R]) -> Job[R]:
+        return self.run(self._enqueue_one(bound))
+
+    async def aenqueue(self, bound: Bound[R]) -> Job[R]:
+        return await self.arun(self._enqueue_one(bound))
+
+    def enqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
+        return self.run(self._enqueue_many(calls, conn))
+
+    async def aenqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
+        return await self.arun(self._enqueue_many(calls, conn))
+
+    def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
+        new = bound.new_job(self.draw_id())
+        [answer] = yield from self.store([new], bound.options.conn)
+        return Job(self, answer.id, is_new=answer.is_new)
+
+    def _enqueue_many(self, calls: Iterable[Bound[Any]], conn: object) -> Operation[list[Job[Any]]]:
+        handles: list[Job[Any]] = []
+        for chunk in _chunks(calls, CHUNK):
+            jobs = [bound.new_job(self.draw_id()) for bound in chunk]
+            answers = yield from self.store(jobs, conn)
+            handles += [Job(self, answer.id, is_new=answer.is_new) for answer in answers]
+        return handles
+
+    def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
+        """Store the jobs, trying again with the same ids while the store is out of reach."""
+        driver = self._driver()
+        if conn is not None:
+            answers: list[Enqueued] = yield OnConnection(conn, driver.enqueue(jobs))
+            return answers
+        is_uncertain = False
+        for pause in (*ENQUEUE_PAUSES, None):
+            try:
+                answers = yield driver.enqueue(jobs, is_repeat=is_uncertain)
+            except StorageUnavailable as error:
+                is_uncertain = is_uncertain or error.maybe_applied
+                if pause is not None:
+                    yield Pause(pause)
+                    continue
+                if is_uncertain:
+                    raise EnqueueUncertain(
+                        "the store went away while the jobs were being stored; they may or may not "
+                        "be there. Enqueue again with the same id to be sure of exactly one",
+                        [job.id for job in jobs],
+                    ) from error
+                raise
+            else:
+                return answers
+        raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+    # -- one job -----------------------------------------------------------------------------------
+
+    def get(self, job_id: str) -> JobRecord:
+        return self.run(self._get(job_id))
+
+    async def aget(self, job_id: str) -> JobRecord:
+        return await self.arun(self._get(job_id))
+
+    def _get(self, job_id: str) -> Operation[JobRecord]:
+        [record] = yield self._driver().get([parse_id(job_id, "job id")])
+        if record is None:
+            raise JobNotFound(job_id)
+        found: JobRecord = record
+        return found
+
+    def result(self, job_id: str, timeout: Duration | None) -> tuple[JobRecord, Any]:
+        return self.run(self._result(job_id, timeout))
+
+    async def aresult(self, job_id: str, timeout: Duration | None) -> tuple[JobRecord, Any]:
+        return await self.arun(self._result(job_id, timeout))
+
+    def _result(self, job_id: str, timeout: Duration | None) -> Operation[tuple[JobRecord, Any]]:
+        limit = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
+        began = time.monotonic()
+        round_ = 0
+        while True:
+            record = yield from self._get(job_id)
+            if record.state.is_final:
+                return record, _result_of(record)
+            waited = time.monotonic() - began
+            if limit is not None and waited >= limit:
+                raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
+            pause = RESULT_PAUSES[min(round_, len(RESULT_PAUSES) - 1)]
+            yield Pause(pause if limit is None else min(pause, max(limit - waited, 0.001)))
+            round_ += 1
+
+    def why(self, job_id: str) -> str:
+        return self.run(self._why(job_id))
+
+    async def awhy(self, job_id: str) -> str:
+        return await self.arun(self._why(job_id))
+
+    def _why(self, job_id: str) -> Operation[str]:
+        facts = yield self._driver().explain(parse_id(job_id, "job id"))
+        if facts is None:
+            raise JobNotFound(job_id)
+        return explain(facts)
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> JobState:
+        return self.run(self._cancel(job_id, reason, by))
+
+    async def acancel(
+        self, job_id: str, *, reason: str | None = None, by: str | None = None
+    ) -> JobState:
+        return await self.arun(self._cancel(job_id, reason, by))
+
+    def retry(self, job_id: str, *, by: str | None = None) -> JobState:
+        return self.run(self._retry(job_id, by))
+
+    async def aretry(self, job_id: str, *, by: str | None = None) -> JobState:
+        return await self.arun(self._retry(job_id, by))
+
+    def delete(self, job_id: str, *, by: str | None = None) -> JobState:
+        return self.run(self._delete(job_id, by))
+
+    async def adelete(self, job_id: str, *, by: str | None = None) -> JobState:
+        return await self.arun(self._delete(job_id, by))
+
+    def _cancel(self, job_id: str, reason: str | None, by: str | None) -> Operation[JobState]:
+        ids = [parse_id(job_id, "job id")]
+        verb = self._driver().cancel(ids, by=by or actor(), reason=reason)
+        return (yield from self._operate("cancel", verb))
+
+    def _retry(self, job_id: str, by: str | None) -> Operation[JobState]:
+        ids = [parse_id(job_id, "job id")]
+        return (yield from self._operate("retry", self._driver().retry(ids, by=by or actor())))
+
+    def _delete(self, job_id: str, by: str | None) -> Operation[JobState]:
+        ids = [parse_id(job_id, "job id")]
+        return (yield from self._operate("delete", self._driver().delete(ids, by=by or actor())))
+
+    def _operate(self, name: str, verb: Verb[list[Acted]]) -> Operation[JobState]:
+        """Carry out an operator's verb on one job; a lost race is raised here, for people."""
+        [acted] = yield verb
+        if acted.state is None:
+            raise JobNotFound(acted.id)
+        if not acted.took:
+            raise InvalidTransition(acted.id, acted.state, name, sources(name))
+        state: JobState = acted.state
+        return state
+
+    # -- lists -------------------------------------------------------------------------------------
+
+    def page(self, which: JobFilter) -> Operation[tuple[list[Job[Any]], str | None]]:
+        page = yield self._driver().list_jobs(which)
+        return [Job(self, record.id, record) for record in page.jobs], page.next
+
+
+def actor() -> str:
+    """Who acts, for the job's history: user@host of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _result_of(record: JobRecord) -> Any:
+    if record.state is not JobState.COMPLETED:
+        error = record.error
+        text = f"{error.type}: {error.message}" if error is not None else record.reason
+        raise JobFailed(record.id, record.state, text)
+    return None if record.result is None else codec.loads(record.result, what="result")
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    chunk: list[T] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

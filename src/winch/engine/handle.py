@@ -1,0 +1,99 @@
+"""`Job`: a handle on one stored job."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from winch.core.duration import Duration
+    from winch.core.job import JobRecord
+    from winch.core.lifecycle import JobState
+    from winch.engine.client import Client
+
+R = TypeVar("R")
+
+
+class Job(Generic[R]):
+    """One stored job. `state` is as last read; `refresh()` reads it again.
+
+    `is_new` is False when the enqueue that gave this handle met a job of the same given id.
+    """
+
+    def __init__(
+        self, client: Client, job_id: str, record: JobRecord | None = None, *, is_new: bool = True
+    ) -> None:
+        self.id = job_id
+        self.is_new = is_new
+        self._client = client
+        self._record = record
+
+    @property
+    def record(self) -> JobRecord:
+        """All that the store knows about the job, as last read."""
+        if self._record is None:
+            self.refresh()
+        return self._record  # type: ignore[return-value]  # refresh has set it or raised
+
+    @property
+    def state(self) -> JobState:
+        return self.record.state
+
+    def refresh(self) -> Job[R]:
+        """Read the job again; raises JobNotFound when it is gone."""
+        self._record = self._client.get(self.id)
+        return self
+
+    async def arefresh(self) -> Job[R]:
+        self._record = await self._client.aget(self.id)
+        return self
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait until the job is final and return what its handler returned.
+
+        Raises JobFailed when it is dead or cancelled, TimeoutError when it takes longer.
+        """
+        self._record, value = self._client.result(self.id, timeout)
+        result: R = value
+        return result
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        self._record, value = await self._client.aresult(self.id, timeout)
+        result: R = value
+        return result
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.aresult().__await__()
+
+    def cancel(self, reason: str | None = None) -> Job[R]:
+        """Cancel a waiting job; ask a running one to stop. Raises InvalidTransition when final."""
+        self._client.cancel(self.id, reason=reason)
+        return self.refresh()
+
+    async def acancel(self, reason: str | None = None) -> Job[R]:
+        await self._client.acancel(self.id, reason=reason)
+        return await self.arefresh()
+
+    def retry(self) -> Job[R]:
+        """Make the job ready now: a waiting one early, a final one anew."""
+        self._client.retry(self.id)
+        return self.refresh()
+
+    async def aretry(self) -> Job[R]:
+        await self._client.aretry(self.id)
+        return await self.arefresh()
+
+    def delete(self) -> None:
+        """Remove the job for good; it must not be running."""
+        self._client.delete(self.id)
+
+    def why(self) -> str:
+        """Why the job is where it is, in words."""
+        return self._client.why(self.id)
+
+    async def awhy(self) -> str:
+        return await self._client.awhy(self.id)
+
+    def __repr__(self) -> str:
+        state = self._record.state if self._record else "not read yet"
+        return f"<Job {self.id} {state}>"

@@ -1,0 +1,79 @@
+"""One body of client logic, two front doors.
+
+An operation is a generator that yields verbs (and pauses) and is sent their results. `run` drives it
+for synchronous callers, `arun` for asynchronous ones; neither half is written twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait this many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OnConnection:
+    """Run the verb on the caller's own connection."""
+
+    conn: object
+    verb: Verb[Any]
+
+
+Operation = Generator[Verb[Any] | Pause | OnConnection, Any, T]
+
+
+def run(driver: Driver, operation: Operation[T]) -> T:
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = operation.throw(error) if error else operation.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        answer, error = None, None
+        try:
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+            elif isinstance(step, OnConnection):
+                answer = driver.run_on(step.conn, step.verb)
+            else:
+                answer = driver.run(step)
+        except Exception as raised:  # handed to the operation, which decides
+            error = raised
+
+
+async def arun(driver: Driver, operation: Operation[T]) -> T:
+    import asyncio  # a synchronous producer never needs it, and it is slow to import
+
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = operation.throw(error) if error else operation.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        answer, error = None, None
+        try:
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            elif isinstance(step, OnConnection):
+                answer = await driver.arun_on(step.conn, step.verb)
+            else:
+                answer = await driver.arun(step)
+        except Exception as raised:  # handed to the operation, which decides
+            error = raised

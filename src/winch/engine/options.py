@@ -1,0 +1,202 @@
+"""What may be said about a task and about one enqueue; checked here, with the error users see."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from winch.core import codec
+from winch.core.duration import Duration, parse_duration
+from winch.core.errors import ConfigError, did_you_mean
+from winch.core.ids import parse_id
+from winch.core.job import PRIORITIES, PRIORITY_RANGE
+from winch.core.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
+
+DEFAULT_TIMEOUT = timedelta(minutes=15)
+# Named in the specification, built by a later release: refused, never silently ignored.
+LATER = frozenset(
+    {
+        "unique", "fifo", "tenant", "limit", "breaker", "retry_budget", "collect", "collect_wait",
+        "search", "isolate", "version",
+    }
+)  # fmt: skip
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's own defaults."""
+
+    queue: str = "default"
+    priority: int = 0
+    retry: Retry = DEFAULT_RETRY
+    timeout: timedelta | None = DEFAULT_TIMEOUT
+    expires: timedelta | None = None
+    retention: timedelta | None = None
+    tags: tuple[str, ...] = ()
+
+
+class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `using(…)` said about one enqueue; None leaves the task's own default."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    expires: timedelta | None = None
+    timeout: timedelta | Literal["none"] | None = None
+    retry: Retry | None = None
+    retention: timedelta | None = None
+    tags: tuple[str, ...] = ()
+    headers: dict[str, str] = {}
+    id: str | None = None
+    conn: object = None
+
+
+class StoredOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of the options that travels with the job, for the worker to read."""
+
+    timeout: timedelta | Literal["none"] | None = None
+    retry: StoredRetry | None = None
+
+
+def task_options(given: Mapping[str, Any], known: Sequence[str]) -> TaskOptions:
+    """Check what `@app.task(…)` was given."""
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in TaskOptions.__struct_fields__:
+            _refuse("task", name, known)
+        checked[name] = _CHECKS[name](value)
+    return TaskOptions(**checked)
+
+
+def enqueue_options(given: Mapping[str, Any], known: Sequence[str]) -> EnqueueOptions:
+    """Check what `using(…)` was given."""
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in EnqueueOptions.__struct_fields__:
+            _refuse("using", name, known)
+        if value is None and name != "timeout":
+            continue
+        checked[name] = "none" if value is None else _CHECKS[name](value)
+    if "delay" in checked and "run_at" in checked:
+        raise ConfigError("using() takes delay or run_at, not both")
+    return EnqueueOptions(**checked)
+
+
+def stored_options(options: EnqueueOptions) -> str | None:
+    """The JSON text of what the worker must know, or None when there is nothing."""
+    if options.timeout is None and options.retry is None:
+        return None
+    retry = None if options.retry is None else to_stored(options.retry)
+    return msgspec.json.encode(StoredOptions(options.timeout, retry)).decode()
+
+
+def _refuse(where: str, name: str, known: Sequence[str]) -> None:
+    if name in LATER:
+        raise ConfigError(
+            f"{where}({name}=…) is not available in this release; nothing was enqueued. "
+            "Leave the option out, or wait for the release that brings it"
+        )
+    raise ConfigError(f"{where}() has no option {name!r}{did_you_mean(name, known)}")
+
+
+def check_queue(value: object) -> str:
+    """A queue's name: 1 to 256 printable characters, no comma or colon (they separate `-Q` entries)."""
+    return _name(value, "queue", forbidden=",:")
+
+
+def _name(value: object, what: str, forbidden: str = "") -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{what} must be a non-empty text, got {value!r}")
+    if len(value) > codec.MAX_NAME_CHARS:
+        raise ConfigError(
+            f"{what} must have at most {codec.MAX_NAME_CHARS} characters, got {len(value)}"
+        )
+    bad = next((c for c in value if not c.isprintable() or c in forbidden), None)
+    if bad is not None:
+        raise ConfigError(f"{what} must not contain {bad!r}, got {value!r}")
+    return value
+
+
+def _priority(value: object) -> int:
+    if isinstance(value, str):
+        if value not in PRIORITIES:
+            raise ConfigError(
+                f"priority must be a whole number or one of {', '.join(PRIORITIES)}, got {value!r}"
+                f"{did_you_mean(value, PRIORITIES)}"
+            )
+        return PRIORITIES[value]
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITY_RANGE:
+        raise ConfigError(
+            f"priority must be a whole number from {PRIORITY_RANGE.start} to "
+            f"{PRIORITY_RANGE.stop - 1}, got {value!r}"
+        )
+    return value
+
+
+def _run_at(value: object) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ConfigError(f"run_at must be a datetime with a time zone, got {value!r}")
+    return value.astimezone(UTC)
+
+
+def _retry(value: object) -> Retry:
+    if not isinstance(value, Retry):
+        raise ConfigError(f"retry must be a Retry policy such as Retry.fixed('5s'), got {value!r}")
+    return value
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"tags must be a list of texts, got {value!r}")
+    return tuple(dict.fromkeys(_name(tag, "tag") for tag in value))
+
+
+def _headers(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"headers must be a mapping of text to text, got {value!r}")
+    for key, text in value.items():
+        _name(key, "header name")
+        if not isinstance(text, str):
+            raise ConfigError(f"header {key!r} must be text, got {text!r}")
+        codec.check_tree(text, f"header {key!r}")
+    return dict(value)
+
+
+def _timeout(value: Any) -> timedelta | None:
+    if value is None:
+        return None
+    parsed = parse_duration(value, "timeout")
+    if not parsed:
+        raise ConfigError("timeout must be longer than zero; timeout=None means no limit")
+    return parsed
+
+
+def _id(value: str | uuid.UUID) -> str:
+    return parse_id(value)
+
+
+def _duration(name: str) -> Any:
+    def check(value: Duration) -> timedelta:
+        return parse_duration(value, name)
+
+    return check
+
+
+_CHECKS: dict[str, Any] = {
+    "queue": check_queue,
+    "priority": _priority,
+    "retry": _retry,
+    "timeout": _timeout,
+    "expires": _duration("expires"),
+    "retention": _duration("retention"),
+    "delay": _duration("delay"),
+    "run_at": _run_at,
+    "tags": _tags,
+    "headers": _headers,
+    "id": _id,
+    "conn": lambda conn: conn,
+}

@@ -1,0 +1,170 @@
+"""Settings and where each value came from.
+
+Precedence: command line, `WINCH_*` environment, the file named by --config or $WINCH_CONFIG,
+winch.toml, pyproject.toml [tool.winch], code (`App(…)`), defaults. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from winch.core.duration import parse_duration
+from winch.core.errors import ConfigError, did_you_mean
+
+EVENTS = ("off", "full")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One app's settings; see docs/configuration.md for each."""
+
+    url: str = "sqlite:///winch.db"
+    schema: str | None = None
+    app: str | None = None
+    events: str = "off"
+    lease: timedelta = timedelta(seconds=30)
+    heartbeat: timedelta = timedelta(seconds=5)
+    sweep: timedelta = timedelta(seconds=5)
+    poll: timedelta = timedelta(seconds=1)
+    grace: timedelta = timedelta(seconds=30)
+    concurrency: int = 10
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.lease < 3 * self.heartbeat:
+            raise ConfigError(
+                f"lease must be at least three heartbeats, got {self.lease.total_seconds():g}s and "
+                f"{self.heartbeat.total_seconds():g}s"
+            )
+        for name in ("heartbeat", "sweep", "poll"):
+            if getattr(self, name) < timedelta(milliseconds=10):
+                raise ConfigError(f"{name} must be at least 10ms, got {getattr(self, name)}")
+        for name in ("concurrency", "processes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.events not in EVENTS:
+            raise ConfigError(
+                f"events must be one of {', '.join(EVENTS)}, got {self.events!r}"
+                f"{did_you_mean(self.events, EVENTS)}"
+            )
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The settings in force, and for each name the place its value came from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def load(
+    *,
+    code: Mapping[str, Any] | None = None,
+    cli: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    config: str | None = None,
+) -> Loaded:
+    """Gather the settings from every place; None in `code` and `cli` means not said."""
+    env = os.environ if env is None else env
+    folder = Path.cwd() if folder is None else folder
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(Settings.__struct_fields__, "default")
+
+    def put(found: Mapping[str, Any], origin: str) -> None:
+        for name, value in found.items():
+            if value is None:
+                continue
+            if name not in Settings.__struct_fields__:
+                hint = did_you_mean(name, Settings.__struct_fields__)
+                raise ConfigError(f"{origin}: no setting named {name!r}{hint}")
+            values[name] = _parse(name, value, origin)
+            origins[name] = origin
+
+    put(code or {}, "code")
+    put(_table(folder / "pyproject.toml", ("tool", "winch")), "pyproject.toml")
+    put(_table(folder / "winch.toml", ()), "winch.toml")
+    named = config or env.get("WINCH_CONFIG")
+    if named:
+        if not Path(named).is_file():
+            raise ConfigError(f"the configuration file {named!r} does not exist")
+        put(_table(Path(named), ()), named)
+    for name in Settings.__struct_fields__:
+        found = _from_env(name, env)
+        if found is not None:
+            put({name: found[0]}, found[1])
+    put(cli or {}, "command line")
+    if str(values.get("url", "")).startswith("env:"):
+        variable = values["url"].removeprefix("env:")
+        if variable not in env:
+            raise ConfigError(f"url is taken from ${variable}, which is not set")
+        values["url"] = env[variable]
+        origins["url"] += f" (${variable})"
+    return Loaded(Settings(**values), origins)
+
+
+def _from_env(name: str, env: Mapping[str, str]) -> tuple[str, str] | None:
+    key = f"WINCH_{name.upper()}"
+    if key in env:
+        return env[key], f"${key}"
+    if f"{key}_FILE" in env:  # secrets mounted as files
+        path = Path(env[f"{key}_FILE"])
+        try:
+            return path.read_text().strip(), f"${key}_FILE"
+        except OSError as error:
+            raise ConfigError(f"${key}_FILE names {path}, which cannot be read: {error}") from error
+    return None
+
+
+def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found: Any = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for key in keys:
+        found = found.get(key, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: [{'.'.join(keys)}] must be a table")
+    return found
+
+
+def _parse(name: str, value: Any, origin: str) -> Any:
+    parse = _PARSERS.get(name)
+    try:
+        return value if parse is None else parse(value, name)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
+
+
+def _number(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not str(value).lstrip("-").isdigit():
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    return int(value)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} must be a non-empty text, got {value!r}")
+    return value
+
+
+_PARSERS: dict[str, Callable[[Any, str], Any]] = {
+    "url": _text,
+    "schema": _text,
+    "app": _text,
+    "events": _text,
+    "lease": parse_duration,
+    "heartbeat": parse_duration,
+    "sweep": parse_duration,
+    "poll": parse_duration,
+    "grace": parse_duration,
+    "concurrency": _number,
+    "processes": _number,
+}

@@ -1,0 +1,177 @@
+"""A task: the registered function, its stable name, and the ways to enqueue a call of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from winch.core.codec import MAX_ARGS_BYTES
+from winch.engine.arguments import Arguments
+from winch.engine.context import Context
+from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
+from winch.storage.params import NewJob
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+    from typing import Never
+
+    from winch.core.duration import Duration
+    from winch.core.retry import Retry
+    from winch.engine.client import Client
+    from winch.engine.handle import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NO_OPTIONS = EnqueueOptions()
+
+
+class Task(Generic[P, R]):
+    """A function that can be enqueued. Calling it runs it here and now, as if it were not a task."""
+
+    def __init__(self, client: Client, name: str, fn: Callable[P, Any], options: TaskOptions) -> None:
+        self.name = name
+        self.fn = fn
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.arguments = Arguments(name, fn, injected=(Context,), max_bytes=MAX_ARGS_BYTES)
+        self._client = client
+        self.__doc__ = fn.__doc__
+        self.__name__ = getattr(fn, "__name__", name)
+        self.__wrapped__ = fn
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.fn(*args, **kwargs)
+        return result
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Store a job that runs this task with these arguments."""
+        return self._client.enqueue(Bound(self, args, kwargs, _NO_OPTIONS))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """`enqueue` without blocking the event loop."""
+        return await self._client.aenqueue(Bound(self, args, kwargs, _NO_OPTIONS))
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """This call as a value, for `enqueue_many` and compositions. Checked now, stored later."""
+        return Bound(self, args, kwargs, _NO_OPTIONS)
+
+    def using(
+        self,
+        *,
+        queue: str | None = None,
+        priority: int | str | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        expires: Duration | None = None,
+        timeout: Duration | Unset | None = msgspec.UNSET,
+        retry: Retry | None = None,
+        retention: Duration | None = None,
+        tags: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str | uuid.UUID | None = None,
+        conn: object = None,
+        **unknown: Never,
+    ) -> Using[P, R]:
+        """The same task with options for the enqueues that follow; the task itself is not changed."""
+        given: dict[str, Any] = {
+            "queue": queue,
+            "priority": priority,
+            "delay": delay,
+            "run_at": run_at,
+            "expires": expires,
+            "retry": retry,
+            "retention": retention,
+            "tags": tags,
+            "headers": headers,
+            "id": id,
+            "conn": conn,
+            **unknown,
+        }
+        if timeout is not msgspec.UNSET:
+            given["timeout"] = timeout
+        return Using(self, enqueue_options(given, tuple(EnqueueOptions.__struct_fields__)))
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose function is `async def`; calling it gives its coroutine."""
+
+    def __call__(  # type: ignore[override]  # a coroutine of R, where the plain task gives R
+        self, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        result: Coroutine[Any, Any, R] = self.fn(*args, **kwargs)
+        return result
+
+
+class Using(Generic[P, R]):
+    """A task with options for its next enqueues."""
+
+    def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Store a job that runs the task with these arguments and options."""
+        return self._task._client.enqueue(Bound(self._task, args, kwargs, self._options))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """`enqueue` without blocking the event loop."""
+        return await self._task._client.aenqueue(Bound(self._task, args, kwargs, self._options))
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """This call with its options as a value."""
+        return Bound(self._task, args, kwargs, self._options)
+
+
+class Bound(Generic[R]):
+    """A call of a task, checked and packed, not yet stored."""
+
+    __slots__ = ("args", "options", "task")
+
+    def __init__(
+        self,
+        task: Task[Any, R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: EnqueueOptions,
+    ) -> None:
+        self.task = task
+        self.args = task.arguments.pack(args, kwargs)
+        self.options = options
+
+    def new_job(self, drawn_id: str) -> NewJob:
+        """The job to store; `drawn_id` is used unless the caller gave an id."""
+        return new_job(self.task, self.args, self.options, drawn_id)
+
+
+def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str) -> NewJob:
+    """One enqueue as the store takes it: the task's defaults under what `using` said."""
+    own = task.options
+    retry = said.retry or own.retry
+    return NewJob(
+        id=said.id or drawn_id,
+        is_given_id=said.id is not None,
+        task=task.name,
+        args=args,
+        queue=said.queue or own.queue,
+        priority=own.priority if said.priority is None else said.priority,
+        delay=said.delay,
+        run_at=said.run_at,
+        expires=said.expires or own.expires,
+        tags=own.tags + tuple(tag for tag in said.tags if tag not in own.tags),
+        headers=said.headers,
+        options=stored_options(said),
+        max_attempts=retry.attempts,
+        keep=said.retention or own.retention,
+    )
+
+
+Unset = msgspec.UnsetType

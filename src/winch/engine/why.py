@@ -1,0 +1,117 @@
+"""Why is this job not running? The reason in words, from the facts the store gives."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from winch.core.duration import format_duration
+from winch.core.lifecycle import JobState
+from winch.storage.params import Facts
+
+
+def explain(facts: Facts) -> str:
+    """One or two sentences with names and numbers."""
+    job = facts.job
+    match job.state:
+        case JobState.SCHEDULED:
+            return f"It is scheduled for {_moment(facts)}.{_obstacles(facts)}"
+        case JobState.RETRYING:
+            cause = f" with {_error(facts)}" if job.error else ""
+            due = f"the next one is due {_moment(facts)}"
+            return f"Attempt {job.attempt} failed{cause}; {due}.{_obstacles(facts)}"
+        case JobState.READY:
+            return f"{_ready(facts)}{_suspicion(facts)}"
+        case JobState.RUNNING:
+            return _running(facts)
+        case JobState.BLOCKED:
+            return f"It is blocked: {job.reason or 'its gate is closed'}."
+        case JobState.COMPLETED:
+            return _completed(facts)
+        case JobState.CANCELLED:
+            return f"It was cancelled: {job.reason or 'no reason was given'}."
+        case JobState.DEAD:
+            cause = f" Last error: {_error(facts)}." if job.error else ""
+            return f"It is dead: {job.reason or 'no reason was kept'}.{cause}"
+
+
+def _completed(facts: Facts) -> str:
+    finished, claimed = facts.job.finished_at, facts.job.claimed_at
+    took = f", {_ago(finished - claimed)} after it was claimed" if finished and claimed else ""
+    return f"It completed at {finished:%Y-%m-%d %H:%M:%S} UTC{took}."
+
+
+def _error(facts: Facts) -> str:
+    error = facts.job.error
+    return f"{error.type}: {_short(error.message)}" if error else "no error"
+
+
+def _ready(facts: Facts) -> str:
+    if facts.is_paused:
+        return f"Its queue {facts.job.queue!r} is paused{_because(facts.pause_reason)}."
+    if not facts.serving:
+        queue = facts.job.queue
+        return f"No worker serves its queue {queue!r}. Start one: winch worker -Q {queue}"
+    if not facts.knowing:
+        return (
+            f"No worker has its task {facts.job.task!r}: {facts.serving} "
+            f"serve{'s' if facts.serving == 1 else ''} the queue, but none has imported it. "
+            "Deploy workers that know the task; the job waits and loses nothing."
+        )
+    if facts.ahead:
+        return (
+            f"It is ready and waits for a free slot; {facts.ahead:,} "
+            f"{'job' if facts.ahead == 1 else 'jobs'} of queue {facts.job.queue!r} go first."
+        )
+    return "It is ready and next in its queue; a worker takes it as soon as a slot is free."
+
+
+def _running(facts: Facts) -> str:
+    job, session = facts.job, facts.session
+    if session is None:
+        return "Its worker is not known to the store; the job is rescued at the next sweep."
+    since = facts.now - (job.claimed_at or facts.now)
+    asked = " A cancel was requested." if job.cancel_requested_at else ""
+    left = session.lease_until - facts.now
+    if session.ended_at is not None or left < timedelta(0):
+        return f"Its worker {session.worker} is gone; the job is rescued at the next sweep.{asked}"
+    return (
+        f"It is running: attempt {job.attempt} on worker {session.worker} for {_ago(since)}; "
+        f"the lease lasts {_ago(left)} more.{asked}"
+    )
+
+
+def _obstacles(facts: Facts) -> str:
+    """What would still hold the job once it is due."""
+    if facts.is_paused:
+        return f" Its queue {facts.job.queue!r} is paused{_because(facts.pause_reason)}."
+    if not facts.serving:
+        return f" No worker serves its queue {facts.job.queue!r} now."
+    return ""
+
+
+def _suspicion(facts: Facts) -> str:
+    job = facts.job
+    if job.crashes:
+        return f" Its process died {job.crashes} time{'s' if job.crashes > 1 else ''} while it ran."
+    if job.rescues:
+        return f" It was rescued {job.rescues} time{'s' if job.rescues > 1 else ''} from lost workers."
+    return ""
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _moment(facts: Facts) -> str:
+    wait = facts.job.run_at - facts.now
+    at = f"{facts.job.run_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{at} (in {_ago(wait)})" if wait > timedelta(0) else f"{at} (now due)"
+
+
+def _ago(span: timedelta | None) -> str:
+    return format_duration(span or timedelta(0))
+
+
+def _short(message: str) -> str:
+    line = message.strip().splitlines()[0] if message.strip() else ""
+    return line if len(line) <= 200 else line[:199] + "…"
