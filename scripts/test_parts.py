@@ -27,7 +27,6 @@ TESTS = ROOT / "tests"
 # Cheapest first: a mistake in the pure core should not wait for servers and processes to start.
 PARTS = ("core", "harness", "model", "storage", "engine", "faults", "cli", "docs")
 
-INTERRUPTED = 2
 NO_TESTS = 5
 
 
@@ -39,6 +38,7 @@ class Result:
     passed: int
     failed: int
     skipped: int
+    is_interrupted: bool
 
     @property
     def is_ok(self) -> bool:
@@ -59,13 +59,25 @@ def run_part(part: str, pytest_args: Sequence[str]) -> Result:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", f"tests/{part}", f"--junit-xml={report}"]
         started = time.monotonic()
-        exit_code = subprocess.run([*command, *pytest_args], cwd=ROOT, check=False).returncode
+        exit_code, is_interrupted = run_to_its_end([*command, *pytest_args])
         seconds = time.monotonic() - started
         passed, failed, skipped = read_counts(report)
     if exit_code != 0:
         # Pytest can fail without a failed test: a broken conftest, no tests, a crash of its own.
         failed = max(failed, 1)
-    return Result(part, exit_code, seconds, passed, failed, skipped)
+    return Result(part, exit_code, seconds, passed, failed, skipped, is_interrupted)
+
+
+def run_to_its_end(command: Sequence[str]) -> tuple[int, bool]:
+    """Run a command; return its exit code and whether someone pressed Ctrl-C meanwhile."""
+    is_interrupted = False
+    with subprocess.Popen(command, cwd=ROOT) as pytest:
+        while True:
+            try:
+                return pytest.wait(), is_interrupted
+            except KeyboardInterrupt:
+                # Pytest got it too; it still has servers to stop and a summary to print.
+                is_interrupted = True
 
 
 def read_counts(report: Path) -> tuple[int, int, int]:
@@ -136,7 +148,7 @@ def main(argv: Sequence[str]) -> int:
     for part in present:
         print(f"\n--- {part} ---", flush=True)
         results.append(run_part(part, pytest_args))
-        if results[-1].exit_code == INTERRUPTED:
+        if results[-1].is_interrupted:
             break
 
     summarize(results, absent)
