@@ -171,7 +171,7 @@ class App:
         tags: Sequence[str] = ...,
     ) -> _Decorator: ...
 
-    def task(
+    def task(  # type: ignore[misc]  # the overloads name the options that are checked below
         self,
         fn: Callable[..., Any] | None = None,
         /,

@@ -57,9 +57,10 @@ class Cancel(Directive):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The handler returned; `result` is its JSON text, or None for nothing."""
+    """The handler returned; `result` is its JSON text, or None for nothing (`note` may say why)."""
 
     result: str | None = None
+    note: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -94,8 +95,8 @@ def settle(
 ) -> Settled:
     """Decide what becomes of attempt number `attempt` of a job of this age."""
     match outcome:
-        case Done(result=result):
-            return Settled(JobState.COMPLETED, "completed", result=result)
+        case Done(result=result, note=note):
+            return Settled(JobState.COMPLETED, "completed", result=result, reason=note)
         case Snooze(delay=delay, reason=reason):
             return Settled(JobState.SCHEDULED, "snoozed", delay, counts=False, reason=reason)
         case Cancel(reason=reason):

@@ -14,6 +14,7 @@ from winch.core.clock import Clock
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import (
     EnqueueUncertain,
+    InvalidPayload,
     InvalidTransition,
     JobFailed,
     JobNotFound,
@@ -225,6 +226,8 @@ def _result_of(record: JobRecord) -> Any:
         error = record.error
         text = f"{error.type}: {error.message}" if error is not None else record.reason
         raise JobFailed(record.id, record.state, text)
+    if record.result is None and record.reason is not None:
+        raise InvalidPayload(f"job {record.id} completed, but {record.reason}")
     return None if record.result is None else codec.loads(record.result, what="result")
 
 

@@ -1,0 +1,137 @@
+"""A worker inside the application's own process: the same engine without a supervisor.
+
+Its heart beats in a thread of its own, so that a blocked event loop does not lose the lease; only
+code that holds the GIL can. Whoever needs more runs `winch worker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from winch.core.errors import StorageError
+from winch.engine import operation
+from winch.engine.heartbeat import Heart
+from winch.engine.maintenance.promoter import Promoter
+from winch.engine.maintenance.pruner import Pruner
+from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.order import QueueOrder
+from winch.engine.registry import Registry
+from winch.engine.service import Service, log
+from winch.engine.settings import Settings
+from winch.engine.worker import Worker, WorkerConfig
+from winch.storage.protocol import Driver
+
+
+class Host(Protocol):
+    """What an embedded worker needs of its app."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def driver(self) -> Driver: ...
+
+    @property
+    def tasks(self) -> Registry: ...
+
+
+class EmbeddedWorker:
+    """`async with app.worker(): …` runs jobs until the block ends."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        queues: Sequence[str] | Mapping[str, int],
+        concurrency: int | None,
+        burst: bool,
+        release: str = "",
+    ) -> None:
+        said = host.settings
+        self._driver = host.driver
+        self._registry = host.tasks
+        self._said = said
+        self._config = WorkerConfig(
+            order=QueueOrder.of(queues, random.Random()),  # noqa: S311  # order, not a secret
+            concurrency=concurrency or said.concurrency,
+            lease=said.lease,
+            heartbeat=said.heartbeat.total_seconds(),
+            poll=said.poll.total_seconds(),
+            release=release,
+            burst=burst,
+        )
+
+    async def __aenter__(self) -> Worker:
+        said = self._said
+        self._loop = asyncio.get_running_loop()
+        self._heart = Heart(self._driver, said.lease.total_seconds(), time.monotonic)
+        self._stopped = threading.Event()
+        self.worker = Worker(self._driver, self._registry, self._config, on_session=self._heart.add)
+        await self.worker.start()
+        self._services: list[Service] = [
+            Promoter(self._driver, said.poll.total_seconds()),
+            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.may_rescue),
+            Pruner(self._driver),
+        ]
+        self._runners = [
+            asyncio.create_task(service.run(), name=f"winch {service.name}")
+            for service in self._services
+        ]
+        self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
+        self._beating.start()
+        return self.worker
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop(self._said.grace.total_seconds())
+
+    async def stop(self, grace: float) -> int:
+        """Drain and end; returns how many claims are left to their lease."""
+        left = await self.worker.drain(grace)
+        self._stopped.set()
+        for service in self._services:
+            service.stop()
+        for runner in self._runners:
+            runner.cancel()
+        await asyncio.gather(*self._runners, return_exceptions=True)
+        await asyncio.to_thread(self._beating.join, 5.0)
+        return left
+
+    async def run_until_stopped(self) -> None:
+        """Run until SIGTERM or SIGINT, or until drained in burst mode."""
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        handled = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(
+                ValueError, NotImplementedError, RuntimeError
+            ):  # not the main thread
+                loop.add_signal_handler(number, asked.set)
+                handled.append(number)
+        try:
+            worker = await self.__aenter__()
+            waits = [asyncio.create_task(asked.wait()), asyncio.create_task(worker.drained.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            await self.stop(self._said.grace.total_seconds())
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    def _beat(self) -> None:
+        pause = self._config.heartbeat
+        while not self._stopped.wait(pause):
+            try:
+                lost = operation.run(self._driver, self._heart.beat())
+            except StorageError as error:
+                log.warning("heartbeat: the store is out of reach: %s", error)
+                continue
+            for session in lost:
+                asyncio.run_coroutine_threadsafe(self.worker.session_lost(session), self._loop)

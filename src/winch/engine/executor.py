@@ -1,0 +1,172 @@
+"""One job: read its arguments, call its handler, and say what came of it. Never touches the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import types
+from collections.abc import Callable, Coroutine, Generator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core import codec
+from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
+from winch.core.job import Claim
+from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome
+from winch.core.retry import Retry, from_stored
+from winch.engine.attempt import Attempt, Interrupt, JobTimeout
+from winch.engine.context import Context
+from winch.engine.failure import describe
+from winch.engine.options import StoredOptions
+from winch.engine.registry import Registry
+from winch.engine.service import log
+from winch.engine.task import Task
+from winch.engine.threads import Threads
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What the worker needs to know before it starts a job: its task, time limit and retry policy."""
+
+    task: Task[Any, Any]
+    timeout: timedelta | None
+    retry: Retry
+
+
+class Executor:
+    """Runs handlers: coroutines on the loop, functions in threads."""
+
+    def __init__(self, registry: Registry, threads: Threads, monotonic: Callable[[], float]) -> None:
+        self._registry = registry
+        self._threads = threads
+        self._monotonic = monotonic
+
+    def plan(self, claim: Claim) -> Plan | Outcome:
+        """How to run this job; an outcome instead where it cannot be run at all."""
+        try:
+            task = self._registry.get(claim.task)
+        except UnknownTask as error:
+            return Discard(str(error))
+        timeout, retry = task.options.timeout, task.options.retry
+        if claim.options is not None:
+            try:
+                said = msgspec.json.decode(claim.options, type=StoredOptions)
+            except (msgspec.DecodeError, UnicodeEncodeError) as error:
+                return Discard(f"malformed: options: {error}")
+            if said.timeout is not None:
+                timeout = None if said.timeout == "none" else said.timeout
+            if said.retry is not None:
+                retry = from_stored(said.retry)
+        if claim.expires_at is not None and claim.claimed_at >= claim.expires_at:
+            return Cancel(f"expired at {claim.expires_at:%Y-%m-%d %H:%M:%S} UTC, before it ran")
+        return Plan(task, timeout, retry)
+
+    async def run(self, attempt: Attempt, plan: Plan) -> Outcome | None:
+        """The outcome of one attempt; None when the handler was interrupted and says nothing."""
+        task = plan.task
+        try:
+            args, kwargs = task.arguments.unpack(attempt.claim.args)
+        except InvalidPayload as error:
+            return Discard(f"malformed: {error}")
+        for name in task.arguments.injected:
+            kwargs[name] = self._context(attempt)
+        try:
+            if task.is_async:
+                value = await _in_own_context(task.fn(*args, **kwargs))
+            else:
+                value = await self._in_thread(attempt, functools.partial(task.fn, *args, **kwargs))
+        except asyncio.CancelledError as error:
+            if attempt.is_stopping:
+                _uncancel()
+                return _interrupted(attempt, plan)
+            return _failed(error, plan)  # the handler's own doing, not ours
+        except Directive as directive:
+            return _directive(directive)
+        except BaseException as error:  # whatever a handler raises is its outcome
+            if attempt.is_stopping:
+                return _interrupted(attempt, plan)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                error = RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
+            return _failed(error, plan)
+        if isinstance(value, Directive):
+            return _directive(value)
+        return _done(value, attempt.claim)
+
+    def _context(self, attempt: Attempt) -> Context:
+        return Context(
+            attempt.claim,
+            deadline=attempt.deadline,
+            monotonic=self._monotonic,
+            is_cancelled=lambda: attempt.is_stopping,
+        )
+
+    async def _in_thread(self, attempt: Attempt, fn: Callable[[], Any]) -> Any:
+        call = self._threads.submit(fn)
+        attempt.call = call
+        await call.done
+        if call.error is not None:
+            raise call.error
+        return call.value
+
+
+@types.coroutine
+def _in_own_context(handler: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Drive a handler's coroutine with context variables of its own, without a task of its own.
+
+    A task per job would cost several times what a short job does; stepping the coroutine inside a
+    copied context gives the same isolation.
+    """
+    run = contextvars.copy_context().run
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = run(handler.send, value) if error is None else run(handler.throw, error)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            value, error = (yield step), None
+        except BaseException as raised:  # cancellation included: it is the handler's to see
+            value, error = None, raised
+
+
+def _uncancel() -> None:
+    """The cancellation was for the handler; the runner that carries it lives on."""
+    runner = asyncio.current_task()
+    while runner is not None and runner.cancelling():
+        runner.uncancel()
+
+
+def _interrupted(attempt: Attempt, plan: Plan) -> Outcome | None:
+    if attempt.interrupted is Interrupt.TIMEOUT:
+        return timed_out(plan)
+    if attempt.interrupted is Interrupt.CANCEL:
+        return Cancel("cancelled while running")
+    return None
+
+
+def timed_out(plan: Plan) -> Failed:
+    """The outcome of an attempt that took longer than it may."""
+    error = JobTimeout(f"took longer than its timeout of {plan.timeout}")
+    return _failed(error, plan)
+
+
+def _failed(error: BaseException, plan: Plan) -> Failed:
+    return Failed(describe(error), plan.retry.for_error(error))
+
+
+def _directive(directive: Directive) -> Outcome:
+    return directive  # type: ignore[return-value]  # the four directives are outcomes as they are
+
+
+def _done(value: object, claim: Claim) -> Outcome:
+    if value is None:
+        return Done(None)
+    try:
+        return Done(codec.dumps(value, what="the result", limit=codec.MAX_RESULT_BYTES))
+    except (InvalidPayload, PayloadTooLarge) as error:
+        # The work is done; running it again would do it twice. Only its result is missing.
+        log.warning("job %s completed, but %s; its result is not kept", claim.id, error)
+        return Done(None, f"result not kept: {error}")

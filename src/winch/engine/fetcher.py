@@ -1,0 +1,131 @@
+"""Claims jobs for the free slots; waits for the bell when there are none.
+
+Each claim call draws a new token. When its answer is lost the token is given up, never used again:
+the jobs it may have taken are released by `give_up`, now and at every beat, because the claim may
+still be on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from winch.core.errors import StorageUnavailable
+from winch.core.ids import random_id
+from winch.core.job import Claim
+from winch.engine.order import QueueOrder
+from winch.engine.service import Service
+from winch.storage.params import ClaimParams
+from winch.storage.protocol import Driver
+
+
+class Fetcher(Service):
+    name = "fetcher"
+
+    def __init__(
+        self,
+        driver: Driver,
+        order: QueueOrder,
+        tasks: Sequence[str],
+        *,
+        poll: float,
+        session: Callable[[], str],
+        free: Callable[[], int],
+        deliver: Callable[[Sequence[Claim]], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._driver = driver
+        self._order = order
+        self._tasks = tuple(tasks)
+        self._poll = poll
+        self._session = session
+        self._free = free
+        self._deliver = deliver
+        self._on_idle = on_idle
+        self._bell = driver.bell(order.names)
+        self._slot_freed = asyncio.Event()
+        self._quiet = False
+        self.given_up: list[str] = []
+
+    def slot_freed(self) -> None:
+        self._slot_freed.set()
+
+    def quiet(self, is_quiet: bool) -> None:
+        """Claim nothing while quiet; running jobs go on."""
+        self._quiet = is_quiet
+        self._slot_freed.set()
+
+    async def run_once(self) -> float:
+        self._slot_freed.clear()
+        free = 0 if self._quiet else self._free()
+        if free == 0:
+            await self._until_freed()
+            return 0.0
+        claims = await self._claim(free)
+        if not claims:
+            # Say that somebody waits, then look once more: what was stored in between rings.
+            await self._bell.arm()
+            claims = await self._claim(free)
+        if not claims:
+            self._on_idle()
+            return self._poll
+        self._deliver(claims)
+        return 0.0
+
+    async def idle(self, seconds: float) -> None:
+        await self._bell.wait(seconds)
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            await self._bell.aclose()
+
+    def stop(self) -> None:
+        super().stop()
+        self._slot_freed.set()
+
+    async def _until_freed(self) -> None:
+        try:
+            async with asyncio.timeout(self._poll):
+                await self._slot_freed.wait()
+        except TimeoutError:
+            pass
+
+    async def _claim(self, limit: int) -> list[Claim]:
+        token = random_id(os.urandom(16))
+        params = ClaimParams(
+            session=self._session(),
+            token=token,
+            queues=self._order.next(),
+            limit=limit,
+            tasks=self._tasks,
+        )
+        try:
+            return await self._driver.arun(self._driver.claim(params))
+        except StorageUnavailable as error:
+            if error.maybe_applied:
+                self.given_up.append(token)
+            raise
+
+
+class GiveUps(Service):
+    """Releases what lost claims may have taken, at every beat for as long as the session lasts."""
+
+    name = "give-ups"
+
+    def __init__(
+        self, driver: Driver, every: float, session: Callable[[], str], tokens: list[str]
+    ) -> None:
+        super().__init__()
+        self._driver = driver
+        self._every = every
+        self._session = session
+        self._tokens = tokens
+
+    async def run_once(self) -> float:
+        if self._tokens:
+            await self._driver.arun(self._driver.give_up(self._session(), list(self._tokens)))
+        return self._every

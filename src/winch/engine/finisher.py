@@ -1,0 +1,124 @@
+"""Sends outcomes to the store: everything that ended since the last answer goes in one call.
+
+A finish may be repeated as often as needed, so an outage only delays it. One outcome that the store
+cannot hold must not keep its neighbours from being written: a batch that is refused is halved until
+the culprit stands alone, and that one is written as dead with the store's complaint instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from winch.core.errors import StorageError, StorageFull, StorageUnavailable
+from winch.core.job import Failure
+from winch.core.lifecycle import JobState
+from winch.engine.service import Backoff, log
+from winch.storage.params import Answer, ClaimRef, Finish
+from winch.storage.protocol import Driver
+
+BATCH = 500
+
+
+class Finisher:
+    """The one writer of outcomes in a worker."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._finishes: list[Finish] = []
+        self._releases: list[ClaimRef] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._backoff = Backoff("finisher")
+        self.lost = 0
+
+    def finish(self, outcome: Finish) -> None:
+        self._finishes.append(outcome)
+        self._idle.clear()
+        self._wake.set()
+
+    def release(self, claims: Sequence[ClaimRef]) -> None:
+        if claims:
+            self._releases.extend(claims)
+            self._idle.clear()
+            self._wake.set()
+
+    @property
+    def pending(self) -> int:
+        return len(self._finishes) + len(self._releases)
+
+    async def flushed(self) -> None:
+        """Wait until everything handed over has been answered."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Send and send again; cancelled by the worker when all is flushed or time is up."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._finishes:
+                batch = self._finishes[:BATCH]
+                await self._finish(batch)
+                del self._finishes[: len(batch)]
+            while self._releases:
+                refs = self._releases[:BATCH]
+                await self._release(refs)
+                del self._releases[: len(refs)]
+            if not self.pending:
+                self._idle.set()
+
+    async def _finish(self, batch: Sequence[Finish]) -> None:
+        while True:
+            try:
+                answers = await self._driver.arun(self._driver.finish(batch))
+            except (StorageUnavailable, StorageFull) as error:
+                await asyncio.sleep(self._backoff.failed(error))
+                continue
+            except StorageError as error:
+                await self._finish_apart(batch, error)
+                return
+            self._backoff.worked()
+            for outcome, answer in zip(batch, answers, strict=True):
+                if answer is Answer.LOST:
+                    self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
+            return
+
+    async def _finish_apart(self, batch: Sequence[Finish], error: StorageError) -> None:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._finish(batch[:middle])
+            await self._finish(batch[middle:])
+            return
+        [outcome] = batch
+        log.error("job %s: its outcome cannot be stored: %s", outcome.id, error)
+        if outcome.what == "unstorable":
+            await asyncio.sleep(self._backoff.failed(error))
+        plain = Finish(
+            id=outcome.id,
+            token=outcome.token,
+            to=JobState.DEAD,
+            what="unstorable",
+            error=Failure("StorageError", "its outcome could not be stored"),
+            reason="its outcome could not be stored; the worker's log has the store's complaint",
+        )
+        await self._finish([plain])
+
+    async def _release(self, refs: Sequence[ClaimRef]) -> None:
+        while True:
+            try:
+                answers = await self._driver.arun(self._driver.release(refs))
+            except StorageError as error:
+                await asyncio.sleep(self._backoff.failed(error))
+                continue
+            self._backoff.worked()
+            for ref, answer in zip(refs, answers, strict=True):
+                if answer is Answer.LOST:
+                    self._tell_lost(ref.id, "there was nothing left to release")
+            return
+
+    def _tell_lost(self, job_id: str, what: str) -> None:
+        self.lost += 1
+        log.warning(
+            "job %s: the claim was lost; %s. Another worker has the job, or had it", job_id, what
+        )

@@ -1,0 +1,67 @@
+"""Heartbeats: one statement extends the leases of all sessions this process answers for.
+
+A session that is no longer live (ended by a rescue, or unknown to a store restored from before it
+began), or whose beats count fewer than were acknowledged (a store restored to a moment within it),
+is lost: its child drops what it runs and starts a new session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from winch.engine.operation import Operation
+from winch.storage.protocol import Driver
+
+
+class Heart:
+    """Keeps sessions alive and remembers since when the store has answered without a gap."""
+
+    def __init__(self, driver: Driver, lease: float, monotonic: Callable[[], float]) -> None:
+        self._driver = driver
+        self._lease = lease
+        self._monotonic = monotonic
+        self._acknowledged: dict[str, int] = {}
+        self._answered_since: float | None = None
+        self._last_answer = 0.0
+
+    def add(self, session: str) -> None:
+        self._acknowledged[session] = 0
+
+    def drop(self, session: str) -> None:
+        self._acknowledged.pop(session, None)
+
+    def beat(self) -> Operation[list[str]]:
+        """Beat once; returns the sessions that are lost."""
+        sent = self._monotonic()
+        sessions = list(self._acknowledged)
+        if not sessions:
+            return []
+        try:
+            pulses = yield self._driver.beat(sessions)
+        except BaseException:
+            self._answered_since = None
+            raise
+        if self._answered_since is None or sent - self._last_answer > self._lease:
+            self._answered_since = self._monotonic()
+        self._last_answer = self._monotonic()
+        lost = []
+        for pulse in pulses:
+            if pulse.session not in self._acknowledged:
+                continue  # dropped while the beat was under way
+            if not pulse.is_live or pulse.beats <= self._acknowledged[pulse.session]:
+                lost.append(pulse.session)
+                self.drop(pulse.session)
+            else:
+                self._acknowledged[pulse.session] = pulse.beats
+        return lost
+
+    def may_rescue(self) -> bool:
+        """Whether the beats of this process have been answered for one whole lease.
+
+        After an outage nobody has beaten and nobody is guilty: every live worker gets a lease's time
+        to say so before anyone takes its jobs.
+        """
+        now = self._monotonic()
+        if self._answered_since is None or now - self._last_answer > self._lease:
+            return False
+        return now - self._answered_since >= self._lease

@@ -1,0 +1,38 @@
+"""Makes due jobs ready, on time: sleeps until the next one is due, or until the bell rings."""
+
+from __future__ import annotations
+
+from winch.engine.service import Service
+from winch.storage.protocol import Driver
+
+BATCH = 1000
+
+
+class Promoter(Service):
+    name = "promoter"
+
+    def __init__(self, driver: Driver, poll: float) -> None:
+        super().__init__()
+        self._driver = driver
+        self._poll = poll
+        self._bell = driver.bell((), due=True)
+
+    async def run_once(self) -> float:
+        await self._bell.arm()
+        promoted = await self._driver.arun(self._driver.promote(limit=BATCH))
+        if promoted.count == BATCH:
+            return 0.0
+        if promoted.next_at is None:
+            return self._poll
+        left = (promoted.next_at - promoted.now).total_seconds()
+        # Not a hair too early: the store's clock decides, and a pass for nothing costs a statement.
+        return min(max(left + 0.0005, 0.001), self._poll)
+
+    async def idle(self, seconds: float) -> None:
+        await self._bell.wait(seconds)
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            await self._bell.aclose()

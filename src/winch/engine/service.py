@@ -1,0 +1,87 @@
+"""The shape every loop shares: one pass, the next delay, and a loop that outlives a store's outage.
+
+`run_once` does one pass and returns the seconds until the next; tests call it directly. `run` owns
+sleeping, stopping and backing off. A store that is out of reach is waited for with growing, jittered
+pauses and one log line per stretch, not one per try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from winch.core.errors import StorageError
+
+log = logging.getLogger("winch")
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+
+
+class Backoff:
+    """Growing, jittered pauses while a store is out of reach; remembers whether it has been said."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._failures = 0
+
+    def failed(self, error: Exception) -> float:
+        """Note a failure; returns how long to wait. Logs the first of a stretch."""
+        self._failures += 1
+        if self._failures == 1:
+            log.warning("%s: the store is out of reach, trying again: %s", self._what, error)
+        longest: float = min(FIRST_PAUSE * 2.0**self._failures, LONGEST_PAUSE)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
+
+    def worked(self) -> None:
+        """Note a success; logs the end of a stretch of failures."""
+        if self._failures:
+            log.info("%s: the store is back after %d failed tries", self._what, self._failures)
+        self._failures = 0
+
+    @property
+    def is_failing(self) -> bool:
+        return self._failures > 0
+
+
+class Service:
+    """One background loop."""
+
+    name = "service"
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+        self._backoff = Backoff(self.name)
+
+    async def run_once(self) -> float:
+        """One pass; returns the seconds to wait before the next."""
+        raise NotImplementedError
+
+    async def idle(self, seconds: float) -> None:
+        """Wait between two passes; a service that can be woken overrides this."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    async def run(self) -> None:
+        """Pass after pass until `stop`. No error of the store ends a loop."""
+        while not self._stopping.is_set():
+            try:
+                delay = await self.run_once()
+            except StorageError as error:
+                delay = self._backoff.failed(error)
+                await Service.idle(self, delay)
+                continue
+            except Exception:
+                log.exception("%s failed; the loop goes on", self.name)
+                await Service.idle(self, 1.0)
+                continue
+            self._backoff.worked()
+            if delay > 0 and not self._stopping.is_set():
+                await self.idle(delay)
+
+    def stop(self) -> None:
+        self._stopping.set()
