@@ -78,7 +78,7 @@ class App:
         self._driver: Driver | None = None
         self.clock = SystemClock()
         self.tasks = Registry()
-        self.client = Client(self._ready_driver, self.clock)
+        self.client = Client(self.ready, self.clock)
         self.jobs = Jobs(self)
         self.dead = Dead(self)
         self.queues = Queues(self)
@@ -113,7 +113,8 @@ class App:
             )
         return self._driver
 
-    def _ready_driver(self) -> Driver:
+    def ready(self) -> Driver:
+        """The driver, once it is known that the store can be reached and its schema fits."""
         driver = self.driver
         if not self._is_checked:
             status = driver.check_schema()
@@ -133,7 +134,7 @@ class App:
 
     def transaction(self) -> AbstractContextManager[Any]:
         """A connection of the store in a transaction of its own, to pass as `conn=` (SQLite)."""
-        transaction = getattr(self._ready_driver(), "transaction", None)
+        transaction = getattr(self.ready(), "transaction", None)
         if transaction is None:
             raise ConfigError(
                 f"{self.driver.describe()}: app.transaction() opens SQLite connections; "
@@ -220,7 +221,7 @@ class App:
         """A worker inside this process and event loop: `async with app.worker(): …`."""
         from winch.engine.embedded import EmbeddedWorker
 
-        self._ready_driver()
+        self.ready()
         return EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
 
     def run_worker(
@@ -235,7 +236,7 @@ class App:
 
         from winch.engine.embedded import EmbeddedWorker
 
-        self._ready_driver()
+        self.ready()
         worker = EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
         asyncio.run(worker.run_until_stopped())
 
@@ -328,16 +329,16 @@ class Queues:
         self._app = app
 
     def list(self) -> list[QueueInfo]:
-        driver = self._app._ready_driver()
+        driver = self._app.ready()
         return driver.run(driver.queues())
 
     def pause(self, queue: str, *, reason: str | None = None) -> None:
         """Claim nothing more from this queue; running jobs go on."""
-        driver = self._app._ready_driver()
+        driver = self._app.ready()
         driver.run(driver.pause(check_queue(queue), by=actor(), reason=reason))
 
     def resume(self, queue: str) -> None:
-        driver = self._app._ready_driver()
+        driver = self._app.ready()
         driver.run(driver.resume(check_queue(queue), by=actor()))
 
 
@@ -348,7 +349,7 @@ class Workers:
         self._app = app
 
     def list(self, *, is_ended_too: bool = False) -> list[SessionInfo]:
-        driver = self._app._ready_driver()
+        driver = self._app.ready()
         return driver.run(driver.sessions(is_ended_too=is_ended_too))
 
 

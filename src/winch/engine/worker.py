@@ -172,8 +172,7 @@ class Worker:
         self._finisher.release([ClaimRef(claim.id, claim.token) for claim in self._waiting])
         self._waiting.clear()
         await self._until_ended(deadline - time.monotonic())
-        for attempt in list(self._attempts.values()):
-            attempt.interrupt(Interrupt.STOP, time.monotonic())
+        self.interrupt_all()
         await self._until_ended(min(5.0, max(grace, 1.0)))
         for attempt in list(self._attempts.values()):
             self._give_up(attempt)
@@ -349,6 +348,15 @@ class Worker:
             is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
             if is_it and not attempt.is_stopping:
                 attempt.interrupt(Interrupt.CANCEL, time.monotonic())
+
+    def interrupt_all(self) -> None:
+        """Ask every running handler to end now; what they held is released."""
+        for attempt in list(self._attempts.values()):
+            attempt.interrupt(Interrupt.STOP, time.monotonic())
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        return tuple(self._attempts.values())
 
     @property
     def has_jobs(self) -> bool:

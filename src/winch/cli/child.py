@@ -1,0 +1,69 @@
+"""`winch worker-child`: what a supervisor starts. Not for people."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import sys
+from importlib.metadata import version
+
+import click
+
+from winch.app import App
+from winch.cli.load import load_app
+from winch.cli.worker import start_logging, worker_options
+from winch.core.errors import ConfigError
+from winch.engine.child import Child, ignore_terminal_signals
+from winch.engine.link import ENV, Link, from_env
+from winch.engine.order import QueueOrder
+from winch.engine.worker import WorkerConfig
+
+
+@click.command(hidden=True)
+@worker_options
+def worker_child(
+    app_spec: str | None,
+    url: str | None,
+    schema: str | None,
+    config: str | None,
+    queues: str,
+    concurrency: int | None,
+    processes: int | None,
+    burst: bool,
+    grace: str | None,
+    verbose: int,
+) -> None:
+    """One worker process under a supervisor."""
+    if ENV not in os.environ:
+        raise ConfigError("worker-child is started by `winch worker`, not by hand")
+    ignore_terminal_signals()
+    start_logging(verbose)
+    app = load_app(app_spec, config)
+    cli = {"url": url, "schema": schema, "app": app_spec, "concurrency": concurrency, "grace": grace}
+    app.configure(cli, config=config)
+    app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
+    code = asyncio.run(_run(app, queues, burst))
+    logging.shutdown()
+    sys.stdout.flush()
+    # Not sys.exit: a handler that would not end may still hold a thread, and its claim is released.
+    os._exit(code)
+
+
+async def _run(app: App, queues: str, burst: bool) -> int:
+    said = app.settings
+    sock, board = from_env()
+    if said.concurrency > board.slots:
+        raise ConfigError(f"concurrency must be at most {board.slots}, got {said.concurrency}")
+    config = WorkerConfig(
+        order=QueueOrder.parse(queues, random.Random()),  # noqa: S311  # order, not a secret
+        concurrency=said.concurrency,
+        lease=said.lease,
+        heartbeat=said.heartbeat.total_seconds(),
+        poll=said.poll.total_seconds(),
+        release=version("winch"),
+        burst=burst,
+    )
+    child = Child(app.driver, app.tasks, said, config, board)
+    return await child.run(await Link.open(sock))

@@ -1,0 +1,114 @@
+"""A worker child: one Worker under the eyes of a supervisor that holds no user code."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+from winch.engine.board import Board
+from winch.engine.link import Drain, Drained, DumpStacks, Hello, Link, Quiet, SessionBegan, SessionLost
+from winch.engine.registry import Registry
+from winch.engine.service import log
+from winch.engine.settings import Settings
+from winch.engine.worker import Worker, WorkerConfig
+from winch.storage.protocol import Driver
+
+EX_LEFT = 70  # claims were left to their leases
+
+
+class Child:
+    """Runs until told to drain, until the burst is over, or until its supervisor is gone."""
+
+    def __init__(
+        self, driver: Driver, registry: Registry, settings: Settings, config: WorkerConfig, board: Board
+    ) -> None:
+        self._driver = driver
+        self._settings = settings
+        self._grace: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._board = board
+        self.worker = Worker(driver, registry, config, board=board, on_session=self._began)
+
+    def _began(self, session: str) -> None:
+        self._link.send(SessionBegan(session))
+
+    async def run(self, link: Link) -> int:
+        """The child's whole life; returns its exit code."""
+        self._link = link
+        said = self._settings
+        link.send(
+            Hello(
+                said.url,
+                said.schema,
+                said.events == "full",
+                said.lease.total_seconds(),
+                said.heartbeat.total_seconds(),
+                said.sweep.total_seconds(),
+                said.poll.total_seconds(),
+            )
+        )
+        self._board.pulse()
+        await self.worker.start()
+        listening = asyncio.create_task(self._listen(), name="winch link")
+        drained = asyncio.create_task(self.worker.drained.wait(), name="winch drained")
+        ends: list[asyncio.Future[Any]] = [self._grace, drained]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        grace = self._grace.result() if self._grace.done() else said.grace.total_seconds()
+        draining: Coroutine[Any, Any, int] = self.worker.drain(grace)
+        left = await self._drain_until_hurried(draining)
+        for task in (listening, drained):
+            task.cancel()
+        link.send(Drained(left))
+        await self._driver.aclose()
+        return EX_LEFT if left else 0
+
+    async def _drain_until_hurried(self, draining: Coroutine[Any, Any, int]) -> int:
+        """Drain; a second request with a shorter grace interrupts the handlers at once."""
+        self._hurry = asyncio.Event()
+        work = asyncio.create_task(draining, name="winch drain")
+        hurry = asyncio.create_task(self._hurry.wait(), name="winch hurry")
+        await asyncio.wait([work, hurry], return_when=asyncio.FIRST_COMPLETED)
+        if hurry.done() and not work.done():
+            self.worker.interrupt_all()
+        hurry.cancel()
+        return await work
+
+    async def _listen(self) -> None:
+        async for message in self._link.messages():
+            match message:
+                case Drain(grace=grace):
+                    self._ask(grace)
+                case Quiet(is_quiet=is_quiet):
+                    self.worker.quiet(is_quiet)
+                case SessionLost(session=session):
+                    await self.worker.session_lost(session)
+                case DumpStacks():
+                    self._dump()
+                case _:
+                    log.error("unexpected message from the supervisor: %r", message)
+        # Nobody beats for this session any more: end well within what is left of its lease.
+        log.error("the supervisor is gone; stopping")
+        self._ask(min(self._settings.grace.total_seconds(), self._settings.lease.total_seconds() / 3))
+
+    def _ask(self, grace: float) -> None:
+        if not self._grace.done():
+            self._grace.set_result(grace)
+        elif hasattr(self, "_hurry"):
+            self._hurry.set()
+
+    def _dump(self) -> None:
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        for attempt in self.worker.attempts:
+            claim = attempt.claim
+            log.info("running: job %s (%s) attempt %d", claim.id, claim.task, claim.attempt)
+
+
+def ignore_terminal_signals() -> None:
+    """Ctrl-C reaches the whole group; only the supervisor decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTSTP", "SIGTTIN", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)

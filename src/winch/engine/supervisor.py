@@ -1,0 +1,333 @@
+"""The parent process: children, signals, heartbeats, kills, and whose fault a crash was. No user code.
+
+Because no user code runs here, nothing a handler does can keep the heart from beating or a sweep
+from happening. The supervisor learns where the store is from its first child's greeting: importing
+the application to find out would bring user code in.
+
+A child that dies is reaped at once; its board tells which jobs had started. Those are suspects, and
+the store is told in the same breath that the session has ended, so its jobs run again immediately,
+not after the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from winch.core.errors import StorageError
+from winch.engine import operation
+from winch.engine.board import Board
+from winch.engine.heartbeat import Heart
+from winch.engine.link import (
+    Drain,
+    Drained,
+    DumpStacks,
+    Hello,
+    Link,
+    Quiet,
+    SessionBegan,
+    SessionLost,
+    child_env,
+)
+from winch.engine.maintenance.promoter import Promoter
+from winch.engine.maintenance.pruner import Pruner
+from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.service import Backoff, Service, log
+from winch.storage.params import ClaimRef
+from winch.storage.protocol import Driver
+
+EX_LEFT = 70
+# Exit codes with which a child says that starting it again would not help.
+HOPELESS = (2, 3, 4)
+WATCH_EVERY = 0.25
+KILL_AFTER = 10.0
+QUICK_DEATH = 5.0
+LONGEST_RESTART = 30.0
+
+
+@dataclass
+class _Child:
+    """One child process and what is known about it."""
+
+    number: int
+    process: asyncio.subprocess.Process
+    board: Board
+    link: Link
+    started_at: float
+    sessions: list[str] = field(default_factory=list)
+    left: int = 0
+    guilty: list[ClaimRef] | None = None
+    cause: str | None = None
+    is_told_to_end: bool = False
+
+
+class Supervisor:
+    """Keeps `processes` children running until it is told to stop."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        processes: int,
+        slots: int,
+        grace: float,
+        burst: bool,
+        connect: Callable[[Hello], Driver],
+    ) -> None:
+        self._command = list(command)
+        self._processes = processes
+        self._slots = slots
+        self._grace = grace
+        self._burst = burst
+        self._connect = connect
+        self._children: dict[int, _Child] = {}
+        self._tending: set[asyncio.Task[None]] = set()
+        self._driver: Driver | None = None
+        self._heart: Heart | None = None
+        self._services: list[Service] = []
+        self._running: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._stop_by = float("inf")
+        self._signals = 0
+        self._left = 0
+        self._code = 0
+        self._quick_deaths = 0
+
+    async def run(self) -> int:
+        """Run until stopped; returns the exit code."""
+        self._handle_signals()
+        for number in range(self._processes):
+            self._spawn_soon(number, 0.0)
+        watching = asyncio.create_task(self._watch(), name="winch watch")
+        while self._tending:
+            await asyncio.wait(self._tending, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # a tended child's callback may have begun another
+        watching.cancel()
+        for service in self._services:
+            service.stop()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(watching, *self._running, return_exceptions=True)
+        if self._driver is not None:
+            await self._driver.aclose()
+        return self._code or (EX_LEFT if self._left else 0)
+
+    # -- signals -----------------------------------------------------------------------------------
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        loop.add_signal_handler(signal.SIGQUIT, self._stop, 0.0)
+        loop.add_signal_handler(signal.SIGTSTP, self._say, Quiet(True))
+        loop.add_signal_handler(signal.SIGUSR1, self._say, Quiet(True))
+        loop.add_signal_handler(signal.SIGCONT, self._say, Quiet(False))
+        loop.add_signal_handler(signal.SIGTTIN, self._say, DumpStacks())
+        loop.add_signal_handler(signal.SIGUSR2, self._say, DumpStacks())
+
+    def _asked_to_stop(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            log.info(
+                "stopping: no new jobs, running ones get %gs; a second signal stops at once", self._grace
+            )
+            self._stop(self._grace)
+        else:
+            log.info("stopping at once")
+            self._stop(0.0)
+
+    def _stop(self, grace: float) -> None:
+        self._stopping.set()
+        self._stop_by = min(self._stop_by, time.monotonic() + grace + KILL_AFTER)
+        for child in self._children.values():
+            child.is_told_to_end = True
+        self._say(Drain(grace))
+
+    def _say(self, message: Drain | Quiet | DumpStacks) -> None:
+        for child in self._children.values():
+            child.link.send(message)
+
+    # -- children ----------------------------------------------------------------------------------
+
+    def _spawn_soon(self, number: int, delay: float) -> None:
+        task = asyncio.create_task(self._tend(number, delay), name=f"winch child {number}")
+        self._tending.add(task)
+        task.add_done_callback(self._tending.discard)
+
+    async def _tend(self, number: int, delay: float) -> None:
+        """One child from birth to burial."""
+        if delay:
+            try:
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
+            except TimeoutError:
+                pass
+        if self._stopping.is_set():
+            return
+        child = await self._spawn(number)
+        listening = asyncio.create_task(self._listen(child), name=f"winch link {number}")
+        code = await child.process.wait()
+        # What the child said before it ended may still be on the line.
+        await asyncio.wait([listening], timeout=1.0)
+        listening.cancel()
+        await self._bury(child, code)
+
+    async def _spawn(self, number: int) -> _Child:
+        ours, theirs = socket.socketpair()
+        board = Board.create(self._slots)
+        env = {**os.environ, **child_env(theirs, board)}
+        process = await asyncio.create_subprocess_exec(
+            *self._command, env=env, pass_fds=(theirs.fileno(), board.fd)
+        )
+        theirs.close()
+        child = _Child(number, process, board, await Link.open(ours), time.monotonic())
+        self._children[process.pid] = child
+        if self._stopping.is_set():  # the signal came while the process was being made
+            child.is_told_to_end = True
+            child.link.send(Drain(max(0.0, self._stop_by - KILL_AFTER - time.monotonic())))
+        return child
+
+    async def _listen(self, child: _Child) -> None:
+        async for message in child.link.messages():
+            match message:
+                case Hello():
+                    self._meet(message)
+                case SessionBegan(session=session):
+                    if self._heart is not None:
+                        for earlier in child.sessions:
+                            self._heart.drop(earlier)
+                        self._heart.add(session)
+                    child.sessions.append(session)
+                case Drained(left=left):
+                    child.left = left
+                    child.is_told_to_end = True
+                case _:
+                    log.error("unexpected message from a child: %r", message)
+
+    def _meet(self, hello: Hello) -> None:
+        """The first greeting: open the store, start the heart and the maintenance loops."""
+        if self._driver is not None:
+            return
+        self._driver = driver = self._connect(hello)
+        self._heart = Heart(driver, hello.lease, time.monotonic)
+        self._services = [
+            Beating(self, hello.heartbeat),
+            Promoter(driver, hello.poll),
+            Rescuer(driver, hello.sweep, self._heart.may_rescue),
+            Pruner(driver),
+        ]
+        self._running = [
+            asyncio.create_task(service.run(), name=f"winch {service.name}")
+            for service in self._services
+        ]
+
+    async def _bury(self, child: _Child, code: int) -> None:
+        """A child has ended: tell the store what died with it, then replace it."""
+        del self._children[child.process.pid]
+        started = [job.claim for job in child.board.started()]
+        cause = child.cause or (None if code in (0, EX_LEFT) else describe_death(code))
+        guilty = started if child.guilty is None else child.guilty
+        if cause is not None and child.sessions:
+            log.error("child %d died (%s) while running %d jobs", child.process.pid, cause, len(started))
+        is_told = await self._end_session(child, guilty, cause)
+        child.board.close()
+        child.link.close()
+        if child.left or not is_told:
+            self._left += max(child.left, 1)
+        if self._stopping.is_set() or (self._burst and code == 0):
+            return
+        if self._driver is None and code in HOPELESS:
+            self._code = code
+            self._stop(0.0)
+            return
+        self._spawn_soon(child.number, self._restart_delay(child, code))
+
+    def _restart_delay(self, child: _Child, code: int) -> float:
+        """A child that dies as soon as it starts is started again ever more slowly."""
+        if code == 0 or time.monotonic() - child.started_at > QUICK_DEATH:
+            self._quick_deaths = 0
+            return 0.0
+        self._quick_deaths += 1
+        return float(min(2.0 ** (self._quick_deaths - 2), LONGEST_RESTART))
+
+    async def _end_session(self, child: _Child, guilty: Sequence[ClaimRef], cause: str | None) -> bool:
+        """Whether the store knows that the child's session has ended."""
+        if self._driver is None or self._heart is None or not child.sessions:
+            return True
+        session = child.sessions[-1]
+        backoff = Backoff("supervisor")
+        while True:
+            verb = self._driver.end_session(session, started=guilty, cause=cause)
+            try:
+                async with asyncio.timeout(10.0):
+                    rescued = await self._driver.arun(verb)
+            except (StorageError, TimeoutError) as error:
+                pause = backoff.failed(error)
+                if self._stopping.is_set() and time.monotonic() + pause > self._stop_by:
+                    return False
+                await asyncio.sleep(pause)
+                continue
+            self._heart.drop(session)
+            for job in rescued:
+                log.warning("job %s was running in a child that ended; it is %s now", job.id, job.to)
+            return True
+
+    # -- watching ----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Kill children that are past a job's last moment, or past the shutdown's."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY)
+            now = time.monotonic()
+            for child in list(self._children.values()):
+                late = [job.claim for job in child.board.started() if 0 < job.deadline < now]
+                if late:
+                    child.guilty, child.cause = late, "timed out, and did not end when asked to"
+                    log.error("child %d is blocked past the deadline of job %s; killing it",
+                              child.process.pid, late[0].id)  # fmt: skip
+                    child.process.kill()
+                elif now > self._stop_by:
+                    child.guilty = []
+                    child.cause = None
+                    log.error("child %d did not stop in time; killing it", child.process.pid)
+                    child.process.kill()
+
+    async def beat(self) -> None:
+        if self._driver is None or self._heart is None:
+            return
+        for session in await operation.arun(self._driver, self._heart.beat()):
+            for child in self._children.values():
+                if child.sessions and child.sessions[-1] == session:
+                    child.link.send(SessionLost(session))
+
+
+class Beating(Service):
+    """The heart of all children, in one statement per beat."""
+
+    name = "heartbeat"
+
+    def __init__(self, supervisor: Supervisor, every: float) -> None:
+        super().__init__()
+        self._supervisor = supervisor
+        self._every = every
+
+    async def run_once(self) -> float:
+        await self._supervisor.beat()
+        return self._every
+
+
+def describe_death(code: int) -> str:
+    """A return code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (out of memory?)" if name == "SIGKILL" else ""
+    return f"killed by {name}{hint}"
