@@ -32,10 +32,10 @@ test: setup ## every part of the tests but the slow ones
 
 test-all: setup ## every test, then the conformance suite
 	$(BIN)/python scripts/test_parts.py --slow
-	$(BIN)/python -m winch.testing.conformance
+	$(BIN)/python scripts/conformance.py
 
 conformance: setup ## what every storage driver must do
-	$(BIN)/python -m winch.testing.conformance
+	$(BIN)/python scripts/conformance.py
 
 check: setup ## format, lint, types, layers and the fast tests
 	$(BIN)/ruff format --check .

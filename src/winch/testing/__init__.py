@@ -1,0 +1,1 @@
+"""Help for testing: the conformance suite for drivers (`winch.testing.conformance`)."""

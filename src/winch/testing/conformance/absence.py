@@ -1,0 +1,55 @@
+"""What a driver must do instead, for each capability that it declares absent: refuse it clearly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from winch.core.errors import ConfigError
+from winch.testing.conformance.bench import Bench
+
+
+def is_durable(bench: Bench) -> None:
+    """Nothing survives: whoever opens the store later finds it empty, not half of it."""
+    finds_nothing_elsewhere(bench)
+
+
+def shares_processes(bench: Bench) -> None:
+    """A second process gets a store of its own, not a view of this one that sometimes works."""
+    finds_nothing_elsewhere(bench)
+
+
+def joins_transactions(bench: Bench) -> None:
+    """`conn=` raises ConfigError, and the message says what to use instead."""
+    new = bench.new_job()
+    message = bench.refusal(object(), bench.driver.enqueue([new], now=bench.now))
+    assert "conn" in message
+    assert "transaction" in message
+    assert "://" in message, "the message names a store that can do it"
+    assert bench.find(new.id) == [None]
+
+
+def keeps_events(bench: Bench) -> None:
+    """Asking for events="full" raises ConfigError, and the message names the setting."""
+    message = ""
+    try:
+        bench.target.fresh(events=True).close()
+    except ConfigError as error:
+        message = str(error)
+    assert "events" in message, f"events= must be refused by name, got {message!r}"
+
+
+def finds_nothing_elsewhere(bench: Bench) -> None:
+    job_id = bench.add()
+    other = bench.target.another()
+    try:
+        assert other.run(other.get([job_id])) == [None]
+    finally:
+        other.close()
+
+
+REFUSALS: Mapping[str, Callable[[Bench], None]] = {
+    "is_durable": is_durable,
+    "shares_processes": shares_processes,
+    "joins_transactions": joins_transactions,
+    "keeps_events": keeps_events,
+}

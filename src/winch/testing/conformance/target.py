@@ -1,0 +1,246 @@
+"""Where the suite gets its stores from: an empty one for each case, as cheaply as the store allows."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from winch.core.errors import ConfigError
+from winch.drivers.connect import connect
+from winch.drivers.memory import MemoryDriver
+from winch.storage.protocol import Driver
+
+
+class WallClock:
+    """The system's clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(frozen=True)
+class Address:
+    """How another process finds the store."""
+
+    url: str
+    schema: str | None = None
+
+
+class Target(ABC):
+    """One driver under test. Only `fresh` must be written; the rest is needed where the driver declares
+    the capability: `another` and `address` for is_durable and shares_processes, `connection` (and
+    `aconnection`, where async connections differ) for joins_transactions."""
+
+    name: str
+
+    @abstractmethod
+    def fresh(self, *, events: bool = False) -> Driver:
+        """A driver on a migrated, empty store. The one before it is no longer used."""
+
+    def finished(self, driver: Driver) -> None:
+        """A case in sync mode is over. A target that uses its driver again leaves it open."""
+        driver.close()
+
+    async def afinished(self, driver: Driver) -> None:
+        """A case in async mode is over."""
+        await driver.aclose()
+
+    def another(self) -> Driver:
+        """A second driver on the store of the last `fresh`, as a second process would have it."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to open its store once more")
+
+    def address(self) -> Address:
+        """Where the store of the last `fresh` is."""
+        raise NotImplementedError(f"{type(self).__name__} must say where its store is")
+
+    def connection(self) -> AbstractContextManager[object]:
+        """A caller's own connection to the store of the last `fresh`, in a transaction that is
+        committed at the end, or rolled back when the body raises."""
+        raise NotImplementedError(f"{type(self).__name__} must say how a caller connects")
+
+    def aconnection(self) -> AbstractAsyncContextManager[object]:
+        """The same for async callers; a sync connection unless the driver takes async ones."""
+
+        @asynccontextmanager
+        async def connected() -> AsyncIterator[object]:
+            with self.connection() as conn:
+                yield conn
+
+        return connected()
+
+    def close(self) -> None:  # noqa: B027  # most targets have nothing to do
+        """Remove everything. Called once, after `aclose`."""
+
+    async def aclose(self) -> None:  # noqa: B027  # most targets have nothing to do
+        """Give back what belongs to the event loop."""
+
+
+class MemoryTarget(Target):
+    name = "memory"
+
+    def fresh(self, *, events: bool = False) -> Driver:
+        return MemoryDriver(WallClock(), events=events)
+
+    def another(self) -> Driver:
+        # What a second process gets from the same URL.
+        return self.fresh()
+
+
+class SqliteTarget(Target):
+    """A new file for each case, copied from one that was migrated once."""
+
+    name = "sqlite"
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="winch-conformance-", dir=folder))
+        self._made = 0
+        self._template = self._folder / "template.db"
+        driver = self._open(self._template)
+        driver.migrate()
+        driver.close()
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"{self._made}" / "winch.db"
+
+    def _open(self, path: Path, *, events: bool = False) -> Any:
+        return connect(f"sqlite:///{path}", clock=WallClock(), events=events)
+
+    def fresh(self, *, events: bool = False) -> Driver:
+        if self._made:
+            shutil.rmtree(self._path.parent)
+        self._made += 1
+        self._path.parent.mkdir()
+        shutil.copyfile(self._template, self._path)
+        self._driver = self._open(self._path, events=events)
+        opened: Driver = self._driver
+        return opened
+
+    def another(self) -> Driver:
+        opened: Driver = self._open(self._path)
+        return opened
+
+    def address(self) -> Address:
+        return Address(f"sqlite:///{self._path}")
+
+    def connection(self) -> AbstractContextManager[object]:
+        transaction: AbstractContextManager[object] = self._driver.transaction()
+        return transaction
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder)
+
+
+class PostgresTarget(Target):
+    """One schema of our own, emptied for each case; drivers and their connections are used again."""
+
+    name = "postgres"
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        self._url = url
+        self._schema = f"winch_conformance_{secrets.token_hex(4)}"
+        self._drivers = {events: self._open(events=events) for events in (False, True)}
+        self._drivers[False].migrate()
+        self._own = psycopg.connect(url, autocommit=True)
+        # A connection that a case left open in a transaction must not stop the suite for ever.
+        self._own.execute("SET lock_timeout = '10s'")
+        self._seeded = self._tables_with_rows()
+
+    def _open(self, *, events: bool = False) -> Driver:
+        return connect(self._url, clock=WallClock(), schema=self._schema, events=events)
+
+    def fresh(self, *, events: bool = False) -> Driver:
+        from psycopg import sql
+
+        if used := sorted(self._tables_with_rows() - self._seeded):
+            names = sql.SQL(", ").join(sql.Identifier(self._schema, name) for name in used)
+            self._own.execute(sql.SQL("TRUNCATE {}").format(names))
+        return self._drivers[events]
+
+    def _tables_with_rows(self) -> set[str]:
+        from psycopg import sql
+
+        found = self._own.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'",
+            [self._schema],
+        )
+        looks = [
+            sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {})").format(
+                sql.Literal(name), sql.Identifier(self._schema, name)
+            )
+            for (name,) in found
+        ]
+        return {name for (name,) in self._own.execute(sql.SQL(" UNION ALL ").join(looks))}
+
+    def finished(self, driver: Driver) -> None:
+        pass
+
+    async def afinished(self, driver: Driver) -> None:
+        pass
+
+    def another(self) -> Driver:
+        return self._open()
+
+    def address(self) -> Address:
+        return Address(self._url, self._schema)
+
+    @contextmanager
+    def connection(self) -> Iterator[object]:
+        import psycopg
+
+        with psycopg.connect(self._url) as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def aconnection(self) -> AsyncIterator[object]:
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(self._url) as conn:
+            yield conn
+
+    async def aclose(self) -> None:
+        for driver in self._drivers.values():
+            await driver.aclose()
+
+    def close(self) -> None:
+        from psycopg import sql
+
+        for driver in self._drivers.values():
+            driver.close()
+        self._own.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(self._schema)))
+        self._own.close()
+
+
+def target_for(url: str) -> Target:
+    """The target for a URL that Winch knows. Nothing that is there already is touched: SQLite gets files
+    of its own beside the one named, PostgreSQL a schema of its own."""
+    match urlsplit(url).scheme:
+        case "memory":
+            return MemoryTarget()
+        case "sqlite":
+            path = Path(url.removeprefix("sqlite:///").partition("?")[0])
+            return SqliteTarget(path.parent)
+        case "postgresql" | "postgres":
+            return PostgresTarget(url)
+        case scheme:
+            raise ConfigError(f"url must begin with memory, sqlite or postgresql, got scheme {scheme!r}")
