@@ -1,0 +1,36 @@
+"""The page of shared memory between child and supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from winch.engine.board import Board
+from winch.engine.supervisor import describe_death
+
+JOB = "0192c8f0-0000-7000-8000-000000000001"
+TOKEN = "1192c8f0-0000-4000-8000-00000000000f"
+
+
+def test_what_a_killed_child_wrote_can_still_be_read() -> None:
+    board = Board.create(4)
+    pid = os.fork()
+    if pid == 0:
+        child = Board(board.fd, 4)
+        child.start(0, TOKEN, JOB, None)
+        child.start(2, JOB, TOKEN, 12.5)
+        child.end(0)
+        child.pulse()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    [started] = board.started()
+    assert (started.claim.id, started.claim.token, started.deadline) == (JOB, TOKEN, 12.5)
+    assert 0 <= time.monotonic() - board.last_pulse < 10
+    board.close()
+
+
+def test_a_death_in_words() -> None:
+    assert describe_death(-9) == "killed by SIGKILL (out of memory?)"
+    assert describe_death(-11) == "killed by SIGSEGV"
+    assert describe_death(3) == "exit code 3"

@@ -1,0 +1,69 @@
+"""Where settings come from, and which wins."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from winch import ConfigError
+from winch.engine.settings import load
+
+
+def test_the_order_of_precedence(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.winch]\nurl = "memory://a"\nlease = "40s"\n')
+    (tmp_path / "winch.toml").write_text('url = "memory://b"\npoll = "2s"\n')
+    (tmp_path / "given.toml").write_text('url = "memory://c"\n')
+
+    def url(**places: dict[str, str]) -> tuple[str, str]:
+        loaded = load(
+            code={"url": "memory://code"},
+            cli=places.get("cli"),
+            env=places.get("env", {}),
+            folder=tmp_path,
+            config=None,
+        )
+        return loaded.settings.url, loaded.origins["url"]
+
+    assert url() == ("memory://b", "winch.toml")
+    assert url(env={"WINCH_CONFIG": str(tmp_path / "given.toml")})[0] == "memory://c"
+    assert url(env={"WINCH_URL": "memory://d"}) == ("memory://d", "$WINCH_URL")
+    assert url(env={"WINCH_URL": "memory://d"}, cli={"url": "memory://e"}) == (
+        "memory://e",
+        "command line",
+    )
+    loaded = load(env={}, folder=tmp_path)
+    assert loaded.settings.lease == timedelta(seconds=40)
+    assert loaded.settings.poll == timedelta(seconds=2)
+    assert loaded.origins["grace"] == "default"
+
+
+def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("memory://x\n")
+    assert load(env={"WINCH_URL_FILE": str(secret)}, folder=tmp_path).settings.url == "memory://x"
+
+
+def test_a_url_may_name_a_variable(tmp_path: Path) -> None:
+    env = {"WINCH_URL": "env:DATABASE_URL", "DATABASE_URL": "memory://y"}
+    assert load(env=env, folder=tmp_path).settings.url == "memory://y"
+    with pytest.raises(ConfigError, match=r"\$OTHER, which is not set"):
+        load(env={"WINCH_URL": "env:OTHER"}, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('leese = "3s"', r"winch.toml: no setting named 'leese' \(did you mean 'lease'\?\)"),
+        ("lease = 3", "winch.toml: lease must be a timedelta or text with a unit"),
+        ('lease = "10s"\nheartbeat = "5s"', "at least three heartbeats, got 10s and 5s"),
+        ('concurrency = "many"', "concurrency must be a whole number"),
+        ('events = "ful"', r"did you mean 'full'\?"),
+        ("lease =", "cannot be read"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "winch.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load(env={}, folder=tmp_path)
