@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import inspect
+
+from winch.core import errors
+from winch.core.errors import JobFailed, UnknownTask, WinchError, did_you_mean
+
+
+def test_every_error_is_a_winch_error() -> None:
+    found = [
+        cls
+        for _, cls in inspect.getmembers(errors, inspect.isclass)
+        if cls.__module__ == errors.__name__
+    ]
+    assert len(found) > 10
+    assert all(issubclass(cls, WinchError) for cls in found)
+
+
+def test_the_tree_at_the_top_of_the_module_names_every_error() -> None:
+    tree = errors.__doc__ or ""
+    for name, cls in inspect.getmembers(errors, inspect.isclass):
+        if cls.__module__ == errors.__name__:
+            assert name in tree
+
+
+def test_a_hint_names_the_nearest_word_or_nothing() -> None:
+    assert did_you_mean("send_welcom", ["send_welcome", "other"]) == " (did you mean 'send_welcome'?)"
+    assert did_you_mean("xyz", ["send_welcome"]) == ""
+    assert "did you mean 'mail.send'" in str(UnknownTask("mail.sendd", ["mail.send"]))
+
+
+def test_a_failed_job_tells_its_error() -> None:
+    assert str(JobFailed("41", "dead", "ValueError: no")) == "job 41 is dead: ValueError: no"
+    assert str(JobFailed("41", "cancelled", None)) == "job 41 is cancelled"

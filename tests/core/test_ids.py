@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from winch.core.errors import ConfigError
+from winch.core.ids import job_id, parse_id, random_id
+
+MILLIS = st.integers(0, 2**48 - 1)
+
+
+@settings(max_examples=30)
+@given(MILLIS, st.binary(min_size=10, max_size=10))
+def test_job_ids_are_version_7_and_hold_the_time(millis: int, random: bytes) -> None:
+    made = uuid.UUID(job_id(millis, random))
+    assert (made.version, made.variant) == (7, uuid.RFC_4122)
+    assert made.int >> 80 == millis
+    assert str(made) == job_id(millis, random)
+
+
+@settings(max_examples=30)
+@given(MILLIS, MILLIS, st.binary(min_size=10, max_size=10), st.binary(min_size=10, max_size=10))
+def test_job_ids_sort_by_time_as_text(a: int, b: int, one: bytes, other: bytes) -> None:
+    if a != b:
+        assert (job_id(a, one) < job_id(b, other)) is (a < b)
+
+
+@settings(max_examples=30)
+@given(st.binary(min_size=16, max_size=16))
+def test_random_ids_are_version_4(random: bytes) -> None:
+    made = uuid.UUID(random_id(random))
+    assert (made.version, made.variant) == (4, uuid.RFC_4122)
+    assert str(made) == random_id(random)
+
+
+def test_every_random_bit_but_the_fixed_ones_is_kept() -> None:
+    seen = {random_id((1 << bit).to_bytes(16, "big")) for bit in range(128)}
+    assert len(seen) >= 128 - 6
+    seen = {job_id(0, (1 << bit).to_bytes(10, "big")) for bit in range(80)}
+    assert len(seen) >= 80 - 6
+
+
+@pytest.mark.parametrize(
+    "given_id",
+    [
+        "018f5b3a-7c1d-7000-8000-000000000001",
+        "018F5B3A-7C1D-7000-8000-000000000001",
+        "018f5b3a7c1d70008000000000000001",
+        "{018f5b3a-7c1d-7000-8000-000000000001}",
+        uuid.UUID("018f5b3a-7c1d-7000-8000-000000000001"),
+    ],
+)
+def test_an_id_is_one_text_however_it_was_written(given_id: str | uuid.UUID) -> None:
+    assert parse_id(given_id) == "018f5b3a-7c1d-7000-8000-000000000001"
+
+
+@pytest.mark.parametrize("given_id", ["", "41", "not-a-uuid", None, 41, "018f5b3a-7c1d-7000-8000"])
+def test_what_is_no_uuid_is_refused_by_name(given_id: object) -> None:
+    with pytest.raises(ConfigError, match="job id must be a UUID"):
+        parse_id(given_id, "job id")  # type: ignore[arg-type]  # what a caller without types may pass

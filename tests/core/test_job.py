@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from winch.core.clock import FixedClock
+from winch.core.job import PRIORITIES, PRIORITY_RANGE, from_micros, sort_key, to_micros
+
+MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+
+
+@settings(max_examples=30)
+@given(MOMENTS)
+def test_microseconds_are_exact(moment: datetime) -> None:
+    assert from_micros(to_micros(moment)) == moment
+
+
+@settings(max_examples=30)
+@given(MOMENTS, st.integers(-1000, 999))
+def test_a_level_of_priority_is_worth_sixty_seconds(moment: datetime, priority: int) -> None:
+    later = moment + timedelta(seconds=60)
+    assert sort_key(later, priority + 1) == sort_key(moment, priority)
+    assert sort_key(later - timedelta(microseconds=1), priority + 1) < sort_key(moment, priority)
+
+
+def test_the_earlier_of_two_equals_goes_first() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    assert sort_key(moment, 0) < sort_key(moment + timedelta(microseconds=1), 0)
+
+
+def test_named_priorities_are_in_range() -> None:
+    assert all(level in PRIORITY_RANGE for level in PRIORITIES.values())
+
+
+def test_a_fixed_clock_moves_only_when_told() -> None:
+    clock = FixedClock(datetime(2026, 1, 1, tzinfo=UTC))
+    clock.advance(timedelta(seconds=1.5))
+    assert clock.now() == datetime(2026, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
+    assert clock.monotonic() == 1.5
