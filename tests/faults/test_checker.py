@@ -1,0 +1,668 @@
+"""The checker finds what it is there to find: planted violations, each by its name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+
+from winch.core.ids import job_id, random_id
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState
+from winch.storage.params import Event, SessionInfo
+from winch.testing.history import History, Recorder, check, read
+from winch.testing.history.lines import (
+    Answered,
+    Ended,
+    Exited,
+    Line,
+    Nemesis,
+    Sent,
+    Stamp,
+    Started,
+    Told,
+)
+
+S = JobState
+Outcome = Literal["acked", "unknown", "failed", "killed"]
+Said = Literal["took", "already", "lost"]
+replace = msgspec.structs.replace
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+LEASE = timedelta(seconds=3)
+# The monotonic clock of these histories begins at NOW.
+OFFSET = NOW.timestamp()
+
+
+class Story:
+    """Writes a history one step at a time, as a store and its processes would."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.at = 0.0
+        self.events: list[Event] = []
+        self.jobs: dict[str, JobRecord] = {}
+        self.lines: list[Line] = []
+        self.sessions: dict[str, SessionInfo] = {}
+        self.pid = 100
+
+    @property
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.at)
+
+    def wait(self, seconds: float = 0.01) -> None:
+        self.at += seconds
+
+    def line(self, pid: int = 1) -> Stamp:
+        self.wait()
+        return {"pid": pid, "mono": self.at, "wall": OFFSET + self.at}
+
+    def session(self) -> str:
+        self.pid += 1
+        session = random_id(self.rng.randbytes(16))
+        self.sessions[session] = SessionInfo(
+            id=session,
+            worker="w",
+            host="h",
+            pid=self.pid,
+            release="",
+            queues=("default",),
+            tasks=("t",),
+            slots=2,
+            started_at=self.now,
+            lease_until=self.now + LEASE,
+            beats=0,
+            running=0,
+        )
+        return session
+
+    def pid_of(self, session: str) -> int:
+        return self.sessions[session].pid
+
+    def end_session(self, session: str, reason: str) -> None:
+        self.sessions[session] = replace(self.sessions[session], ended_at=self.now, end_reason=reason)
+
+    def put(self, job: JobRecord, kind: str, *, by_token: str | None = None) -> None:
+        before = self.jobs.get(job.id)
+        token = job.token if kind == "claimed" else (before.token if before else None)
+        self.jobs[job.id] = job
+        self.event(job, kind, token, by_token)
+
+    def event(self, job: JobRecord, kind: str, token: str | None, by_token: str | None) -> None:
+        state = None if kind == "deleted" else job.state
+        v = 1 + sum(1 for event in self.events if event.job == job.id)
+        seq = len(self.events) + 1
+        self.events.append(
+            Event(seq, job.id, v, kind, state, token, by_token, job.session, job.attempt, self.now)
+        )
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def enqueue(self, outcome: Outcome = "acked", *, is_stored: bool = True) -> str:
+        job = job_id(1, self.rng.randbytes(10))
+        call = self.rng.randbytes(4).hex()
+        self.lines.append(Sent(**self.line(), call=call, ids=(job,)))
+        self.wait()
+        if is_stored:
+            record = JobRecord(
+                id=job,
+                task="t",
+                version=1,
+                args="[]",
+                queue="default",
+                priority=0,
+                created_at=self.now,
+                run_at=self.now,
+                state=S.READY,
+            )
+            self.put(record, "enqueued")
+        if outcome != "killed":
+            told = Told(**self.line(), call=call, outcome=outcome, ids=(job,), new=(True,))
+            self.lines.append(told if outcome == "acked" else replace(told, new=()))
+        return job
+
+    def claim(self, job: str, session: str, token: str | None = None) -> str:
+        self.wait()
+        record = self.jobs[job]
+        token = token or random_id(self.rng.randbytes(16))
+        running = replace(
+            record, state=S.RUNNING, token=token, session=session, attempt=record.attempt + 1
+        )
+        self.put(running, "claimed")
+        return token
+
+    def start(self, job: str) -> str:
+        run = self.rng.randbytes(4).hex()
+        record = self.jobs[job]
+        line = self.line(self.pid_of(record.session or ""))
+        self.lines.append(
+            Started(**line, run=run, job=job, token=record.token or "", attempt=record.attempt)
+        )
+        return run
+
+    def end(self, run: str, *, is_ok: bool = True) -> None:
+        start = next(line for line in self.lines if isinstance(line, Started) and line.run == run)
+        line = self.line(start.pid)
+        self.lines.append(Ended(**line, run=run, job=start.job, token=start.token, is_ok=is_ok))
+
+    def finish(self, job: str, token: str, to: JobState = S.COMPLETED) -> None:
+        self.wait()
+        record = self.jobs[job]
+        self.put(replace(record, state=to, token=None), "finished", by_token=token)
+        self.answer(job, token, "took")
+
+    def answer(self, job: str, token: str, answer: Said) -> None:
+        session = next(e.session for e in self.events if e.job == job and e.token == token)
+        line = self.line(self.pid_of(session or ""))
+        self.lines.append(Answered(**line, verb="finish", job=job, token=token, answer=answer))
+
+    def give_back(self, job: str, kind: str, *, by_token: str | None = None) -> None:
+        self.wait()
+        record = self.jobs[job]
+        back = replace(record, state=S.READY, token=None, attempt=record.attempt - 1)
+        self.put(back, kind, by_token=by_token)
+
+    def nemesis(self, action: str, *sessions: str) -> None:
+        pids = tuple(self.pid_of(session) for session in sessions)
+        self.lines.append(Nemesis(**self.line(), action=action, pids=pids))
+
+    # -- whole lives -------------------------------------------------------------------------------
+
+    def plain(self, session: str) -> str:
+        job = self.enqueue()
+        self.run(job, session)
+        return job
+
+    def run(self, job: str, session: str) -> str:
+        token = self.claim(job, session)
+        self.end(self.start(job))
+        self.finish(job, token)
+        return token
+
+    def fails_once(self, session: str) -> None:
+        job = self.enqueue()
+        token = self.claim(job, session)
+        self.end(self.start(job), is_ok=False)
+        self.finish(job, token, S.RETRYING)
+        self.wait()
+        self.put(replace(self.jobs[job], state=S.READY), "promoted")
+        self.run(job, session)
+
+    def crashes(self, session: str) -> None:
+        job = self.enqueue()
+        dying = self.session()
+        self.claim(job, dying)
+        self.start(job)
+        self.nemesis("kill", dying)
+        self.end_session(dying, "killed by SIGKILL")
+        self.give_back(job, "rescued")
+        self.run(job, session)
+
+    def sleeps_past_its_lease(self, session: str) -> str:
+        job = self.enqueue()
+        stopped = self.session()
+        token = self.claim(job, stopped)
+        run = self.start(job)
+        self.nemesis("stop", stopped)
+        self.wait(LEASE.total_seconds() + 0.4)
+        self.end_session(stopped, "lease over")
+        self.give_back(job, "rescued")
+        self.run(job, session)
+        self.nemesis("continue", stopped)
+        self.end(run)
+        self.answer(job, token, "lost")
+        return job
+
+    def is_drained(self, session: str) -> str:
+        job = self.enqueue()
+        stopping = self.session()
+        token = self.claim(job, stopping)
+        run = self.start(job)
+        self.nemesis("term", stopping)
+        self.end(run, is_ok=False)
+        self.give_back(job, "released", by_token=token)
+        self.end_session(stopping, "stopped")
+        pid = self.pid_of(stopping)
+        self.lines.append(Exited(**self.line(), who=pid, code=0))
+        self.run(job, session)
+        return job
+
+    def is_unknown(self, session: str) -> None:
+        self.enqueue("unknown", is_stored=False)
+        self.run(self.enqueue("unknown"), session)
+        self.run(self.enqueue("killed"), session)
+
+    def is_finished_twice(self, session: str) -> None:
+        job = self.enqueue()
+        token = self.run(job, session)
+        self.answer(job, token, "already")
+
+    def is_operated(self, session: str) -> None:
+        job = self.plain(session)
+        self.wait()
+        self.put(replace(self.jobs[job], state=S.READY, attempt=0), "retried")
+        self.run(job, session)
+        other = self.enqueue()
+        self.wait()
+        self.put(replace(self.jobs[other], state=S.CANCELLED), "cancelled")
+        third = self.plain(session)
+        self.wait()
+        self.event(self.jobs.pop(third), "deleted", None, None)
+
+    def batch(self, session: str) -> None:
+        jobs = [self.enqueue() for _ in range(3)]
+        token = random_id(self.rng.randbytes(16))
+        for job in jobs:
+            self.claim(job, session, token)
+        for job in jobs:
+            self.end(self.start(job))
+            self.finish(job, token)
+
+    def history(self) -> History:
+        return History(
+            events=tuple(self.events),
+            jobs=tuple(self.jobs.values()),
+            sessions=tuple(self.sessions.values()),
+            lines=tuple(self.lines),
+            offset=OFFSET,
+            expects_fault=True,
+            takeover_limit=timedelta(seconds=1),
+        )
+
+
+def correct(seed: int) -> Story:
+    """A run in which everything that may happen happens, in some order, and nothing is wrong."""
+    story = Story(seed)
+    session = story.session()
+    lives: list[Callable[[str], object]] = [
+        story.plain,
+        story.fails_once,
+        story.crashes,
+        story.sleeps_past_its_lease,
+        story.is_drained,
+        story.is_unknown,
+        story.is_finished_twice,
+        story.is_operated,
+        story.batch,
+    ]
+    lives *= 2
+    story.rng.shuffle(lives)
+    for life in lives:
+        story.wait(story.rng.random())
+        life(session)
+    return story
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_correct_history_passes(seed: int) -> None:
+    verdict = check(correct(seed).history())
+    assert verdict.is_ok, verdict
+    assert verdict.counters["recovered"] == 4
+    assert verdict.counters["killed"] == 2
+    assert verdict.counters["lost"] == 2
+    assert verdict.counters["already"] == 2
+    assert verdict.counters["rescued"] == 4
+    assert len(verdict.takeovers) == 2
+
+
+# --- planted violations: a correct history, and one thing wrong in it ---------------------------------
+
+Plant = Callable[[Story, str], None]
+PLANTED: list[tuple[str, Plant]] = []
+
+
+def plant(invariant: str) -> Callable[[Plant], Plant]:
+    def add(function: Plant) -> Plant:
+        PLANTED.append((invariant, function))
+        return function
+
+    return add
+
+
+def edit(story: Story, job: str, kind: str, **changes: object) -> None:
+    """Change the job's last event of this kind."""
+    index = max(i for i, e in enumerate(story.events) if e.job == job and e.kind == kind)
+    story.events[index] = replace(story.events[index], **changes)
+
+
+@plant("I1")
+def acked_job_is_gone(story: Story, session: str) -> None:
+    job = story.plain(session)
+    del story.jobs[job]
+    story.events = [event for event in story.events if event.job != job]
+
+
+@plant("I1")
+def job_is_gone_after_it_ran(story: Story, session: str) -> None:
+    del story.jobs[story.plain(session)]
+
+
+@plant("I1")
+def job_that_nobody_asked_for(story: Story, session: str) -> None:
+    job = story.plain(session)
+    story.lines = [
+        line for line in story.lines if not (isinstance(line, Sent | Told) and job in line.ids)
+    ]
+
+
+@plant("I1b")
+def repeat_is_stored_twice(story: Story, session: str) -> None:
+    job = story.enqueue()
+    story.put(story.jobs[job], "enqueued")
+    story.run(job, session)
+
+
+@plant("I1b")
+def repeat_is_told_new_twice(story: Story, session: str) -> None:
+    job = story.plain(session)
+    told = Told(**story.line(), call="x", outcome="acked", ids=(job,), new=(True,))
+    story.lines.append(told)
+
+
+@plant("I1b")
+def repeat_returns_another_id(story: Story, session: str) -> None:
+    job = story.plain(session)
+    other = story.plain(session)
+    sent = Sent(**story.line(), call="x", ids=(other,))
+    told = Told(**story.line(), call="x", outcome="acked", ids=(job,))
+    story.lines += [sent, told]
+
+
+@plant("I2")
+def job_is_left_ready(story: Story, session: str) -> None:
+    story.enqueue()
+
+
+@plant("I2")
+def job_is_left_running(story: Story, session: str) -> None:
+    job = story.enqueue()
+    story.claim(job, session)
+    story.start(job)
+
+
+@plant("I2")
+def takeover_takes_too_long(story: Story, session: str) -> None:
+    job = story.sleeps_past_its_lease(session)
+    holder = next(e.session for e in story.events if e.job == job and e.kind == "rescued")
+    held = story.sessions[holder or ""]
+    story.sessions[held.id] = replace(held, lease_until=held.lease_until - timedelta(seconds=1))
+
+
+@plant("I2")
+def rescue_before_the_lease_is_over(story: Story, session: str) -> None:
+    job = story.sleeps_past_its_lease(session)
+    holder = next(e.session for e in story.events if e.job == job and e.kind == "rescued")
+    held = story.sessions[holder or ""]
+    story.sessions[held.id] = replace(held, lease_until=held.lease_until + LEASE)
+
+
+@plant("I3")
+def second_claim_while_one_is_live(story: Story, session: str) -> None:
+    job = story.enqueue()
+    story.claim(job, session)
+    story.run(job, story.session())
+
+
+@plant("I3")
+def rescue_of_a_job_nobody_holds(story: Story, session: str) -> None:
+    job = story.enqueue()
+    story.wait()
+    story.put(story.jobs[job], "rescued")
+    story.run(job, session)
+
+
+@plant("I4")
+def stale_finish_takes_effect(story: Story, session: str) -> None:
+    job = story.enqueue()
+    stopped = story.session()
+    stale = story.claim(job, stopped)
+    run = story.start(job)
+    story.nemesis("stop", stopped)
+    story.end_session(stopped, "crashed")
+    story.give_back(job, "rescued")
+    story.claim(job, session)
+    story.end(run)
+    story.finish(job, stale)
+
+
+@plant("I4")
+def stale_release_takes_effect(story: Story, session: str) -> None:
+    job = story.is_drained(session)
+    edit(story, job, "released", by_token=random_id(bytes(16)))
+
+
+@plant("I4")
+def finish_without_a_token(story: Story, session: str) -> None:
+    edit(story, story.plain(session), "finished", by_token=None)
+
+
+@plant("I4")
+def token_is_used_for_two_claims_of_a_job(story: Story, session: str) -> None:
+    job = story.enqueue()
+    token = story.claim(job, session)
+    story.end(story.start(job), is_ok=False)
+    story.give_back(job, "released", by_token=token)
+    story.claim(job, session, token)
+    story.end(story.start(job))
+    story.finish(job, token)
+
+
+@plant("I4")
+def token_is_used_by_two_sessions(story: Story, session: str) -> None:
+    token = story.run(story.enqueue(), session)
+    other = story.enqueue()
+    story.claim(other, story.session(), token)
+    story.end(story.start(other))
+    story.finish(other, token)
+
+
+@plant("I4")
+def live_token_is_refused(story: Story, session: str) -> None:
+    job = story.enqueue()
+    token = story.claim(job, session)
+    story.end(story.start(job))
+    story.answer(job, token, "lost")
+
+
+@plant("I4")
+def repeated_finish_is_answered_lost(story: Story, session: str) -> None:
+    job = story.enqueue()
+    story.answer(job, story.run(job, session), "lost")
+
+
+@plant("I4")
+def took_is_answered_and_nothing_took(story: Story, session: str) -> None:
+    job = story.sleeps_past_its_lease(session)
+    token = next(e.token for e in story.events if e.job == job and e.kind == "claimed")
+    story.answer(job, token or "", "took")
+
+
+@plant("I5")
+def final_job_is_claimed_again(story: Story, session: str) -> None:
+    job = story.plain(session)
+    story.nemesis("kill", session)  # so that only the store is to blame
+    story.run(job, story.session())
+
+
+@plant("I5")
+def completed_job_becomes_dead(story: Story, session: str) -> None:
+    job = story.plain(session)
+    story.wait()
+    story.put(replace(story.jobs[job], state=S.DEAD), "cancelled")
+
+
+@plant("I5")
+def row_says_something_else(story: Story, session: str) -> None:
+    job = story.plain(session)
+    story.jobs[job] = replace(story.jobs[job], state=S.DEAD)
+
+
+@plant("I6")
+def completed_without_a_run(story: Story, session: str) -> None:
+    job = story.enqueue()
+    story.finish(job, story.claim(job, session))
+
+
+@plant("I6")
+def completed_after_an_error(story: Story, session: str) -> None:
+    job = story.enqueue()
+    token = story.claim(job, session)
+    story.end(story.start(job), is_ok=False)
+    story.finish(job, token)
+
+
+@plant("I6")
+def completed_before_the_handler_returned(story: Story, session: str) -> None:
+    job = story.enqueue()
+    token = story.claim(job, session)
+    run = story.start(job)
+    story.finish(job, token)
+    story.wait(5)
+    story.end(run)
+
+
+@plant("I15")
+def claim_after_the_stop(story: Story, session: str) -> None:
+    stopping = story.session()
+    story.nemesis("term", stopping)
+    story.wait(1)
+    story.plain(stopping)
+
+
+@plant("I15")
+def release_costs_an_attempt(story: Story, session: str) -> None:
+    edit(story, story.is_drained(session), "released", attempt=1)
+
+
+@plant("I15")
+def job_is_left_leased_at_exit(story: Story, session: str) -> None:
+    job = story.enqueue()
+    stopping = story.session()
+    story.claim(job, stopping)
+    story.start(job)
+    story.nemesis("term", stopping)
+    story.lines.append(Exited(**story.line(), who=story.pid_of(stopping), code=0))
+    story.end_session(stopping, "crashed")
+    story.give_back(job, "rescued")
+    story.run(job, session)
+
+
+@plant("I20")
+def claim_is_timed_by_the_workers_clock(story: Story, session: str) -> None:
+    job = story.plain(session)
+    for kind in ("enqueued", "claimed", "finished"):
+        event = next(e for e in story.events if e.job == job and e.kind == kind)
+        if kind != "enqueued":
+            edit(story, job, kind, at=event.at + timedelta(hours=2))
+
+
+@plant("I20")
+def enqueue_is_timed_by_the_producers_clock(story: Story, session: str) -> None:
+    job = story.plain(session)
+    edit(story, job, "enqueued", at=NOW - timedelta(hours=2))
+
+
+@plant("I20")
+def time_goes_backwards(story: Story, session: str) -> None:
+    job = story.plain(session)
+    edit(story, job, "enqueued", at=story.now + timedelta(seconds=5))
+
+
+@plant("alive")
+def second_run_while_the_first_goes_on(story: Story, session: str) -> None:
+    job = story.enqueue()
+    busy = story.session()
+    story.claim(job, busy)
+    run = story.start(job)
+    story.end_session(busy, "crashed")
+    story.give_back(job, "rescued")
+    story.run(job, session)
+    story.end(run)
+
+
+@plant("alive")
+def second_run_after_the_first_returned(story: Story, session: str) -> None:
+    job = story.enqueue()
+    busy = story.session()
+    story.claim(job, busy)
+    story.end(story.start(job))
+    story.end_session(busy, "crashed")
+    story.give_back(job, "rescued")
+    story.run(job, session)
+
+
+@plant("order")
+def event_is_missing(story: Story, session: str) -> None:
+    story.fails_once(session)
+    last = story.events[-1]
+    story.events = [e for e in story.events if not (e.job == last.job and e.v == 3)]
+
+
+@plant("order")
+def event_is_there_twice(story: Story, session: str) -> None:
+    story.plain(session)
+    story.events.append(replace(story.events[-1], seq=len(story.events) + 1))
+
+
+@plant("order")
+def ready_job_is_promoted(story: Story, session: str) -> None:
+    job = story.enqueue()
+    story.wait()
+    story.put(story.jobs[job], "promoted")
+    story.run(job, session)
+
+
+@pytest.mark.parametrize("invariant, spoil", [pytest.param(*p, id=p[1].__name__) for p in PLANTED])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_planted_violation_is_found_by_name(invariant: str, spoil: Plant, seed: int) -> None:
+    story = correct(seed)
+    known = set(story.jobs)
+    spoil(story, story.session())
+    verdict = check(story.history())
+    found = verdict.named(invariant)
+    assert found, f"{invariant} was not found: {verdict}"
+    assert not {violation.job for violation in found} & known, f"an innocent job is blamed: {verdict}"
+    for violation in found:
+        assert len(violation.evidence) <= 3
+        assert violation.words in str(verdict)
+
+
+def test_every_invariant_has_a_planted_violation() -> None:
+    names = {"I1", "I1b", "I2", "I3", "I4", "I5", "I6", "I15", "I20", "alive", "order"}
+    assert {invariant for invariant, _ in PLANTED} == names
+    assert len(PLANTED) >= 25
+
+
+def test_a_run_without_the_fault_it_asked_for_fails() -> None:
+    story = Story()
+    story.plain(story.session())
+    asked = story.history()
+    assert [violation.invariant for violation in check(asked).violations] == ["nemesis"]
+    assert check(replace(asked, expects_fault=False)).is_ok
+
+
+def test_a_handler_that_failed_may_run_again() -> None:
+    story = Story()
+    story.fails_once(story.session())
+    assert check(replace(story.history(), expects_fault=False)).is_ok
+
+
+def test_lines_survive_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    call = recorder.sent(["a", "b"])
+    recorder.told(call, "acked", ["a", "b"], [True, False])
+    recorder.nemesis("kill", [7], note="child")
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes() + b'{"type":"sent","ca')
+    sent, told, act = read(tmp_path)
+    assert isinstance(sent, Sent)
+    assert sent.ids == ("a", "b")
+    assert isinstance(told, Told)
+    assert told.new == (True, False)
+    assert isinstance(act, Nemesis)
+    assert act.pids == (7,)
+    assert abs(act.mono - sent.mono) < 5
