@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Coroutine
+from typing import Any
 
 from winch.core.errors import StorageError
 
@@ -60,11 +62,7 @@ class Service:
 
     async def idle(self, seconds: float) -> None:
         """Wait between two passes; a service that can be woken overrides this."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
+        await asyncio.sleep(seconds)
 
     async def run(self) -> None:
         """Pass after pass until `stop`. No error of the store ends a loop."""
@@ -72,16 +70,25 @@ class Service:
             try:
                 delay = await self.run_once()
             except StorageError as error:
-                delay = self._backoff.failed(error)
-                await Service.idle(self, delay)
+                await self._unless_stopped(asyncio.sleep(self._backoff.failed(error)))
                 continue
             except Exception:
                 log.exception("%s failed; the loop goes on", self.name)
-                await Service.idle(self, 1.0)
+                await self._unless_stopped(asyncio.sleep(1.0))
                 continue
             self._backoff.worked()
-            if delay > 0 and not self._stopping.is_set():
-                await self.idle(delay)
+            if delay > 0:
+                await self._unless_stopped(self.idle(delay))
+
+    async def _unless_stopped(self, idling: Coroutine[Any, Any, None]) -> None:
+        # An idle service must hear of a stop at once: a drain waits for it.
+        waits = [asyncio.ensure_future(idling), asyncio.ensure_future(self._stopping.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def stop(self) -> None:
         self._stopping.set()
