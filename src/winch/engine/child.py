@@ -6,8 +6,7 @@ import asyncio
 import faulthandler
 import signal
 import sys
-from collections.abc import Coroutine
-from typing import Any
+import time
 
 from winch.engine.board import Board
 from winch.engine.link import Drain, Drained, DumpStacks, Hello, Link, Quiet, SessionBegan, SessionLost
@@ -28,7 +27,9 @@ class Child:
     ) -> None:
         self._driver = driver
         self._settings = settings
-        self._grace: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._asked = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._end_by = float("inf")
         self._board = board
         self.worker = Worker(driver, registry, config, board=board, on_session=self._began)
 
@@ -52,26 +53,28 @@ class Child:
         )
         self._board.pulse()
         await self.worker.start()
+        # A service manager may signal every process of the group, not only the supervisor.
+        grace = said.grace.total_seconds()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ask, grace)
         listening = asyncio.create_task(self._listen(), name="winch link")
-        drained = asyncio.create_task(self.worker.drained.wait(), name="winch drained")
-        ends: list[asyncio.Future[Any]] = [self._grace, drained]
+        ends = [
+            asyncio.create_task(self._asked.wait(), name="winch asked"),
+            asyncio.create_task(self.worker.drained.wait(), name="winch drained"),
+        ]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        grace = self._grace.result() if self._grace.done() else said.grace.total_seconds()
-        draining: Coroutine[Any, Any, int] = self.worker.drain(grace)
-        left = await self._drain_until_hurried(draining)
-        for task in (listening, drained):
+        left = await self._drain(min(grace, self._end_by - time.monotonic()))
+        for task in (listening, *ends):
             task.cancel()
         link.send(Drained(left))
         await self._driver.aclose()
         return EX_LEFT if left else 0
 
-    async def _drain_until_hurried(self, draining: Coroutine[Any, Any, int]) -> int:
-        """Drain; a second request with a shorter grace interrupts the handlers at once."""
-        self._hurry = asyncio.Event()
-        work = asyncio.create_task(draining, name="winch drain")
+    async def _drain(self, grace: float) -> int:
+        """Drain; a second request with less time interrupts the handlers at once."""
+        work = asyncio.create_task(self.worker.drain(max(grace, 0.0)), name="winch drain")
         hurry = asyncio.create_task(self._hurry.wait(), name="winch hurry")
         await asyncio.wait([work, hurry], return_when=asyncio.FIRST_COMPLETED)
-        if hurry.done() and not work.done():
+        if not work.done():
             self.worker.interrupt_all()
         hurry.cancel()
         return await work
@@ -84,7 +87,8 @@ class Child:
                 case Quiet(is_quiet=is_quiet):
                     self.worker.quiet(is_quiet)
                 case SessionLost(session=session):
-                    await self.worker.session_lost(session)
+                    # In the background: with the store out of reach this lasts, and a stop may come.
+                    self._renewing = asyncio.create_task(self.worker.session_lost(session))
                 case DumpStacks():
                     self._dump()
                 case _:
@@ -94,10 +98,11 @@ class Child:
         self._ask(min(self._settings.grace.total_seconds(), self._settings.lease.total_seconds() / 3))
 
     def _ask(self, grace: float) -> None:
-        if not self._grace.done():
-            self._grace.set_result(grace)
-        elif hasattr(self, "_hurry"):
+        end_by = time.monotonic() + grace
+        if self._asked.is_set() and end_by < self._end_by - 1.0:
             self._hurry.set()
+        self._end_by = min(self._end_by, end_by)
+        self._asked.set()
 
     def _dump(self) -> None:
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)

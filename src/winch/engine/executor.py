@@ -79,7 +79,6 @@ class Executor:
                 value = await self._in_thread(attempt, functools.partial(task.fn, *args, **kwargs))
         except asyncio.CancelledError as error:
             if attempt.is_stopping:
-                _uncancel()
                 return _interrupted(attempt, plan)
             return _failed(error, plan)  # the handler's own doing, not ours
         except Directive as directive:
@@ -90,6 +89,9 @@ class Executor:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 error = RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
             return _failed(error, plan)
+        finally:
+            if attempt.is_stopping:
+                _uncancel()
         if isinstance(value, Directive):
             return _directive(value)
         return _done(value, attempt.claim)

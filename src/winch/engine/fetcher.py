@@ -1,4 +1,4 @@
-"""Claims jobs for the free slots; waits for the bell when there are none.
+"""Claims jobs for the free slots and a few ahead; waits for the bell when there are none.
 
 Each claim call draws a new token. When its answer is lost the token is given up, never used again:
 the jobs it may have taken are released by `give_up`, now and at every beat, because the claim may
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from winch.core.errors import StorageUnavailable
@@ -31,7 +32,8 @@ class Fetcher(Service):
         *,
         poll: float,
         session: Callable[[], str],
-        free: Callable[[], int],
+        room: Callable[[], int],
+        measured: Callable[[float], None],
         deliver: Callable[[Sequence[Claim]], None],
         on_idle: Callable[[], None],
     ) -> None:
@@ -41,7 +43,8 @@ class Fetcher(Service):
         self._tasks = tuple(tasks)
         self._poll = poll
         self._session = session
-        self._free = free
+        self._room = room
+        self._measured = measured
         self._deliver = deliver
         self._on_idle = on_idle
         self._bell = driver.bell(order.names)
@@ -59,15 +62,15 @@ class Fetcher(Service):
 
     async def run_once(self) -> float:
         self._slot_freed.clear()
-        free = 0 if self._quiet else self._free()
-        if free == 0:
+        room = 0 if self._quiet else self._room()
+        if room == 0:
             await self._until_freed()
             return 0.0
-        claims = await self._claim(free)
+        claims = await self._claim(room)
         if not claims:
             # Say that somebody waits, then look once more: what was stored in between rings.
             await self._bell.arm()
-            claims = await self._claim(free)
+            claims = await self._claim(room)
         if not claims:
             self._on_idle()
             return self._poll
@@ -103,12 +106,16 @@ class Fetcher(Service):
             limit=limit,
             tasks=self._tasks,
         )
+        sent = time.monotonic()
         try:
-            return await self._driver.arun(self._driver.claim(params))
+            claims = await self._driver.arun(self._driver.claim(params))
         except StorageUnavailable as error:
             if error.maybe_applied:
                 self.given_up.append(token)
             raise
+        if claims:
+            self._measured(time.monotonic() - sent)
+        return claims
 
 
 class GiveUps(Service):

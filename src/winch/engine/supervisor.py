@@ -169,7 +169,12 @@ class Supervisor:
                 pass
         if self._stopping.is_set():
             return
-        child = await self._spawn(number)
+        try:
+            child = await self._spawn(number)
+        except OSError as error:
+            log.error("a child cannot be started, trying again: %s", error)
+            self._spawn_soon(number, QUICK_DEATH)
+            return
         listening = asyncio.create_task(self._listen(child), name=f"winch link {number}")
         code = await child.process.wait()
         # What the child said before it ended may still be on the line.
@@ -286,14 +291,15 @@ class Supervisor:
             now = time.monotonic()
             for child in list(self._children.values()):
                 late = [job.claim for job in child.board.started() if 0 < job.deadline < now]
+                if child.cause is not None:
+                    continue  # killed, to be reaped in a moment
                 if late:
                     child.guilty, child.cause = late, "timed out, and did not end when asked to"
                     log.error("child %d is blocked past the deadline of job %s; killing it",
                               child.process.pid, late[0].id)  # fmt: skip
                     child.process.kill()
                 elif now > self._stop_by:
-                    child.guilty = []
-                    child.cause = None
+                    child.guilty, child.cause = [], "did not stop in time"
                     log.error("child %d did not stop in time; killing it", child.process.pid)
                     child.process.kill()
 

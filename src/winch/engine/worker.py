@@ -27,6 +27,7 @@ from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.order import QueueOrder
+from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.registry import Registry
 from winch.engine.service import Backoff, Service, log
 from winch.engine.threads import Threads
@@ -74,7 +75,8 @@ class Worker:
         self._threads = Threads(config.concurrency, asyncio.get_running_loop())
         self._executor = Executor(registry, self._threads, time.monotonic)
         self._finisher = Finisher(driver)
-        self._waiting: deque[Claim] = deque()
+        self._prefetch = Prefetch(config.concurrency)
+        self._waiting: deque[tuple[float, Claim]] = deque()  # (when it came, the claim)
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._plans: dict[int, Plan] = {}
@@ -82,6 +84,7 @@ class Worker:
         self._runners: list[asyncio.Task[None]] = []
         self._all_ended = asyncio.Event()
         self._all_ended.set()
+        self._is_draining = False
         self.session = ""
         self.drained = asyncio.Event()  # burst: nothing left; stuck: a thread was given up
         self.is_stuck = False
@@ -98,7 +101,8 @@ class Worker:
             self._registry.names,
             poll=config.poll,
             session=lambda: self.session,
-            free=self._free,
+            room=self._room,
+            measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,
         )
@@ -166,11 +170,11 @@ class Worker:
         Returns how many claims are left to the lease, because the store could not be told in time.
         """
         deadline = time.monotonic() + grace
+        self._is_draining = True
         self._fetcher.stop()
         # The fetcher may be in the middle of a claim: its answer is waited for, so nothing is left.
         await asyncio.wait(self._runners[:1], timeout=max(grace, 5.0))
-        self._finisher.release([ClaimRef(claim.id, claim.token) for claim in self._waiting])
-        self._waiting.clear()
+        self._give_back_unstarted()
         await self._until_ended(deadline - time.monotonic())
         self.interrupt_all()
         await self._until_ended(min(5.0, max(grace, 1.0)))
@@ -214,13 +218,27 @@ class Worker:
 
     # -- slots -------------------------------------------------------------------------------------
 
-    def _free(self) -> int:
+    def _room(self) -> int:
+        """How many jobs to claim now: for the free slots, and ahead where jobs are short."""
         if self.is_stuck:
             return 0
-        return self._config.concurrency - len(self._attempts) - len(self._waiting)
+        ahead = self._prefetch.ahead()
+        room = self._config.concurrency + ahead - len(self._attempts) - len(self._waiting)
+        # With something waiting already, small claims are not worth their round trip.
+        return 0 if self._waiting and room < ahead // 2 else max(room, 0)
+
+    def _give_back_unstarted(self) -> None:
+        self._finisher.release([ClaimRef(claim.id, claim.token) for _, claim in self._waiting])
+        self._waiting.clear()
+        if not self._attempts:
+            self._all_ended.set()
 
     def _deliver(self, claims: Sequence[Claim]) -> None:
-        self._waiting.extend(claims)
+        if self._is_draining:  # the claim was on its way when the stop came
+            self._finisher.release([ClaimRef(claim.id, claim.token) for claim in claims])
+            return
+        now = time.monotonic()
+        self._waiting.extend((now, claim) for claim in claims)
         self._all_ended.clear()
         for _ in range(min(len(claims), len(self._idle_runners))):
             waiter = self._idle_runners.popleft()
@@ -233,18 +251,19 @@ class Worker:
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle_runners.append(waiter)
                 await waiter
-            claim = self._waiting.popleft()
+            began = time.monotonic()
+            _, claim = self._waiting.popleft()
             try:
-                await self._run_job(claim, slot)
+                await self._run_job(claim, slot, began)
             except Exception:
                 log.exception("job %s: the worker itself failed; the job is released", claim.id)
                 self._finisher.release([ClaimRef(claim.id, claim.token)])
+            self._prefetch.ended(time.monotonic() - began)
             if not self._attempts and not self._waiting:
                 self._all_ended.set()
             self._fetcher.slot_freed()
 
-    async def _run_job(self, claim: Claim, slot: int) -> None:
-        began = time.monotonic()
+    async def _run_job(self, claim: Claim, slot: int, began: float) -> None:
         plan = self._executor.plan(claim)
         if not isinstance(plan, Plan):
             self._settle(claim, plan, None, began)
@@ -319,6 +338,9 @@ class Worker:
         now = time.monotonic()
         if self._board is not None:
             self._board.pulse()
+        if self._waiting and now - self._waiting[0][0] > HOARD_LIMIT:
+            self._give_back_unstarted()
+            self._prefetch.hoarded()
         for attempt in list(self._attempts.values()):
             if attempt.interrupted is not None:
                 if now - attempt.interrupted_at > HARD_AFTER:

@@ -1,0 +1,47 @@
+"""How many jobs to claim beyond the free slots: enough to keep the slots busy over a round trip.
+
+Short jobs are over before the next claim is answered, so a worker that claims only for free slots
+mostly waits for the store. Long jobs need nothing ahead: whatever is claimed early waits here instead
+of running elsewhere. So the number follows what is measured, job time and round trip, and what has
+waited here too long goes back to the store (Worker._watch).
+"""
+
+from __future__ import annotations
+
+MOST = 500
+# Never more than the slots will start within this many seconds.
+HORIZON = 0.05
+# A claimed job that has not started within this many seconds is given back.
+HOARD_LIMIT = 0.1
+_WEIGHT = 0.1
+
+
+class Prefetch:
+    """Running averages of a job's time in its slot and of a claim's round trip, in seconds."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._job_time: float | None = None
+        self._round_trip = 0.001
+
+    def ended(self, seconds: float) -> None:
+        """A job took this long."""
+        if self._job_time is None:
+            self._job_time = seconds
+        else:
+            self._job_time += _WEIGHT * (seconds - self._job_time)
+
+    def claimed(self, seconds: float) -> None:
+        """A claim took this long to be answered."""
+        self._round_trip += _WEIGHT * (seconds - self._round_trip)
+
+    def hoarded(self) -> None:
+        """Jobs waited too long: forget what made them look short."""
+        self._job_time = None
+
+    def ahead(self) -> int:
+        """How many to claim beyond the free slots; none until a job's time is known."""
+        if self._job_time is None:
+            return 0
+        rate = self._slots / max(self._job_time, 1e-6)
+        return int(min(rate * min(2 * self._round_trip, HORIZON), MOST))
