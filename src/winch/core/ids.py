@@ -7,14 +7,15 @@ import uuid
 from winch.core.errors import ConfigError
 
 
-def job_id(millis: int, random: bytes) -> str:
-    """A version 7 UUID from the wall clock in milliseconds and 10 random bytes.
+def job_id(tick: int, random: bytes) -> str:
+    """A version 7 UUID from a clock tick (1/4096 ms since the epoch) and 8 random bytes.
 
-    The clock only makes ids sort roughly by age; nothing relies on it being right.
+    The clock only makes ids sort by age: nothing else relies on it being right.
     """
-    h = (millis & 0xFFFF_FFFF_FFFF).to_bytes(6, "big").hex() + random.hex()
-    variant = "89ab"[int(h[16], 16) & 3]
-    return f"{h[:8]}-{h[8:12]}-7{h[13:16]}-{variant}{h[17:20]}-{h[20:32]}"
+    h = f"{tick & 0xFFF_FFFF_FFFF_FFFF:015x}"
+    r = random.hex()
+    variant = "89ab"[int(r[0], 16) & 3]
+    return f"{h[:8]}-{h[8:12]}-7{h[12:]}-{variant}{r[1:4]}-{r[4:]}"
 
 
 def random_id(random: bytes) -> str:

@@ -48,6 +48,7 @@ class Client:
     def __init__(self, driver: Callable[[], Driver], clock: Clock) -> None:
         self._driver = driver
         self._clock = clock
+        self._last_tick = 0
 
     def run(self, op: Operation[T]) -> T:
         return operation.run(self._driver(), op)
@@ -56,8 +57,10 @@ class Client:
         return await operation.arun(self._driver(), op)
 
     def draw_id(self) -> str:
-        millis = int(self._clock.now().timestamp() * 1000)
-        return make_job_id(millis, os.urandom(10))
+        """An id greater than the one before it, so that jobs enqueued together keep their order."""
+        tick = max(int(self._clock.now().timestamp() * 4_096_000), self._last_tick + 1)
+        self._last_tick = tick
+        return make_job_id(tick, os.urandom(8))
 
     # -- enqueue -----------------------------------------------------------------------------------
 

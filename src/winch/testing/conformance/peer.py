@@ -24,7 +24,9 @@ from winch.testing.conformance.target import WallClock
 def enqueue(driver: Driver, count: int) -> list[str]:
     jobs = [
         NewJob(
-            id=job_id(time.time_ns() // 1_000_000, secrets.token_bytes(10)), task="mail.send", args="{}"
+            id=job_id(time.time_ns() * 4096 // 1_000_000, secrets.token_bytes(8)),
+            task="mail.send",
+            args="{}",
         )
         for _ in range(count)
     ]
