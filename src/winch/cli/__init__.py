@@ -1,0 +1,195 @@
+"""The `winch` command: one group, its commands imported only when they are called.
+
+Exit codes: 0 ok, 1 failure, 2 usage, import or configuration, 3 store unreachable, 4 the schema needs
+`winch migrate`, 69 no worker answered, 70 a worker left jobs to their leases at the deadline.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from winch.core.errors import (
+    ConfigError,
+    EnqueueUncertain,
+    InvalidPayload,
+    PayloadTooLarge,
+    SchemaMismatch,
+    StorageUnavailable,
+    UnknownTask,
+    WinchError,
+    did_you_mean,
+)
+
+# name -> (module, attribute, the line in `winch --help`). The line is repeated here so that showing the
+# list imports none of them; a test compares it with the command's own.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "worker": ("worker", "worker", "Run jobs until stopped."),
+    "enqueue": ("enqueue", "enqueue", "Store a job."),
+    "jobs": ("jobs", "jobs", "Look at jobs and act on them."),
+    "why": ("why", "why", "Say in words why a job is where it is."),
+    "dead": ("dead", "dead", "Look at dead jobs, replay or purge them."),
+    "queues": ("queues", "queues", "Look at queues, pause and resume them."),
+    "workers": ("workers", "workers", "Look at the workers."),
+    "stats": ("stats", "stats", "Count the jobs by state and queue."),
+    "health": ("health", "health", "Say whether the store can be used; for probes."),
+    "doctor": ("doctor", "doctor", "Look for trouble and say what to do about it."),
+    "migrate": ("migrate", "migrate", "Bring the store's schema up to date."),
+    "config": ("config", "config", "Show the settings in force."),
+    "demo": ("demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
+    "worker-child": ("child", "worker_child", ""),
+}
+HIDDEN = frozenset({"worker-child"})
+
+USAGE, UNREACHABLE, MIGRATE, NO_WORKER = 2, 3, 4, 69
+# The first class that fits decides; everything else is a failure: 1.
+EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (StorageUnavailable, UNREACHABLE),
+    (EnqueueUncertain, UNREACHABLE),
+    (SchemaMismatch, MIGRATE),
+    (ConfigError, USAGE),
+    (InvalidPayload, USAGE),
+    (PayloadTooLarge, USAGE),
+    (UnknownTask, USAGE),
+)
+
+
+class Commands(click.Group):
+    """A group that knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if name not in HIDDEN]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        found: click.Command = getattr(importlib.import_module(f"winch.cli.{module}"), attribute)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            names = self.list_commands(ctx)
+            hint = did_you_mean(args[0], names) or f"; there are {', '.join(names)}"
+            raise click.UsageError(f"no such command: {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+
+
+def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"winch {version('winch')}")
+        ctx.exit()
+
+
+@click.command(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option("-A", "--app", "app_spec", metavar="MODULE:APP", help="The application.")
+@click.option("--url", help="The store; overrides every other setting of it.")
+@click.option("--schema", help="PostgreSQL schema of this app's tables.")
+@click.option("--config", type=click.Path(), help="A configuration file.")
+@click.option("-v", "--verbose", count=True, help="More log lines; twice: tracebacks too.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
+)
+@click.pass_context
+def cli(ctx: click.Context, /, **said: Any) -> None:
+    """Winch: background jobs that never slip back.
+
+    The store is --url, $WINCH_URL, url in winch.toml or [tool.winch], or what the app says; without any
+    of them sqlite:///winch.db. These options may stand before or after the command.
+    """
+    # The worker's commands parse these options themselves; the others look them up in the root.
+    given = {name: value for name, value in said.items() if value}
+    ctx.default_map = {"worker": given, "worker-child": given}
+    if "NO_COLOR" in os.environ:
+        ctx.color = False
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command; returns the exit code. Errors are one line on stderr."""
+    try:
+        code = cli.main(list(argv), prog_name="winch", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    except click.ClickException as error:
+        _complain(_sentence(error))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _complain("stopped")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # `winch jobs list | head`: the reader has had enough. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except WinchError as error:
+        _trace(argv)
+        _complain(str(error))
+        return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
+    except Exception as error:
+        if not _trace(argv):
+            _complain(f"{type(error).__name__}: {error} (a bug? -vv shows where)")
+        return 1
+
+
+def _sentence(error: click.ClickException) -> str:
+    """click's message as one line that also says where to read more."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.UsageError) and context is not None:
+        message += f"; see {context.command_path} --help"
+    return message
+
+
+def _complain(message: str) -> None:
+    from winch.cli.redact import mask_text
+    from winch.cli.text import one_line
+
+    click.echo(f"winch: {one_line(mask_text(message))}", err=True)
+
+
+def _trace(argv: Sequence[str]) -> bool:
+    """Print the traceback where -vv was said; the arguments are parsed no more when it is needed."""
+    times = 0
+    for word in argv:
+        if word == "--":
+            break
+        if word == "--verbose":
+            times += 1
+        elif word.startswith("-v") and set(word[1:]) == {"v"}:
+            times += len(word) - 1
+    if times >= 2:
+        traceback.print_exc()
+    return times >= 2
+
+
+__all__ = ["main"]

@@ -1,0 +1,45 @@
+"""What `winch doctor` looks at. A check gives findings; each finding says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from winch.app import App
+
+
+class Level(StrEnum):
+    """PROBLEM: jobs do not run, or may be lost. WARNING: they may, one day. NOTE: good to know."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    subject: str
+    text: str
+    advice: str = ""
+
+
+Findings = Iterator[Finding]
+
+
+def checks_for(app: App) -> list[Callable[[App], Findings]]:
+    """The checks that fit the app's store, the cheapest first."""
+    from winch.cli.checks.store import check_jobs, check_workers
+
+    found: list[Callable[[App], Findings]] = []
+    if app.driver.name == "sqlite":
+        from winch.cli.checks.sqlite import check_sqlite
+
+        found.append(check_sqlite)
+    elif app.driver.name == "postgres":
+        from winch.cli.checks.postgres import check_postgres
+
+        found.append(check_postgres)
+    return [*found, check_workers, check_jobs]

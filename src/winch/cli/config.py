@@ -1,0 +1,49 @@
+"""`winch config`: the settings in force and where they came from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from winch.cli import text
+from winch.cli.output import Column, Table, emit_json
+from winch.cli.redact import mask_text
+from winch.cli.store import Said, json_option, opened, store_options
+from winch.core.duration import format_duration
+
+
+@click.command()
+@click.option("--origin", is_flag=True, help="Say where each value came from.")
+@json_option
+@store_options
+def config(said: Said, origin: bool) -> None:
+    """Show the settings in force; secrets are masked.
+
+    The command line goes before $WINCH_..., --config or $WINCH_CONFIG, winch.toml, [tool.winch] in
+    pyproject.toml, the app's code, and the defaults.
+    """
+    with opened(said, app=said.app_spec) as app:
+        loaded = app.loaded
+    values = {name: _plain(value) for name, value in msgspec.structs.asdict(loaded.settings).items()}
+    if said.as_json:
+        shown: dict[str, Any] = values
+        if origin:
+            shown = {
+                name: {"value": value, "origin": loaded.origins[name]} for name, value in values.items()
+            }
+        emit_json(shown)
+        return
+    table = Table([Column("SETTING"), Column("VALUE")] + [Column("ORIGIN")] * origin)
+    for name, value in values.items():
+        cells = [name, "" if value is None else text.one_line(str(value))]
+        table.add(*cells, *([loaded.origins[name]] if origin else []))
+    table.show()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    return mask_text(value) if isinstance(value, str) else value

@@ -1,0 +1,82 @@
+"""`winch doctor`: look for trouble."""
+
+from __future__ import annotations
+
+import click
+
+from winch.cli import MIGRATE, text
+from winch.cli.checks import Finding, Level, checks_for
+from winch.cli.output import emit_json, say
+from winch.cli.redact import mask_text
+from winch.cli.store import Said, json_option, opened, store_options
+
+LIKE = {
+    Level.OK: "completed",
+    Level.NOTE: "scheduled",
+    Level.WARNING: "retrying",
+    Level.PROBLEM: "dead",
+}
+
+
+@click.command()
+@json_option
+@store_options
+def doctor(said: Said) -> None:
+    """Look for trouble and say what to do about it; exit 1 when there is a problem."""
+    with opened(said) as app:
+        status = app.driver.check_schema()
+        where = app.driver.describe()
+        findings = []
+        if status.is_ready:
+            findings.append(Finding(Level.OK, "schema", f"version {status.current}"))
+            for check in checks_for(app):
+                findings += check(app)
+        else:
+            found = f"version {status.current or 'none'}, this release needs {status.newest}"
+            findings.append(Finding(Level.PROBLEM, "schema", found, "run winch migrate"))
+    if said.as_json:
+        emit_json({"store": where, "findings": [_data(finding) for finding in findings]})
+    else:
+        say(text.bold(text.one_line(where)))
+        for finding in findings:
+            _show(finding)
+        say()
+        say(_verdict(findings))
+    if not status.is_ready:
+        click.get_current_context().exit(MIGRATE)
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        click.get_current_context().exit(1)
+
+
+def _show(finding: Finding) -> None:
+    mark = text.state(text.padded(finding.level, 8), LIKE[finding.level])
+    lead = f"  {mark} {text.padded(finding.subject, 12)} "
+    room = 96 - text.width(lead)
+    indent = " " * text.width(lead)
+    for index, line in enumerate(_wrapped(mask_text(finding.text), room)):
+        say(f"{indent if index else lead}{line}")
+    for index, line in enumerate(_wrapped(finding.advice, room - 2)):
+        say(f"{indent}{'  ' if index else '→ '}{line}")
+
+
+def _wrapped(value: str, room: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text.one_line(value), room, break_on_hyphens=False)
+
+
+def _verdict(findings: list[Finding]) -> str:
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    warnings = sum(finding.level is Level.WARNING for finding in findings)
+    told = [text.count(problems, "problem")] * bool(problems)
+    told += [text.count(warnings, "warning")] * bool(warnings)
+    return " and ".join(told) if told else "all is well"
+
+
+def _data(finding: Finding) -> dict[str, str]:
+    return {
+        "level": finding.level,
+        "subject": finding.subject,
+        "text": mask_text(finding.text),
+        "advice": finding.advice,
+    }

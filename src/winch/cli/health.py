@@ -1,0 +1,48 @@
+"""`winch health`: a probe for containers and load balancers. Exit 0 or 1, nothing else."""
+
+from __future__ import annotations
+
+import click
+
+from winch.cli import text
+from winch.cli.output import emit_json, say
+from winch.cli.redact import mask_text
+from winch.cli.store import Said, json_option, opened, store_options
+from winch.cli.workers import is_live
+from winch.core.errors import StorageError
+
+Check = tuple[str, bool, str]
+
+
+@click.command()
+@click.option("--workers", "least", type=click.IntRange(1), help="Also want this many live workers.")
+@json_option
+@store_options
+def health(said: Said, least: int | None) -> None:
+    """Say whether the store can be used; exit 0 or 1, for probes."""
+    checks: list[Check] = []
+    with opened(said) as app:
+        try:
+            status = app.driver.check_schema()
+            checks.append(("store", True, app.driver.describe()))
+            found = f"version {status.current or 'none'} of {status.newest}"
+            checks.append(("schema", status.is_ready, found))
+            if least is not None and status.is_ready:
+                live = sum(is_live(session) for session in app.workers.list())
+                checks.append(("workers", live >= least, f"{live} live, {least} wanted"))
+        except StorageError as error:
+            checks.append(("store", False, mask_text(str(error))))
+    is_well = all(is_ok for _, is_ok, _ in checks)
+    if said.as_json:
+        shown = {name: {"status": _word(is_ok), "detail": note} for name, is_ok, note in checks}
+        emit_json({"status": _word(is_well), "checks": shown})
+    else:
+        for name, is_ok, note in checks:
+            mark = text.state(text.padded(_word(is_ok), 5), "completed" if is_ok else "dead")
+            say(f"{mark} {name:<8} {text.one_line(note)}")
+    if not is_well:
+        click.get_current_context().exit(1)
+
+
+def _word(is_ok: bool) -> str:
+    return "pass" if is_ok else "fail"

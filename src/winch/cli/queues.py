@@ -1,0 +1,119 @@
+"""`winch queues`: look at queues, pause and resume them."""
+
+from __future__ import annotations
+
+import click
+
+from winch.cli import text
+from winch.cli.output import Column, Table, emit_json, remark, say
+from winch.cli.store import Said, json_option, opened, store_options
+from winch.core.lifecycle import JobState
+from winch.storage.params import QueueInfo
+
+SHOWN = (
+    JobState.READY,
+    JobState.RUNNING,
+    JobState.SCHEDULED,
+    JobState.RETRYING,
+    JobState.BLOCKED,
+)
+
+
+@click.group()
+def queues() -> None:
+    """Look at queues, pause and resume them."""
+
+
+@queues.command("list")
+@json_option
+@store_options
+def list_(said: Said) -> None:
+    """List the queues with their live jobs."""
+    with opened(said) as app:
+        found = app.queues.list()
+    if said.as_json:
+        emit_json({"queues": [queue_data(queue) for queue in found]})
+    elif found:
+        queue_table(found).show()
+    else:
+        remark("no queues: no live job and no worker")
+
+
+def queue_table(found: list[QueueInfo]) -> Table:
+    table = Table(
+        [
+            Column("QUEUE", gives_way=True),
+            *(Column(str(state).upper(), is_right=True) for state in SHOWN),
+            Column("OLDEST READY"),
+            Column("WORKERS", is_right=True),
+            Column("NOTE", gives_way=True),
+        ]
+    )
+    at = text.now()
+    for queue in found:
+        table.add(
+            text.one_line(queue.name),
+            *(_number(queue.counts.get(state, 0)) for state in SHOWN),
+            f"waits {text.span(at - queue.oldest_ready_at)}" if queue.oldest_ready_at else "",
+            _number(queue.sessions),
+            _note(queue),
+        )
+    return table
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if value else text.dim("-")
+
+
+def _note(queue: QueueInfo) -> str:
+    if queue.paused_at is not None:
+        why = f": {text.one_line(queue.pause_reason)}" if queue.pause_reason else ""
+        return f"paused {text.ago(queue.paused_at, text.now())}{why}"
+    if not queue.sessions and queue.counts.get(JobState.READY):
+        return "nobody serves it"
+    return " "
+
+
+def queue_data(queue: QueueInfo) -> dict[str, object]:
+    return {
+        "name": queue.name,
+        "is_paused": queue.paused_at is not None,
+        "paused_at": queue.paused_at,
+        "pause_reason": queue.pause_reason,
+        "counts": {str(state): queue.counts.get(state, 0) for state in SHOWN},
+        "oldest_ready_at": queue.oldest_ready_at,
+        "workers": queue.sessions,
+    }
+
+
+@queues.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--reason", help="Shown wherever somebody asks why a job waits.")
+@json_option
+@store_options
+def pause(said: Said, names: tuple[str, ...], reason: str | None) -> None:
+    """Claim nothing more from these queues; running jobs go on."""
+    with opened(said) as app:
+        for name in names:
+            app.queues.pause(name, reason=reason)
+    _report(said, names, "paused")
+
+
+@queues.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+@store_options
+def resume(said: Said, names: tuple[str, ...]) -> None:
+    """Let workers claim from these queues again."""
+    with opened(said) as app:
+        for name in names:
+            app.queues.resume(name)
+    _report(said, names, "resumed")
+
+
+def _report(said: Said, names: tuple[str, ...], done: str) -> None:
+    if said.as_json:
+        emit_json({"queues": [{"name": name, "done": done} for name in names]})
+        return
+    for name in names:
+        say(f"{text.one_line(name)}  {done}")

@@ -1,0 +1,35 @@
+"""Secrets in arguments and texts, masked before anything is shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+MASK = "***"
+_KEYS = re.compile(r"password|passwd|secret|token|key|authorization|cookie", re.IGNORECASE)
+# user:password@ in a URL, wherever it stands.
+_URL_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^\s:/@?#]*):[^\s/@]+@", re.IGNORECASE)
+# password=…, "token": "…", Authorization: Bearer … in a text nobody structured.
+_ASSIGNED = re.compile(
+    r"""(\b[\w-]*(?:password|passwd|secret|token|api[_-]?key|authorization|cookie)["']?\s*[=:]\s*)"""
+    r"""(?:"[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;&)}\]]+)""",
+    re.IGNORECASE,
+)
+
+
+def mask(value: Any) -> Any:
+    """The same data with the values of telling keys, and passwords in URLs, replaced by ***."""
+    if isinstance(value, dict):
+        return {
+            key: MASK if _KEYS.search(str(key)) and item is not None else mask(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [mask(item) for item in value]
+    return mask_text(value) if isinstance(value, str) else value
+
+
+def mask_text(text: str) -> str:
+    """A text (an error, a URL) without the secrets that can be told by their shape."""
+    text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
+    return _ASSIGNED.sub(rf"\1{MASK}", text)
