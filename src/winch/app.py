@@ -118,7 +118,9 @@ class App:
         driver = self.driver
         if not self._is_checked:
             status = driver.check_schema()
-            if not status.is_ready:
+            if not status.is_ready and driver.capabilities.migrates_itself:
+                driver.migrate()
+            elif not status.is_ready:
                 raise SchemaMismatch(
                     f"{driver.describe()} has schema {status.current or 'none'}, this release needs "
                     f"{status.newest}: run `winch migrate`"

@@ -16,3 +16,5 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`conn=` puts the enqueue into the caller's own transaction."""
     keeps_events: bool
     """`events="full"` writes each change into a history the reliability checks read."""
+    migrates_itself: bool = False
+    """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""
