@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -172,6 +173,7 @@ class App:
         expires: Duration | None = ...,
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
+        isolate: Literal["process"] | None = ...,
     ) -> _Decorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
@@ -221,10 +223,25 @@ class App:
         burst: bool = False,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker inside this process and event loop: `async with app.worker(): …`."""
-        from winch.engine.embedded import EmbeddedWorker
+        from winch.engine.embedded import EmbeddedWorker, cell_command
 
         self.ready()
-        return EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
+        return EmbeddedWorker(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            burst=burst,
+            cell_command=cell_command(self._spec()),
+        )
+
+    def _spec(self) -> str | None:
+        """module:attribute under which this app can be imported again, if there is one."""
+        for name, module in list(sys.modules.items()):
+            if name != "__main__" and getattr(module, "__file__", None):
+                for attribute, value in list(vars(module).items()):
+                    if value is self:
+                        return f"{name}:{attribute}"
+        return None
 
     def run_worker(
         self,
@@ -236,10 +253,16 @@ class App:
         """Run a worker in this process until it is stopped, or until no job is left with `burst`."""
         import asyncio
 
-        from winch.engine.embedded import EmbeddedWorker
+        from winch.engine.embedded import EmbeddedWorker, cell_command
 
         self.ready()
-        worker = EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
+        worker = EmbeddedWorker(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            burst=burst,
+            cell_command=cell_command(self._spec()),
+        )
         asyncio.run(worker.run_until_stopped())
 
 

@@ -45,8 +45,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("config", "config", "Show the settings in force."),
     "demo": ("demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
     "worker-child": ("child", "worker_child", ""),
+    "worker-cell": ("cell", "worker_cell", ""),
 }
-HIDDEN = frozenset({"worker-child"})
+HIDDEN = frozenset({"worker-child", "worker-cell"})
 
 USAGE, UNREACHABLE, MIGRATE, NO_WORKER = 2, 3, 4, 69
 # The first class that fits decides; everything else is a failure: 1.

@@ -334,6 +334,23 @@ class MemoryDriver:
 
         return self._verb("give_up", body)
 
+    def crash(
+        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def body() -> list[Answer]:
+            at = self._now(now)
+            answers = []
+            for ref in claims:
+                job = self._state.live.get(ref.id)
+                if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
+                    answers.append(self._look_up(ref.id, ref.token))
+                    continue
+                self._suspect(job, "crashed", cause, at, by_token=ref.token)
+                answers.append(Answer.TOOK)
+            return answers
+
+        return self._verb("crash", body)
+
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> list[ClaimRef]:
             return [
@@ -432,9 +449,11 @@ class MemoryDriver:
         session = self._state.sessions.get(session_id or "")
         return session is not None and session.ended_at is None
 
-    def _suspect(self, job: JobRecord, what: str, cause: str, at: datetime) -> JobState:
+    def _suspect(
+        self, job: JobRecord, what: str, cause: str, at: datetime, *, by_token: str | None = None
+    ) -> JobState:
         error = Failure(what, cause)
-        history = self._grown(job, what, at, error, by_token=None)
+        history = self._grown(job, what, at, error, by_token=by_token)
         times = _recent(history, what, at - POISON_WINDOW)
         limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
         to = JobState.DEAD if times >= limit else JobState.READY
@@ -450,10 +469,11 @@ class MemoryDriver:
             rescues=times if what == "rescued" else job.rescues,
             is_suspect=True,
             token=None,
+            ended_token=by_token or job.ended_token,
             history=history,
             reason=reason,
         )
-        self._put(taken, "rescued", at)
+        self._put(taken, "rescued", at, by_token=by_token)
         return to
 
     # -- time --------------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
+from typing import Protocol
 
 from winch.core.job import Claim
-from winch.engine.threads import ThreadCall
 
 
 class Interrupt(StrEnum):
@@ -26,39 +25,44 @@ class JobCancelled(Exception):  # names what happened, as asyncio's does
     """Raised inside a synchronous handler whose job was cancelled, lost, or must stop."""
 
 
+class Handler(Protocol):
+    """A handler that runs: a coroutine in its runner, a call in a thread, a job in its own process."""
+
+    def interrupt(self, why: Interrupt) -> None:
+        """Ask it to end. May be asked again."""
+        ...
+
+    def give_up(self) -> bool:
+        """Stop waiting for it. False: it cannot be left alone here, only asked again."""
+        ...
+
+    @property
+    def leaves_a_thread(self) -> bool:
+        """Whether giving it up leaves a thread behind, so that the worker has to be replaced."""
+        ...
+
+
 class Attempt:
     """A running job. Interrupting it a second time repeats the request, not the decision."""
 
-    __slots__ = (
-        "call",
-        "claim",
-        "deadline",
-        "interrupted",
-        "interrupted_at",
-        "is_given_up",
-        "runner",
-        "slot",
-    )
+    __slots__ = ("claim", "deadline", "handler", "interrupted", "interrupted_at", "is_given_up", "slot")
 
     def __init__(self, claim: Claim, slot: int, deadline: float | None) -> None:
         self.claim = claim
         self.slot = slot
         self.deadline = deadline
+        self.handler: Handler | None = None
         self.interrupted: Interrupt | None = None
         self.interrupted_at = 0.0
         self.is_given_up = False
-        self.runner: asyncio.Task[None] | None = None
-        self.call: ThreadCall | None = None
 
     def interrupt(self, why: Interrupt, now: float) -> None:
-        """Ask the handler to end: cancel its coroutine, or raise in its thread."""
+        """Ask the handler to end."""
         if self.interrupted is None:
             self.interrupted = why
             self.interrupted_at = now
-        if self.call is not None:
-            self.call.interrupt(JobTimeout if self.interrupted is Interrupt.TIMEOUT else JobCancelled)
-        elif self.runner is not None:
-            self.runner.cancel()
+        if self.handler is not None:
+            self.handler.interrupt(self.interrupted)
 
     @property
     def is_stopping(self) -> bool:

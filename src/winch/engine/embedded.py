@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from winch.core.errors import StorageError
+from winch.core.errors import ConfigError, StorageError
 from winch.engine import operation
 from winch.engine.heartbeat import Heart
 from winch.engine.maintenance.promoter import Promoter
@@ -53,6 +54,7 @@ class EmbeddedWorker:
         concurrency: int | None,
         burst: bool,
         release: str = "",
+        cell_command: tuple[str, ...] | None = None,
     ) -> None:
         said = host.settings
         self._driver = host.driver
@@ -66,7 +68,15 @@ class EmbeddedWorker:
             poll=said.poll.total_seconds(),
             release=release,
             burst=burst,
+            cell_command=cell_command,
         )
+        if cell_command is None:
+            alone = [task.name for task in host.tasks if task.options.isolate is not None]
+            if alone:
+                raise ConfigError(
+                    f"task {alone[0]} runs in a process of its own, which has to import the app: define "
+                    "the app at the top of an importable module, or use `winch worker -A module:app`"
+                )
 
     async def __aenter__(self) -> Worker:
         said = self._said
@@ -135,3 +145,10 @@ class EmbeddedWorker:
                 continue
             for session in lost:
                 asyncio.run_coroutine_threadsafe(self.worker.session_lost(session), self._loop)
+
+
+def cell_command(app_spec: str | None) -> tuple[str, ...] | None:
+    """How to start a cell for this app; None when it cannot be imported by a name."""
+    if app_spec is None:
+        return None
+    return (sys.executable, "-m", "winch", "worker-cell", "--app", app_spec)

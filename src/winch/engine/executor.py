@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import random
 import types
 from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
@@ -15,16 +16,17 @@ import msgspec
 from winch.core import codec
 from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
 from winch.core.job import Claim
-from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome
-from winch.core.retry import Retry, from_stored
-from winch.engine.attempt import Attempt, Interrupt, JobTimeout
+from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, settle
+from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
+from winch.engine.attempt import Attempt, Interrupt, JobCancelled, JobTimeout
 from winch.engine.context import Context
 from winch.engine.failure import describe
+from winch.engine.isolation import Cells, Crash
 from winch.engine.options import StoredOptions
 from winch.engine.registry import Registry
 from winch.engine.service import log
 from winch.engine.task import Task
-from winch.engine.threads import Threads
+from winch.engine.threads import ThreadCall, Threads
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -33,38 +35,72 @@ class Plan(msgspec.Struct, frozen=True):
     task: Task[Any, Any]
     timeout: timedelta | None
     retry: Retry
+    is_alone: bool = False
 
 
 class Executor:
-    """Runs handlers: coroutines on the loop, functions in threads."""
+    """Runs handlers: coroutines on the loop, functions in threads, isolated ones in cells."""
 
-    def __init__(self, registry: Registry, threads: Threads, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        threads: Threads,
+        monotonic: Callable[[], float],
+        rng: random.Random,
+        cells: Cells | None = None,
+    ) -> None:
         self._registry = registry
         self._threads = threads
         self._monotonic = monotonic
+        self._rng = rng
+        self._cells = cells
 
-    def plan(self, claim: Claim) -> Plan | Outcome:
-        """How to run this job; an outcome instead where it cannot be run at all."""
+    def plan(self, claim: Claim) -> Plan | Settled:
+        """How to run this job; how it ends where it cannot be run at all."""
         try:
             task = self._registry.get(claim.task)
         except UnknownTask as error:
-            return Discard(str(error))
+            return self._unrun(claim, Discard(str(error)))
         timeout, retry = task.options.timeout, task.options.retry
         if claim.options is not None:
             try:
                 said = msgspec.json.decode(claim.options, type=StoredOptions)
             except (msgspec.DecodeError, UnicodeEncodeError) as error:
-                return Discard(f"malformed: options: {error}")
+                return self._unrun(claim, Discard(f"malformed: options: {error}"))
             if said.timeout is not None:
                 timeout = None if said.timeout == "none" else said.timeout
             if said.retry is not None:
                 retry = from_stored(said.retry)
         if claim.expires_at is not None and claim.claimed_at >= claim.expires_at:
-            return Cancel(f"expired at {claim.expires_at:%Y-%m-%d %H:%M:%S} UTC, before it ran")
-        return Plan(task, timeout, retry)
+            when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+            return self._unrun(claim, Cancel(f"expired at {when}, before it ran"))
+        is_alone = self._cells is not None and (task.options.isolate == "process" or claim.is_suspect)
+        return Plan(task, timeout, retry, is_alone)
 
-    async def run(self, attempt: Attempt, plan: Plan) -> Outcome | None:
-        """The outcome of one attempt; None when the handler was interrupted and says nothing."""
+    async def run(self, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
+        """How one attempt ends; None when the handler was interrupted and says nothing."""
+        if plan.is_alone and self._cells is not None:
+            timeout = None if plan.timeout is None else plan.timeout.total_seconds()
+            return await self._cells.run(attempt, timeout)
+        return await self.run_here(attempt, plan)
+
+    async def run_here(self, attempt: Attempt, plan: Plan) -> Settled | None:
+        """`run` in this process."""
+        began = self._monotonic()
+        outcome = await self._outcome(attempt, plan)
+        if outcome is None:
+            return None
+        spent = timedelta(seconds=self._monotonic() - began)
+        return self._settle(attempt.claim, outcome, plan.retry, spent)
+
+    def _settle(self, claim: Claim, outcome: Outcome, policy: Retry, spent: timedelta) -> Settled:
+        age = claim.claimed_at - claim.created_at + spent
+        return settle(outcome, attempt=claim.attempt, age=age, policy=policy, rng=self._rng)
+
+    def _unrun(self, claim: Claim, outcome: Outcome) -> Settled:
+        return self._settle(claim, outcome, DEFAULT_RETRY, timedelta(0))
+
+    async def _outcome(self, attempt: Attempt, plan: Plan) -> Outcome | None:
         task = plan.task
         try:
             args, kwargs = task.arguments.unpack(attempt.claim.args)
@@ -74,6 +110,7 @@ class Executor:
             kwargs[name] = self._context(attempt)
         try:
             if task.is_async:
+                attempt.handler = _OnLoop(asyncio.current_task())
                 value = await _in_own_context(task.fn(*args, **kwargs))
             else:
                 value = await self._in_thread(attempt, functools.partial(task.fn, *args, **kwargs))
@@ -106,11 +143,44 @@ class Executor:
 
     async def _in_thread(self, attempt: Attempt, fn: Callable[[], Any]) -> Any:
         call = self._threads.submit(fn)
-        attempt.call = call
+        attempt.handler = _InThread(call, self._threads)
         await call.done
         if call.error is not None:
             raise call.error
         return call.value
+
+
+class _OnLoop:
+    """A coroutine that is stepped by a runner of this loop."""
+
+    leaves_a_thread = False
+
+    def __init__(self, runner: asyncio.Task[Any] | None) -> None:
+        self._runner = runner
+
+    def interrupt(self, why: Interrupt) -> None:
+        if self._runner is not None:
+            self._runner.cancel()
+
+    def give_up(self) -> bool:
+        return False
+
+
+class _InThread:
+    """A function that runs in a thread."""
+
+    leaves_a_thread = True
+
+    def __init__(self, call: ThreadCall, threads: Threads) -> None:
+        self._call = call
+        self._threads = threads
+
+    def interrupt(self, why: Interrupt) -> None:
+        self._call.interrupt(JobTimeout if why is Interrupt.TIMEOUT else JobCancelled)
+
+    def give_up(self) -> bool:
+        self._threads.give_up(self._call)
+        return True
 
 
 @types.coroutine

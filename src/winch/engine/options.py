@@ -21,7 +21,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=15)
 LATER = frozenset(
     {
         "unique", "fifo", "tenant", "limit", "breaker", "retry_budget", "collect", "collect_wait",
-        "search", "isolate", "version",
+        "search", "version",
     }
 )  # fmt: skip
 
@@ -36,6 +36,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     expires: timedelta | None = None
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
+    isolate: str | None = None
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +187,14 @@ def _duration(name: str) -> Any:
     return check
 
 
+def _isolate(value: object) -> str:
+    if value != "process":
+        raise ConfigError(f"isolate must be 'process' (or left out), got {value!r}")
+    return "process"
+
+
 _CHECKS: dict[str, Any] = {
+    "isolate": _isolate,
     "queue": check_queue,
     "priority": _priority,
     "retry": _retry,

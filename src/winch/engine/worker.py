@@ -19,13 +19,13 @@ from datetime import timedelta
 from winch.core.errors import StorageError
 from winch.core.ids import random_id
 from winch.core.job import Claim
-from winch.core.outcome import Outcome, settle
-from winch.core.retry import DEFAULT_RETRY
+from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
 from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
+from winch.engine.isolation import Cells, Crash
 from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.registry import Registry
@@ -51,6 +51,7 @@ class WorkerConfig:
     poll: float
     release: str
     burst: bool = False
+    cell_command: tuple[str, ...] | None = None
 
 
 class Worker:
@@ -73,13 +74,13 @@ class Worker:
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._threads = Threads(config.concurrency, asyncio.get_running_loop())
-        self._executor = Executor(registry, self._threads, time.monotonic)
+        self._cells = None if config.cell_command is None else Cells(config.cell_command)
+        self._executor = Executor(registry, self._threads, time.monotonic, self._rng, self._cells)
         self._finisher = Finisher(driver)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[tuple[float, Claim]] = deque()  # (when it came, the claim)
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
-        self._plans: dict[int, Plan] = {}
         self._services: list[Service] = []
         self._runners: list[asyncio.Task[None]] = []
         self._all_ended = asyncio.Event()
@@ -215,6 +216,8 @@ class Worker:
             runner.cancel()
         await asyncio.gather(*self._runners, *self._slots, self._finishing, return_exceptions=True)
         self._threads.close()
+        if self._cells is not None:
+            await self._cells.close()
 
     # -- slots -------------------------------------------------------------------------------------
 
@@ -266,37 +269,30 @@ class Worker:
     async def _run_job(self, claim: Claim, slot: int, began: float) -> None:
         plan = self._executor.plan(claim)
         if not isinstance(plan, Plan):
-            self._settle(claim, plan, None, began)
+            self._finish(claim, plan)
             return
         limit = None if plan.timeout is None else plan.timeout.total_seconds()
         attempt = Attempt(claim, slot, None if limit is None else began + limit)
-        attempt.runner = asyncio.current_task()
         self._attempts[slot] = attempt
-        self._plans[slot] = plan
-        if self._board is not None:
+        if self._board is not None and not plan.is_alone:
             # The supervisor kills a child whose loop is blocked past this moment.
             last = None if attempt.deadline is None else attempt.deadline + 2 * HARD_AFTER
             self._board.start(slot, claim.id, claim.token, last)
         try:
-            outcome = await self._executor.run(attempt, plan)
+            ended = await self._executor.run(attempt, plan)
         finally:
-            del self._attempts[slot], self._plans[slot]
+            del self._attempts[slot]
             if self._board is not None:
                 self._board.end(slot)
-        if outcome is not None:
-            self._settle(claim, outcome, plan, began)
+        if isinstance(ended, Crash):
+            log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
+            self._finisher.crash(ClaimRef(claim.id, claim.token), ended.cause)
+        elif ended is not None:
+            self._finish(claim, ended)
         elif attempt.interrupted is Interrupt.STOP:
             self._finisher.release([ClaimRef(claim.id, claim.token)])
 
-    def _settle(self, claim: Claim, outcome: Outcome, plan: Plan | None, began: float) -> None:
-        spent = timedelta(seconds=time.monotonic() - began)
-        settled = settle(
-            outcome,
-            attempt=claim.attempt,
-            age=claim.claimed_at - claim.created_at + spent,
-            policy=plan.retry if plan is not None else DEFAULT_RETRY,
-            rng=self._rng,
-        )
+    def _finish(self, claim: Claim, settled: Settled) -> None:
         if settled.error is not None:
             log.warning(
                 "job %s (%s) attempt %d failed: %s: %s; it is %s now%s",
@@ -349,21 +345,20 @@ class Worker:
                 attempt.interrupt(Interrupt.TIMEOUT, now)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """A handler that does not end: settle its job without it, and take no new ones."""
-        if attempt.call is None:
-            attempt.interrupt(Interrupt.STOP, time.monotonic())  # a coroutine may be asked again
+        """A handler that does not end: settle its job without it."""
+        if attempt.is_given_up or attempt.handler is None:
             return
-        if attempt.is_given_up:
+        if not attempt.handler.give_up():
+            attempt.interrupt(Interrupt.STOP, time.monotonic())  # a coroutine can only be asked again
             return
         attempt.is_given_up = True
         log.error(
-            "job %s (%s) did not end when asked to; its thread is given up and this worker is replaced",
-            attempt.claim.id,
-            attempt.claim.task,
+            "job %s (%s) did not end when asked to; given up", attempt.claim.id, attempt.claim.task
         )
-        self.is_stuck = True
-        self._threads.give_up(attempt.call)
-        self.drained.set()
+        if attempt.handler.leaves_a_thread:
+            log.error("a thread is left behind; this worker takes no more jobs and is replaced")
+            self.is_stuck = True
+            self.drained.set()
 
     def cancel_requested(self, ref: ClaimRef) -> None:
         for attempt in self._attempts.values():

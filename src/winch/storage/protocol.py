@@ -88,6 +88,13 @@ class Storage(Protocol):
         after the first try."""
         ...
 
+    def crash(
+        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
+        crash counted, suspect, dead at MAX_CRASHES within POISON_WINDOW. Answers as `finish` does."""
+        ...
+
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         """The running jobs of these sessions for which a cancel was requested."""
         ...
