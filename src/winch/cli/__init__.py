@@ -32,7 +32,7 @@ from winch.core.errors import (
 # list imports none of them; a test compares it with the command's own.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "worker": ("worker", "worker", "Run jobs until stopped."),
-    "enqueue": ("enqueue", "enqueue", "Store a job."),
+    "enqueue": ("enqueue", "enqueue", "Store a job and print its id."),
     "jobs": ("jobs", "jobs", "Look at jobs and act on them."),
     "why": ("why", "why", "Say in words why a job is where it is."),
     "dead": ("dead", "dead", "Look at dead jobs, replay or purge them."),
@@ -135,9 +135,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code. Errors are one line on stderr."""
     try:
-        code = cli.main(list(argv), prog_name="winch", standalone_mode=False)
+        if "_WINCH_COMPLETE" in os.environ:
+            cli.main(list(argv), prog_name="winch")  # a shell asks for completions
+        # Not cli.main: it would answer a closed pipe with exit code 1.
+        with cli.make_context("winch", list(argv)) as context:
+            cli.invoke(context)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return USAGE

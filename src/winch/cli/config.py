@@ -25,7 +25,7 @@ def config(said: Said, origin: bool) -> None:
     The command line goes before $WINCH_..., --config or $WINCH_CONFIG, winch.toml, [tool.winch] in
     pyproject.toml, the app's code, and the defaults.
     """
-    with opened(said, app=said.app_spec) as app:
+    with opened(said, must_exist=False, app=said.app_spec) as app:
         loaded = app.loaded
     values = {name: _plain(value) for name, value in msgspec.structs.asdict(loaded.settings).items()}
     if said.as_json:

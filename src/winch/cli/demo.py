@@ -34,7 +34,7 @@ WAIT = 20.0
 def demo(keep: bool, verbose: int) -> None:
     """A tour on SQLite: real jobs, a real worker, a real kill.
 
-    Takes about half a minute, needs nothing and leaves nothing behind. Exit 1 when a job does not end
+    Takes about ten seconds, needs nothing and leaves nothing behind. Exit 1 when a job does not end
     as it should.
     """
     start_logging(verbose)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ class WorkerProcess:
 class _Actor:
     job: Job[Any]
     state: JobState | None = None
+    claimed_at: datetime | None = None
     seen: int = 0
 
 
@@ -151,11 +153,12 @@ class Stage:
             if actor.state is not None and actor.state.is_final:
                 continue
             record = actor.job.refresh().record
-            told = [_happened(entry, record.state) for entry in record.history[actor.seen :]]
+            told = [_happened(entry) for entry in record.history[actor.seen :]]
             actor.seen = len(record.history)
-            if record.state is not actor.state:
+            # A new claim is news although the state may be the same: the looks are not that frequent.
+            if (record.state, record.claimed_at) != (actor.state, actor.claimed_at):
                 told.append(self._became(actor.job))
-                actor.state = record.state
+            actor.state, actor.claimed_at = record.state, record.claimed_at
             for sentence in filter(None, told):
                 self.tell(f"{text.bold(name)} {sentence}")
 
@@ -178,15 +181,13 @@ class Stage:
                 return ""
 
 
-def _happened(entry: Entry, state: JobState) -> str:
+def _happened(entry: Entry) -> str:
     error = entry.error
     match entry.what:
         case "failed" if error is not None:
             return f"failed at attempt {entry.attempt}: {error.type}: {text.one_line(error.message)}"
         case "crashed" if error is not None:
-            return (
-                f"lost its process ({text.one_line(error.message)}); it goes back to the queue at once"
-            )
+            return f"lost its process, {text.one_line(error.message)}; it is ready again at once"
         case "rescued":
             return "is rescued: its worker's lease was over"
         case "snoozed":

@@ -23,7 +23,7 @@ LIKE = {
 @store_options
 def doctor(said: Said) -> None:
     """Look for trouble and say what to do about it; exit 1 when there is a problem."""
-    with opened(said) as app:
+    with opened(said, must_exist=False) as app:
         status = app.driver.check_schema()
         where = app.driver.describe()
         findings = []

@@ -21,7 +21,7 @@ Check = tuple[str, bool, str]
 def health(said: Said, least: int | None) -> None:
     """Say whether the store can be used; exit 0 or 1, for probes."""
     checks: list[Check] = []
-    with opened(said) as app:
+    with opened(said, must_exist=False) as app:
         try:
             status = app.driver.check_schema()
             checks.append(("store", True, app.driver.describe()))

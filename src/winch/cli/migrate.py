@@ -27,7 +27,7 @@ def migrate(said: Said, check: bool, sql: bool, events: str | None) -> None:
     """
     if check and sql:
         raise click.UsageError("--check or --sql, not both")
-    with opened(said, events=events) as app:
+    with opened(said, must_exist=False, events=events) as app:
         driver = app.driver
         if sql:
             statements = driver.migration_sql().rstrip()

@@ -210,20 +210,20 @@ def _facts(job: JobRecord, at: datetime, reveal: bool) -> list[tuple[str, str]]:
 
 
 def _timeline(job: JobRecord, workers: Workers, at: datetime, reveal: bool) -> list[str]:
-    """Moments in order: the first with its date, each later one with the time since the creation."""
+    """Moments in order, each with its date where that is new and the time since the creation."""
     moments: list[tuple[datetime, str]] = [(job.created_at, "created")]
     moments += [(entry.at, _entry(entry, workers, reveal)) for entry in job.history]
     current = _current(job, workers, at)
     if current is not None:
         moments.append(current)
     lines = []
+    day = ""
     for moment, what in moments:
-        if moment == job.created_at:
-            clock = text.stamp(moment)
-        else:
-            since = f"+{text.span(moment - job.created_at)}"
-            clock = f"{moment:%H:%M:%S} {text.padded(since, 10, is_right=True)}"
-        lines.append(f"{text.dim(text.padded(clock, 23))}  {what}")
+        date, clock = f"{moment:%Y-%m-%d}", f"{moment:%H:%M:%S}"
+        since = "UTC" if not lines else f"+{text.span(moment - job.created_at)}"
+        lead = f"{date if date != day else '':10} {clock} {text.padded(since, 9, is_right=True)}"
+        day = date
+        lines.append(f"{text.dim(lead)}  {what}")
     return lines
 
 
@@ -286,5 +286,8 @@ def _where(session: str | None, workers: Workers) -> str:
 def _block(title: str, value: Any) -> None:
     say()
     say(text.bold(title))
-    for line in text.lines(json.dumps(value, indent=2, ensure_ascii=False)):
+    body = json.dumps(value, ensure_ascii=False)
+    if len(body) > 80:
+        body = json.dumps(value, indent=2, ensure_ascii=False)
+    for line in text.lines(body):
         say(f"  {line}")

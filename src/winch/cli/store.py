@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from winch.app import App
-from winch.core.errors import ConfigError
+from winch.core.errors import ConfigError, SchemaMismatch
 from winch.engine.settings import load
 
 NAMES = ("app_spec", "url", "schema", "config")
@@ -60,16 +60,24 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 @contextmanager
-def opened(said: Said, **cli: Any) -> Iterator[App]:
+def opened(said: Said, *, must_exist: bool = True, **cli: Any) -> Iterator[App]:
     """The app the options lead to, closed afterwards.
 
     An app that is named anywhere is imported, because its code may say which store it uses; --url on
     the command line makes that unnecessary. Without an app a bare one does: the store is enough to
     look at jobs and act on them.
+
+    A store that does not exist is an error, also where Winch could make it: an empty answer from a
+    mistyped URL would look as if all were well.
     """
     app = find_app(said)
     app.configure({"url": said.url, "schema": said.schema, **cli}, config=said.config)
     try:
+        if must_exist and app.driver.check_schema().current is None:
+            raise SchemaMismatch(
+                f"there is no Winch store at {app.driver.describe()} (url from "
+                f"{app.loaded.origins['url']}); check --url, or make it with `winch migrate`"
+            )
         yield app
     finally:
         app.close()

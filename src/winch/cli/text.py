@@ -104,8 +104,8 @@ def ago(moment: datetime | None, at: datetime) -> str:
     passed = at - moment
     if abs(passed) < timedelta(seconds=1):
         return "now"
-    whole = timedelta(seconds=int(abs(passed).total_seconds()))
-    return f"{span(whole)} ago" if passed > timedelta(0) else f"in {span(whole)}"
+    told = format_duration(timedelta(seconds=int(abs(passed).total_seconds())))
+    return f"{told} ago" if passed > timedelta(0) else f"in {told}"
 
 
 def stamp(moment: datetime) -> str:

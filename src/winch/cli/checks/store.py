@@ -20,6 +20,8 @@ def check_workers(app: App) -> Findings:
     if live:
         slots = sum(session.slots for session in live)
         yield Finding(Level.OK, "workers", f"{len(live)} live, {count(slots, 'slot')}")
+    else:
+        yield Finding(Level.NOTE, "workers", "none is live", "start one: winch worker -A module:app")
     for session in sessions:
         if session.ended_at is None and not is_live(session):
             yield Finding(

@@ -1,0 +1,150 @@
+"""How a job changes: the rules of the reference driver, on records. No SQL here.
+
+Each function takes the job as it is and gives the job as it will be. The verbs' bodies read and write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from winch.core.job import (
+    HISTORY_LIMIT,
+    MAX_CRASHES,
+    MAX_RESCUES,
+    POISON_WINDOW,
+    Entry,
+    Failure,
+    JobRecord,
+)
+from winch.core.lifecycle import FINAL, JobState, after_claim
+from winch.storage.params import Finish
+
+replace = msgspec.structs.replace
+
+
+def finished(job: JobRecord, outcome: Finish, at: datetime) -> JobRecord:
+    """The job after its claim has ended so."""
+    is_cancel_requested = job.cancel_requested_at is not None
+    to = after_claim(outcome.to, cancel_requested=is_cancel_requested)
+    history = job.history
+    if to is not JobState.COMPLETED:
+        # The record's own fields describe a completed attempt; others are written down.
+        what = "cancelled" if to is JobState.CANCELLED else outcome.what
+        history = _grown(job, what, at, outcome.error, by_token=outcome.token)
+    is_as_asked = to is JobState.CANCELLED and is_cancel_requested
+    return replace(
+        job,
+        state=to,
+        attempt=job.attempt if outcome.counts or to in FINAL else job.attempt - 1,
+        token=None,
+        ended_token=outcome.token,
+        history=history,
+        result=outcome.result if to is JobState.COMPLETED else None,
+        reason=job.reason if is_as_asked else outcome.reason,
+        run_at=job.run_at if to in FINAL else at + outcome.delay,
+    )
+
+
+def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobRecord:
+    """The job unrun: ready at its old place, or cancelled where that was requested.
+
+    Only the holder's own release is remembered by its token: what others took back is lost to it.
+    """
+    is_cancel_requested = job.cancel_requested_at is not None
+    by_token = job.token if by_holder else None
+    history = job.history
+    if is_cancel_requested:
+        history = _grown(job, "cancelled", at, by_token=by_token)
+    return replace(
+        job,
+        state=after_claim(JobState.READY, cancel_requested=is_cancel_requested),
+        attempt=job.attempt - 1,
+        token=None,
+        ended_token=by_token or job.ended_token,
+        history=history,
+    )
+
+
+def suspected(job: JobRecord, what: str, cause: str, at: datetime) -> JobRecord:
+    """The job after its process died under it: a suspect, and dead when that happened too often."""
+    history = _grown(job, what, at, Failure(what, cause), by_token=None)
+    times = _recent(history, what, at - POISON_WINDOW)
+    limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
+    to = JobState.DEAD if times >= limit else JobState.READY
+    to = after_claim(to, cancel_requested=job.cancel_requested_at is not None)
+    return replace(
+        job,
+        state=to,
+        attempt=job.attempt - 1,
+        crashes=times if what == "crashed" else job.crashes,
+        rescues=times if what == "rescued" else job.rescues,
+        is_suspect=True,
+        token=None,
+        history=history,
+        reason=f"{what} {times} times; last cause: {cause}" if to is JobState.DEAD else job.reason,
+    )
+
+
+def cancelled(job: JobRecord, by: str, reason: str | None, at: datetime) -> JobRecord:
+    """A waiting job is cancelled, a running one is asked to stop; asking twice changes nothing."""
+    why = reason or f"cancelled by {by}"
+    if job.state is not JobState.RUNNING:
+        history = _acted(job, "cancelled", by, reason, at)
+        return replace(job, state=JobState.CANCELLED, reason=why, history=history)
+    if job.cancel_requested_at is not None:
+        return job
+    history = _acted(job, "cancel requested", by, reason, at)
+    return replace(job, cancel_requested_at=at, reason=why, history=history)
+
+
+def retried(job: JobRecord, by: str, at: datetime) -> JobRecord:
+    """The job ready now: a waiting one early, a final one anew."""
+    history = _acted(job, "retried", by, None, at)
+    again = replace(job, state=JobState.READY, run_at=at, crashes=0, rescues=0, history=history)
+    if job.state not in FINAL:
+        return again
+    return replace(
+        again, attempt=0, cancel_requested_at=None, finished_at=None, result=None, reason=None
+    )
+
+
+def was_ended_by(token: str, ended_token: str | None, history: Sequence[Entry]) -> bool:
+    """Whether a claim with this token has ended before."""
+    return token == ended_token or any(entry.token == token for entry in history)
+
+
+def _grown(
+    job: JobRecord,
+    what: str,
+    at: datetime,
+    error: Failure | None = None,
+    *,
+    by_token: str | None,
+) -> tuple[Entry, ...]:
+    entry = Entry(
+        what=what,
+        at=at,
+        attempt=job.attempt,
+        token=by_token,
+        session=job.session,
+        claimed_at=job.claimed_at,
+        error=error,
+    )
+    return (*job.history, entry)[-HISTORY_LIMIT:]
+
+
+def _acted(job: JobRecord, what: str, by: str, note: str | None, at: datetime) -> tuple[Entry, ...]:
+    return (*job.history, Entry(what=what, at=at, by=by, note=note))[-HISTORY_LIMIT:]
+
+
+def _recent(history: Sequence[Entry], what: str, since: datetime) -> int:
+    times = 0
+    for entry in history:
+        if entry.what == "retried":
+            times = 0
+        elif entry.what == what and entry.at > since:
+            times += 1
+    return times

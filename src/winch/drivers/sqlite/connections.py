@@ -1,0 +1,390 @@
+"""The connections to one database file, and the lock under which they write and close.
+
+One connection writes, some read, one looks whether the file has changed, one carries `transaction()`.
+No connection checkpoints by itself: on SQLite builds with the WAL-reset bug a checkpoint that meets a
+write from another connection can lose committed rows, so checkpoints are the writer's, under the lock.
+The last connection that closes checkpoints too, so closing also happens under the lock, and so does
+the closing of what a forgotten driver leaves behind.
+
+A SQLite connection must not be carried across a fork: the child would believe in locks that it does not
+have. All connections are therefore closed just before a fork and opened again by whoever needs them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from winch.core.errors import ConfigError, StorageError, StorageUnavailable, WinchError
+from winch.drivers.sqlite.faults import spoils_connection, translated
+from winch.drivers.sqlite.file_lock import FileLock
+from winch.drivers.sqlite.place import Place, prepare
+from winch.drivers.sqlite.steps import Ring
+
+C = TypeVar("C", bound=sqlite3.Connection)
+
+# How long a caller waits for the file before StorageUnavailable: longer than a transaction may last
+# (a third of a lease of 30 s), shorter than what is left of the lease after it.
+TIMEOUT = 12.0
+CLOSE_TIMEOUT = 2.0
+# Checkpoint after about this much has been written to the WAL. How much is in use of its file, which is
+# written again from the start after a checkpoint, SQLite does not tell; so it is estimated from above.
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+_COMMIT_BYTES, _CHANGE_BYTES = 16 * 1024, 700
+# A checkpoint that a long read kept from coming to its end is tried again after this much more.
+_CHECKPOINT_STEP = 1024 * 1024
+# Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
+WAL_FILE_BYTES = 16 * 1024 * 1024
+_PAGE_CACHE_KB = 8000
+_NO_CHECKPOINT_ON_CLOSE = 1006  # SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, settable from Python 3.12
+
+# Connections that could not be closed under the lock. They stay referenced, because the garbage
+# collector would close them without it.
+_left_open: list[sqlite3.Connection] = []
+
+
+def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite can lose committed rows when a write races a checkpoint.
+
+    3.7.0 to 3.51.2 have the bug; it was mended in 3.51.3 and also in 3.44.6 and 3.50.7.
+    """
+    if (3, 44, 6) <= version < (3, 45) or (3, 50, 7) <= version < (3, 51):
+        return False
+    return (3, 7, 0) <= version <= (3, 51, 2)
+
+
+class WinchConnection(sqlite3.Connection):
+    """The connection that `SqliteDriver.transaction` gives; it begins and commits for it."""
+
+    ring: Ring
+    path: Path
+
+    def commit(self) -> None:
+        raise ConfigError(
+            "driver.transaction() commits at the end of its block; leave the block instead"
+        )
+
+
+class Connections:
+    """The connections of one driver. Opens what is asked for; `close` is undone by the next use."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.path = place.path
+        self._path_text = os.fspath(place.path)
+        self._guard = threading.Lock()
+        self._lock: FileLock | None = None
+        self._identity: tuple[int, int] | None = None
+        self._writing: sqlite3.Connection | None = None
+        self._carrying: WinchConnection | None = None
+        self._looking: sqlite3.Connection | None = None
+        self._idle: list[sqlite3.Connection] = []
+        self._reading = 0
+        self._written = 0
+        self._is_forked_open = False
+        self._fork_lock: FileLock | None = None
+        self.checkpoints = 0
+        self.openings = 0
+        """Grows each time the file is opened anew: what was known about it no longer holds."""
+        _all.add(self)
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def lock(self) -> FileLock:
+        """The file's lock; the first call checks the file, or creates it."""
+        if self._lock is not None:
+            return self._lock
+        self.refuse_forked()
+        with self._guard:
+            if self._lock is None:
+                self.path = prepare(self._place.path)
+                self._path_text = os.fspath(self.path)
+                found = self.path.stat()
+                self._identity = (found.st_dev, found.st_ino)
+                self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
+                self.openings += 1
+            return self._lock
+
+    def acquire(self, timeout: float = TIMEOUT) -> FileLock:
+        """Take the file's lock; give it back with `release`."""
+        while True:
+            lock = self.lock()
+            if lock.acquire(timeout):
+                if self._lock is lock:
+                    return lock
+                self.release(lock)
+
+    def release(self, lock: FileLock) -> None:
+        lock.release()
+        if self._lock is not lock:  # closed while it was held
+            lock.close()
+
+    def refuse_forked(self) -> None:
+        if self._is_forked_open:
+            raise StorageError(
+                f"this process was forked while {self.path} was in use, and SQLite does not survive "
+                "that; fork outside of transactions and reads, or start children with 'spawn'"
+            )
+
+    def check_identity(self) -> None:
+        """With the lock held: raise when the file at the path is no longer the one that is open.
+
+        Writing on would store jobs in a file that nobody else can see.
+        """
+        try:
+            found = os.stat(self._path_text)  # noqa: PTH116  # on the path of every commit
+            is_same = (found.st_dev, found.st_ino) == self._identity
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            self._close_all()
+            raise StorageUnavailable(f"{self.path} was removed or replaced while open; try again")
+
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
+
+    def wal_bytes(self) -> int:
+        try:
+            return self.path.with_name(self.path.name + "-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def writer(self) -> sqlite3.Connection:
+        """The writing connection. Only with the lock held."""
+        if self._writing is None:
+            self._writing = self.open(sqlite3.Connection, is_writer=True)
+        return self._writing
+
+    def carrier(self) -> WinchConnection:
+        """The connection that carries `transaction()`. Only with the lock held."""
+        if self._carrying is None:
+            self._carrying = self.open(WinchConnection, is_writer=True)
+        return self._carrying
+
+    def watcher(self) -> sqlite3.Connection | None:
+        """The connection that sees whether the file has changed; None while the driver is closed."""
+        with self._guard:
+            if self._looking is None and self._lock is not None and not self._is_forked_open:
+                self._looking = self.open(sqlite3.Connection, is_writer=False)
+                self._looking.execute("PRAGMA busy_timeout = 0")
+            return self._looking
+
+    @contextmanager
+    def reader(self) -> Iterator[sqlite3.Connection]:
+        """A reading connection to oneself; readers never wait for writers."""
+        self.refuse_forked()
+        with self._guard:
+            conn = self._idle.pop() if self._idle else None
+            self._reading += 1
+        try:
+            if conn is None:
+                conn = self.open(sqlite3.Connection, is_writer=False)
+            yield conn
+        except BaseException as error:
+            if conn is not None:
+                with suppress(sqlite3.Error):
+                    conn.rollback()
+                if spoils_connection(error):
+                    self._retire(conn)
+                    conn = None
+            raise
+        finally:
+            with self._guard:
+                self._reading -= 1
+                if conn is not None:
+                    self._idle.append(conn)
+
+    def open(self, kind: type[C], *, is_writer: bool) -> C:
+        """A new connection with Winch's settings."""
+        try:
+            conn = sqlite3.connect(
+                self.path,
+                timeout=TIMEOUT,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+                factory=kind,
+            )
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        try:
+            conn.execute("PRAGMA wal_autocheckpoint = 0")
+            conn.execute(f"PRAGMA synchronous = {self._place.sync}")
+            if is_writer:
+                conn.execute("PRAGMA journal_mode = WAL")
+                conn.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KB}")
+            else:
+                conn.execute("PRAGMA query_only = ON")
+            if hasattr(conn, "setconfig"):
+                conn.setconfig(_NO_CHECKPOINT_ON_CLOSE, True)
+        except sqlite3.Error as error:
+            self._retire(conn)
+            raise translated(error, self.path) from error
+        return conn
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def count_commit(self, changes: int) -> None:
+        """Tell how much was written: after a commit with this many changed rows."""
+        self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        return self._written > CHECKPOINT_BYTES
+
+    def checkpoint(self) -> None:
+        """Copy the WAL into the database, so that it is written from its start again. Only with the
+        lock held."""
+        self.checkpoints += 1
+        conn = self.writer()
+        try:
+            if self.wal_bytes() > WAL_FILE_BYTES:
+                conn.execute("PRAGMA busy_timeout = 20")  # for readers, who are mostly quick
+                conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                conn.execute(f"PRAGMA busy_timeout = {int(TIMEOUT * 1000)}")
+                is_whole = self.wal_bytes() == 0
+            else:
+                _, frames, copied = conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                is_whole = frames == copied
+        except sqlite3.Error as error:
+            # What was committed is in the WAL all the same; the next one may do better.
+            is_whole = False
+            if spoils_connection(error):
+                self.discard_writer()
+        self._written = 0 if is_whole else CHECKPOINT_BYTES - _CHECKPOINT_STEP
+
+    def discard_writer(self) -> None:
+        """Throw the writing connection away after an I/O error. Only with the lock held."""
+        conn, self._writing = self._writing, None
+        if conn is not None:
+            _close(conn)
+
+    def discard_carrier(self) -> None:
+        """The same for the connection of `transaction()`."""
+        conn, self._carrying = self._carrying, None
+        if conn is not None:
+            _close(conn)
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close all connections, under the lock; waits until reads and writes have ended."""
+        lock = self._lock
+        if lock is None or self._is_forked_open:
+            return
+        try:
+            lock = self.acquire(timeout)
+        except StorageError:
+            self._leave_open()
+            return
+        try:
+            if self._wait_for_readers(timeout):
+                self._close_all()
+            else:
+                self._leave_open()
+        finally:
+            self.release(lock)
+
+    def _wait_for_readers(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while self._reading and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return not self._reading
+
+    def _close_all(self) -> None:
+        with self._guard:
+            self._lock = None
+            self._identity = None
+            gone = [*self._idle, self._looking, self._carrying, self._writing]
+            self._idle = []
+            self._looking = self._carrying = self._writing = None
+        for conn in gone:
+            if conn is not None:
+                _close(conn)
+
+    def _leave_open(self) -> None:
+        with self._guard:
+            gone = [*self._idle, self._looking, self._carrying, self._writing]
+            self._idle = []
+            self._looking = self._carrying = self._writing = None
+            self._lock = None
+        _left_open.extend(conn for conn in gone if conn is not None)
+
+    def _retire(self, conn: sqlite3.Connection) -> None:
+        lock = self._lock
+        if lock is not None and lock.is_mine:
+            _close(conn)
+            return
+        try:
+            lock = self.acquire(CLOSE_TIMEOUT)
+        except StorageError:
+            _left_open.append(conn)
+            return
+        try:
+            _close(conn)
+        finally:
+            self.release(lock)
+
+    # -- fork --------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        if self._lock is None:
+            return
+        try:
+            self._fork_lock = self.acquire(CLOSE_TIMEOUT)
+        except WinchError:  # somebody is in a transaction; the child will say so if it uses the file
+            self._is_forked_open = True
+            return
+        if self._wait_for_readers(CLOSE_TIMEOUT):
+            self._close_all()
+        else:
+            self._is_forked_open = True
+
+    def after_fork_in_parent(self) -> None:
+        self._is_forked_open = False
+        if self._fork_lock is not None:
+            self.release(self._fork_lock)
+            self._fork_lock = None
+
+    def after_fork_in_child(self) -> None:
+        self._guard = threading.Lock()
+        self._fork_lock = None
+        self._reading = 0
+
+
+def _close(conn: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):
+        conn.close()
+
+
+_all: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for connections in list(_all):
+        connections.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for connections in list(_all):
+        connections.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    for connections in list(_all):
+        connections.after_fork_in_child()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

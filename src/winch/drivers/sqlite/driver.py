@@ -1,0 +1,277 @@
+"""The SQLite driver: runners, transactions, bells and upkeep. The verbs are in working, operating and
+reading; how a commit is shared by many callers is in writer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from winch.core.errors import ConfigError, StorageError
+from winch.drivers._migrate import Status
+from winch.drivers.sqlite import schema
+from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
+from winch.drivers.sqlite.connections import Connections, WinchConnection, has_wal_reset_bug
+from winch.drivers.sqlite.faults import spoils_connection, translated
+from winch.drivers.sqlite.operating import OperatingVerbs
+from winch.drivers.sqlite.place import Place, parse_url
+from winch.drivers.sqlite.reading import ReadingVerbs
+from winch.drivers.sqlite.rows import to_json
+from winch.drivers.sqlite.steps import SQL, Ring, carry
+from winch.drivers.sqlite.wake import Board, SqliteBell
+from winch.drivers.sqlite.working import WorkingVerbs
+from winch.drivers.sqlite.writer import Writer
+from winch.storage.capabilities import Capabilities
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+READ_THREADS = 2
+
+
+class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
+    """`sqlite:///file.db`: one file, any number of processes on one host."""
+
+    name = "sqlite"
+    capabilities = Capabilities(
+        is_durable=True,
+        shares_processes=True,
+        joins_transactions=True,
+        keeps_events=True,
+        migrates_itself=True,
+    )
+
+    def __init__(self, path: str | Path, *, sync: str = "full", events: bool = False) -> None:
+        self._place = Place(Path.cwd() / path, sync)
+        self._keeps_events = events
+        self._connections = Connections(self._place)
+        self._writer = Writer(self._connections, self._ring)
+        self._board: Board | None = None
+        self._guard = threading.Lock()
+        self._ready_opening = 0
+        self._threads: ThreadPoolExecutor | None = None
+        self._has_bug = has_wal_reset_bug(sqlite3.sqlite_version_info)
+        # A driver that nobody closes: its connections must still be closed under the lock.
+        self._finalizer = weakref.finalize(self, self._connections.close)
+
+    @classmethod
+    def from_url(cls, url: str, *, events: bool = False) -> SqliteDriver:
+        """The driver for a sqlite URL; opens nothing yet."""
+        place = parse_url(url)
+        return cls(place.path, sync=place.sync, events=events)
+
+    # -- runners -----------------------------------------------------------------------------------
+
+    def run(self, verb: Verb[T]) -> T:
+        self._ensure_ready()
+        return self._read(verb) if verb.is_read else self._writer.run(verb)
+
+    async def arun(self, verb: Verb[T]) -> T:
+        loop = asyncio.get_running_loop()
+        if not self._is_ready:
+            await loop.run_in_executor(self._pool(), self._ensure_ready)
+        if verb.is_read:
+            return await loop.run_in_executor(self._pool(), self._read, verb)
+        return await self._writer.arun(verb)
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        if not isinstance(conn, sqlite3.Connection):
+            raise ConfigError(
+                f"conn= takes a sqlite3.Connection for {self.describe()}, got {type(conn).__name__}; "
+                "use the one that driver.transaction() gives"
+            )
+        if isinstance(conn, WinchConnection) and conn.path == self._connections.path:
+            ring = conn.ring
+        else:
+            ring = Ring()  # we do not see this commit: whoever waits finds out by the poll
+            self._check_foreign(conn)
+        if not conn.in_transaction:
+            raise ConfigError("conn= needs a connection inside a transaction; begin one first")
+        try:
+            return carry(conn, verb, ring)
+        except sqlite3.Error as error:
+            raise translated(error, self._connections.path) from error
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        # The transaction is open already, so nothing here waits for a lock.
+        return self.run_on(conn, verb)
+
+    @contextmanager
+    def transaction(self) -> Iterator[WinchConnection]:
+        """A connection inside a write transaction: commits at the end, rolls back on an exception.
+
+        Hand it to `run_on` (`conn=`) to enqueue together with one's own writes into this file. All
+        other writers of the file wait meanwhile, so keep it short.
+        """
+        self._ensure_ready()
+        lock = self._connections.acquire()
+        try:
+            self._connections.check_identity()
+            conn = self._connections.carrier()
+            conn.ring, conn.path = Ring(), self._connections.path
+            try:
+                before = conn.total_changes
+                conn.execute("BEGIN IMMEDIATE")
+                yield conn
+                if not conn.in_transaction:
+                    raise StorageError(
+                        "the transaction was ended inside the block of driver.transaction(), "
+                        "which ends it itself; its changes may be incomplete"
+                    )
+                conn.execute("COMMIT")
+                self._connections.count_commit(conn.total_changes - before)
+            except BaseException as error:
+                if conn.in_transaction:
+                    conn.rollback()
+                if spoils_connection(error):
+                    self._connections.discard_carrier()
+                if isinstance(error, sqlite3.Error):
+                    raise translated(error, self._connections.path) from error
+                raise
+        finally:
+            self._connections.release(lock)
+        if conn.ring:
+            self._ring(conn.ring)
+
+    def _read(self, verb: Verb[T]) -> T:
+        try:
+            with self._connections.reader() as conn:
+                conn.execute("BEGIN")
+                result = carry(conn, verb, Ring())
+                conn.execute("COMMIT")
+                return result
+        except sqlite3.Error as error:
+            raise translated(error, self._connections.path) from error
+
+    def _check_foreign(self, conn: sqlite3.Connection) -> None:
+        if self._has_bug and not isinstance(conn, WinchConnection):
+            raise ConfigError(
+                f"SQLite {sqlite3.sqlite_version} can lose committed rows when a connection that Winch "
+                "does not know checkpoints (its WAL-reset bug), so conn= takes only the connection that "
+                "driver.transaction() gives; any will do from SQLite 3.51.3 on"
+            )
+        self._ensure_ready()
+        files = [row[2] for row in conn.execute("PRAGMA database_list") if row[1] == "main"]
+        if not files or os.path.realpath(files[0]) != os.path.realpath(self._connections.path):
+            raise ConfigError(
+                f"conn= is open on {files[0] if files and files[0] else 'a database in memory'}, "
+                f"but the jobs are in {self._connections.path}"
+            )
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._guard:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(READ_THREADS, "winch-sqlite-read")
+            return self._threads
+
+    # -- waking ------------------------------------------------------------------------------------
+
+    def bell(self, queues: Sequence[str], *, due: bool = False) -> SqliteBell:
+        wanted = to_json(list(queues))
+
+        def look(seen: int | None) -> tuple[int | None, bool]:
+            # Two small reads in memory, made in the event loop: they wait for nobody.
+            try:
+                conn = self._connections.watcher()
+                if conn is None:
+                    return None, False
+                version: int = conn.execute("PRAGMA data_version").fetchone()[0]
+                if seen is None or version == seen:
+                    return version, False
+                values = {"queues": wanted, "due": int(due), "soon": micros(None) + RING_WITHIN_MICROS}
+                found = conn.execute(SQL["wait"].text, SQL["wait"].bind(values)).fetchone()
+                return version, bool(found[0])
+            except (sqlite3.Error, StorageError):
+                return seen, False
+
+        return SqliteBell(self._open_board, look, self._ensure_ready, queues, due=due)
+
+    def _open_board(self) -> Board:
+        with self._guard:
+            if self._board is None:
+                self._board = Board(self._connections.path)
+            return self._board
+
+    def _ring(self, ring: Ring) -> None:
+        self._open_board().ring(ring)
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    @property
+    def _is_ready(self) -> bool:
+        opened = self._connections
+        return opened.is_open and opened.openings == self._ready_opening
+
+    def _ensure_ready(self) -> None:
+        """The schema is there and up to date: looked at once for each opening of the file."""
+        if not self._is_ready:
+            self.migrate()
+
+    def check_schema(self) -> Status:
+        if not self._place.path.exists():
+            return Status(None, schema.MIGRATIONS[-1].number, is_ready=False)
+        self._connections.lock()
+        try:
+            with self._connections.reader() as conn:
+                return schema.read_status(conn, events=self._keeps_events)
+        except sqlite3.Error as error:
+            raise translated(error, self._connections.path) from error
+
+    def migrate(self) -> list[str]:
+        self._connections.lock()
+        opening = self._connections.openings
+        try:
+            taken = schema.upgrade(self._connections, events=self._keeps_events)
+        except sqlite3.Error as error:
+            raise translated(error, self._connections.path) from error
+        self._ready_opening = opening
+        return taken
+
+    def migration_sql(self) -> str:
+        if not self._place.path.exists():
+            return schema.pending_sql(None, events=self._keeps_events)
+        self._connections.lock()
+        with self._connections.reader() as conn:
+            return schema.pending_sql(conn, events=self._keeps_events)
+
+    def describe(self) -> str:
+        option = "" if self._place.sync == "full" else f"?sync={self._place.sync}"
+        return f"sqlite:///{self._place.path}{option}"
+
+    def facts(self) -> dict[str, str]:
+        """What `doctor` tells about this store."""
+        self._ensure_ready()
+        version = sqlite3.sqlite_version
+        return {
+            "sqlite version": version,
+            "wal-reset bug": (
+                "yes; Winch keeps writes and checkpoints apart by a lock, so no other program may write "
+                "to the file"
+                if self._has_bug
+                else "no"
+            ),
+            "sync": self._place.sync,
+            "file": os.fspath(self._connections.path),
+            "file bytes": str(self._connections.path.stat().st_size),
+            "wal bytes": str(self._connections.wal_bytes()),
+        }
+
+    def close(self) -> None:
+        self._writer.close()
+        with self._guard:
+            threads, self._threads = self._threads, None
+            board, self._board = self._board, None
+        if threads is not None:
+            threads.shutdown(wait=True)
+        if board is not None:
+            board.close()
+        self._connections.close()
+
+    async def aclose(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)

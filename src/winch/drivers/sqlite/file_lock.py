@@ -1,0 +1,180 @@
+"""The fair lock between processes that every write and every checkpoint holds.
+
+SQLite's own waiting is a row of sleeps: of two busy processes one can get every turn and the other none
+for seconds. And builds with the WAL-reset bug lose committed rows when a write meets a checkpoint from
+another connection, so the two must be kept apart by somebody. Hence this lock.
+
+It is two record locks on a file beside the database. Whoever wants to write takes the *waiting room*
+first, then the *write* lock, and leaves the room once it has it. The one who has just written finds the
+room taken and cannot overtake. The room is for fairness only: after a second before its door (the one
+inside may be stopped in a debugger) the write lock is asked for directly.
+
+Record locks belong to the process: the kernel frees them when it dies, a forked child does not inherit
+them, threads do not exclude each other by them, and closing *any* descriptor of the file drops them. So
+there is one descriptor and one mutex per file in a process, found by the file's number and never closed
+while anybody uses it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from winch.core.errors import ConfigError, StorageError, StorageUnavailable
+
+_ROOM, _WRITE = 0, 1  # bytes of the file
+_PATIENCE = 1.0
+_YIELDS = 20
+_NEAR_PAUSE, _FAR_PAUSE = 0.00005, 0.0003
+
+
+@dataclass(eq=False)
+class _Held:
+    """What this process knows about one lock file."""
+
+    key: tuple[int, int]
+    fd: int
+    users: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    owner: int | None = None
+
+
+_files: dict[tuple[int, int], _Held] = {}
+_guard = threading.Lock()
+
+
+class FileLock:
+    """The lock of one database. Any number of these may exist for one file, in any threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._held = _join(path)
+
+    def acquire(self, timeout: float) -> bool:
+        """Take the lock; raises StorageUnavailable when `timeout` seconds were not enough.
+
+        False: it was closed by another thread in the meantime.
+        """
+        held = self._held
+        if held.owner == threading.get_ident():
+            raise ConfigError(
+                "this thread is inside driver.transaction(), which holds the database; "
+                "pass its connection: conn="
+            )
+        deadline = time.monotonic() + timeout
+        if not held.mutex.acquire(timeout=timeout):
+            raise self._too_late(timeout)
+        if held.fd < 0:
+            held.mutex.release()
+            return False
+        try:
+            if _try_lock(held.fd, _ROOM, 2):  # nobody waits and nobody writes
+                _unlock(held.fd, _ROOM)
+            elif not self._wait(held.fd, deadline):
+                raise self._too_late(timeout)
+            held.owner = threading.get_ident()
+        except BaseException:
+            held.mutex.release()
+            raise
+        return True
+
+    def release(self) -> None:
+        self._held.owner = None
+        _unlock(self._held.fd, _WRITE)
+        self._held.mutex.release()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread holds it."""
+        return self._held.owner == threading.get_ident()
+
+    def close(self) -> None:
+        """Forget the file once nobody in this process uses it. Not while holding the lock."""
+        with _guard:
+            held = self._held
+            held.users -= 1
+            if held.users == 0:
+                del _files[held.key]
+                with held.mutex:  # whoever waits for it finds a closed lock, not somebody else's file
+                    os.close(held.fd)
+                    held.fd = -1
+
+    def _wait(self, fd: int, deadline: float) -> bool:
+        # Looking again every so often, and not a blocking call: that one has no timeout, and a process
+        # that was stopped while it holds the lock would stop all others with it.
+        impatient_at = time.monotonic() + _PATIENCE
+        tries = 0
+        is_inside = False
+        try:
+            while True:
+                is_inside = is_inside or _try_lock(fd, _ROOM)
+                now = time.monotonic()
+                if (is_inside or now > impatient_at) and _try_lock(fd, _WRITE):
+                    return True
+                if now > deadline:
+                    return False
+                tries += 1
+                if not is_inside:
+                    time.sleep(_FAR_PAUSE)
+                else:
+                    time.sleep(0 if tries < _YIELDS else _NEAR_PAUSE)
+        finally:
+            if is_inside:
+                _unlock(fd, _ROOM)
+
+    def _too_late(self, timeout: float) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"another process or transaction has held {self._path} for more than {timeout:g} seconds"
+        )
+
+
+def _join(path: Path) -> _Held:
+    with _guard:
+        held = None
+        if path.exists():
+            found = path.stat()
+            held = _files.get((found.st_dev, found.st_ino))
+        if held is None:
+            try:
+                fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                raise StorageError(
+                    f"the lock file {path} cannot be opened: {error}. This user needs write permission "
+                    "for it and for its folder"
+                ) from error
+            found = os.fstat(fd)
+            held = _Held((found.st_dev, found.st_ino), fd)
+            _files[held.key] = held
+        held.users += 1
+        return held
+
+
+def _try_lock(fd: int, byte: int, length: int = 1) -> bool:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, byte)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise StorageUnavailable(f"the lock beside the database cannot be taken: {error}") from error
+    return True
+
+
+def _unlock(fd: int, byte: int) -> None:
+    fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+
+
+def _forget() -> None:
+    """In a forked child: it holds nothing, and the threads that held mutexes are not here."""
+    global _guard  # noqa: PLW0603  # the parent's may have been taken at the moment of the fork
+    _guard = threading.Lock()
+    for held in _files.values():
+        held.mutex = threading.Lock()
+        held.owner = None
+
+
+os.register_at_fork(after_in_child=_forget)

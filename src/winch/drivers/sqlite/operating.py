@@ -1,0 +1,126 @@
+"""The verbs of operators: cancel, retry, delete, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from winch.core.job import JobRecord, from_micros
+from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.drivers.sqlite import changes
+from winch.drivers.sqlite.bodies import (
+    HEAD_START_MICROS,
+    Body,
+    ask,
+    micros,
+    read_jobs,
+    ring_for,
+    store,
+    verb,
+)
+from winch.drivers.sqlite.rows import put_values, to_json
+from winch.drivers.sqlite.steps import Ring, Step
+from winch.storage.params import Acted
+from winch.storage.verbs import Verb
+
+# As many as anybody could have: a resumed queue wakes all who wait for it.
+EVERYBODY = 1_000_000
+
+
+class OperatingVerbs:
+    """The operators' part of Storage; see storage/protocol.py for the contracts."""
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            at = micros(now)
+            moment = from_micros(at)
+            found = yield from read_jobs(ids, is_kept_too=True)
+            answers, changed = _act(
+                "cancel", ids, found, lambda job: changes.cancelled(job, by, reason, moment)
+            )
+            asked = [job for job in changed if job.state is JobState.RUNNING]
+            if asked:
+                yield Step.each("cancel", [put_values(job, at) for job in asked])
+            yield from store([job for job in changed if job.state.is_final], at)
+            return answers
+
+        return verb("cancel", body)
+
+    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            at = micros(now)
+            moment = from_micros(at)
+            found = yield from read_jobs(ids, is_kept_too=True)
+            kept = {job.id for job in found.values() if job.state.is_final}
+            answers, changed = _act("retry", ids, found, lambda job: changes.retried(job, by, moment))
+            revived = [job for job in changed if job.id in kept]
+            if revived:
+                rows = [{**put_values(job, at), "head_start": HEAD_START_MICROS} for job in revived]
+                yield Step.each("retry", rows)
+                yield from ask("retry.leave", ids=to_json([job.id for job in revived]))
+                yield ring_for(revived, at)
+            yield from store([job for job in changed if job.id not in kept], at)
+            return answers
+
+        return verb("retry", body)
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            at = micros(now)
+            found = yield from read_jobs(ids, is_kept_too=True)
+            states = {job.id: job.state for job in found.values()}
+            answers, _ = _act("delete", ids, found, lambda job: None)
+            gone = [answer.id for answer in answers if answer.took]
+            live = to_json([i for i in gone if not states[i].is_final])
+            kept = to_json([i for i in gone if states[i].is_final])
+            yield from ask("delete", ids=live, now=at)
+            yield from ask("delete.live", ids=live)
+            yield from ask("delete.mark_kept", ids=kept, now=at)
+            yield from ask("delete.kept", ids=kept)
+            return answers
+
+        return verb("delete", body)
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            yield from ask("pause", queue=queue, reason=reason, now=micros(now))
+
+        return verb("pause", body)
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield from ask("resume", queue=queue)
+            ring = Ring()
+            ring.count(queue, EVERYBODY)
+            yield ring
+
+        return verb("resume", body)
+
+
+def _act(
+    name: str,
+    ids: Sequence[str],
+    found: dict[str, JobRecord],
+    change: Callable[[JobRecord], JobRecord | None],
+) -> tuple[list[Acted], list[JobRecord]]:
+    """Apply a change to each job in turn: an id given twice meets the job as the first left it."""
+    answers = []
+    changed: dict[str, JobRecord] = {}
+    for job_id in ids:
+        job = found.get(job_id)
+        if job is None:
+            answers.append(Acted(job_id, None, took=False))
+            continue
+        took = job.state in TRANSITIONS[name]
+        answers.append(Acted(job_id, job.state, took))
+        if took:
+            after = change(job)
+            if after is None:
+                del found[job_id]
+            elif after is not job:
+                found[job_id] = changed[job_id] = after
+    return answers, list(changed.values())

@@ -1,0 +1,126 @@
+"""The verbs that only read: jobs, counts, queues, sessions, events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from winch.core.job import JobRecord, from_micros
+from winch.core.lifecycle import FINAL, LIVE, JobState
+from winch.drivers.sqlite.bodies import Body, ask, micros, read_jobs, verb
+from winch.drivers.sqlite.rows import read_events, read_moment, read_session, to_json
+from winch.storage.params import Event, Facts, JobFilter, Page, QueueInfo, SessionInfo
+from winch.storage.verbs import Verb
+
+# After every id: ids are made of 0-9, a-f and dashes.
+_PAST_ALL_IDS = "g"
+_UNUSUAL = frozenset({JobState.CANCELLED, JobState.DEAD})
+
+
+class ReadingVerbs:
+    """The reading part of Storage; see storage/protocol.py for the contracts."""
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        def body() -> Body[list[JobRecord | None]]:
+            found = yield from read_jobs(ids, is_kept_too=True)
+            return [found.get(i) for i in ids]
+
+        return verb("get", body, is_read=True)
+
+    def list_jobs(self, which: JobFilter) -> Verb[Page]:
+        def body() -> Body[Page]:
+            wanted = frozenset(which.states)
+            values = {
+                "after": _PAST_ALL_IDS if which.after is None else which.after,
+                "states": to_json(list(which.states)) if wanted else None,
+                "task": which.task,
+                "queue": which.queue,
+                "tag": which.tag,
+                "limit": which.limit + 1,
+            }
+            ids: list[str] = []
+            if not wanted or wanted & LIVE:
+                is_running_only = bool(wanted) and wanted & LIVE == {JobState.RUNNING}
+                name = "list_jobs.running" if is_running_only else "list_jobs"
+                ids += [row[0] for row in (yield from ask(name, **values))]
+            if not wanted or wanted & FINAL:
+                is_unusual_only = bool(wanted) and wanted & FINAL <= _UNUSUAL
+                name = "list_jobs.unusual" if is_unusual_only else "list_jobs.kept"
+                ids += [row[0] for row in (yield from ask(name, **values))]
+            ids.sort(reverse=True)
+            page = ids[: which.limit]
+            found = yield from read_jobs(page, is_kept_too=True)
+            has_more = len(ids) > which.limit
+            return Page(tuple(found[i] for i in page), page[-1] if has_more and page else None)
+
+        return verb("list_jobs", body, is_read=True)
+
+    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
+        def body() -> Body[Mapping[JobState, int]]:
+            found: dict[str, int] = dict((yield from ask("counts", cap=cap)))
+            return {state: found.get(state.value, 0) for state in JobState}
+
+        return verb("counts", body, is_read=True)
+
+    def queues(self) -> Verb[list[QueueInfo]]:
+        def body() -> Body[list[QueueInfo]]:
+            jobs = yield from ask("queues")
+            paused = {name: (at, why) for name, at, why in (yield from ask("queues.paused"))}
+            served: dict[str, int] = dict((yield from ask("queues.served")))
+            counts: dict[str, dict[JobState, int]] = {}
+            oldest: dict[str, int] = {}
+            for queue, state, count, first_run_at in jobs:
+                counts.setdefault(queue, {})[JobState(state)] = count
+                if state == JobState.READY:
+                    oldest[queue] = first_run_at
+            infos = []
+            for name in sorted({*counts, *paused, *served}):
+                paused_at, reason = paused.get(name, (None, None))
+                infos.append(
+                    QueueInfo(
+                        name=name,
+                        counts=counts.get(name, {}),
+                        paused_at=read_moment(paused_at),
+                        pause_reason=reason,
+                        oldest_ready_at=read_moment(oldest.get(name)),
+                        sessions=served.get(name, 0),
+                    )
+                )
+            return infos
+
+        return verb("queues", body, is_read=True)
+
+    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
+        def body() -> Body[list[SessionInfo]]:
+            rows = yield from ask("sessions", is_ended_too=int(is_ended_too))
+            return [read_session(row) for row in rows]
+
+        return verb("sessions", body, is_read=True)
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        def body() -> Body[Facts | None]:
+            job = (yield from read_jobs([job_id], is_kept_too=True)).get(job_id)
+            if job is None:
+                return None
+            paused = yield from ask("explain.paused", queue=job.queue)
+            ahead = yield from ask("explain", id=job.id)
+            serving = yield from ask("explain.serving", queue=job.queue, task=job.task)
+            session = yield from ask("sessions.one", session=job.session)
+            return Facts(
+                job=job,
+                now=from_micros(micros(now)),
+                is_paused=bool(paused),
+                pause_reason=paused[0][0] if paused else None,
+                ahead=ahead[0][0],
+                session=read_session(session[0]) if session else None,
+                serving=serving[0][0],
+                knowing=serving[0][1],
+            )
+
+        return verb("explain", body, is_read=True)
+
+    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
+        def body() -> Body[list[Event]]:
+            return read_events((yield from ask("events", after=after, limit=limit)))
+
+        return verb("events", body, is_read=True)

@@ -1,0 +1,45 @@
+-- list_jobs: ids of live jobs, newest first; get reads the page. A cursor is always given, so
+-- that every page is a search in the primary key.
+SELECT id
+FROM job
+WHERE id < :after
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:task IS NULL OR task = :task)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
+ORDER BY id DESC
+LIMIT :limit;
+
+-- list_jobs.running: the same for running jobs only, which are few among many that wait.
+SELECT id
+FROM job INDEXED BY job_running
+WHERE state = 'running'
+    AND id < :after
+    AND (:task IS NULL OR task = :task)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
+ORDER BY id DESC
+LIMIT :limit;
+
+-- list_jobs.kept: the same for final jobs.
+SELECT id
+FROM archive
+WHERE id < :after
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:task IS NULL OR task = :task)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
+ORDER BY id DESC
+LIMIT :limit;
+
+-- list_jobs.unusual: the same for cancelled and dead jobs only, which are few among many completed.
+SELECT id
+FROM archive INDEXED BY archive_unusual
+WHERE (state = 'cancelled' OR state = 'dead')
+    AND id < :after
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:task IS NULL OR task = :task)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
+ORDER BY id DESC
+LIMIT :limit;

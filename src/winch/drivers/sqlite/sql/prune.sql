@@ -1,0 +1,14 @@
+-- prune: deletes final jobs whose keeping time is over, the longest over first.
+DELETE FROM archive
+WHERE rowid IN (
+    SELECT rowid
+    FROM archive
+    WHERE drop_at <= :now
+    ORDER BY drop_at
+    LIMIT :limit
+)
+RETURNING 1;
+
+-- prune.sessions: sessions that ended long ago.
+DELETE FROM session
+WHERE ended_at <= :before;

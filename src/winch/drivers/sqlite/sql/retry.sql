@@ -1,0 +1,17 @@
+-- retry: completed | cancelled | dead -> ready, anew with attempt 0; history and fence stay.
+-- Scheduled and retrying jobs are brought forward by record.put.
+INSERT INTO job (
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
+    headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
+    session, claimed_at, ended_token, progress, checkpoint, history, sort_key, changed_at
+)
+SELECT
+    id, task, version, args, queue, priority, created_at, :now, 'ready', tenant, fifo, unique_key, tags,
+    headers, options, expires_at, max_attempts, keep, 0, 0, 0, is_suspect, fence, session, claimed_at,
+    ended_token, progress, checkpoint, :history, :now - priority * :head_start, :now
+FROM archive
+WHERE id = :id;
+
+-- retry.leave: the archive's rows of what came back.
+DELETE FROM archive
+WHERE id IN (SELECT value FROM json_each(:ids));

@@ -1,0 +1,12 @@
+-- wait: is there anything for a bell of these queues to ring for? Asked when the file has changed.
+SELECT EXISTS (
+    SELECT 1
+    FROM json_each(:queues) AS wanted
+    WHERE EXISTS (SELECT 1 FROM job WHERE state = 'ready' AND queue = wanted.value)
+        AND NOT EXISTS (SELECT 1 FROM queue WHERE name = wanted.value AND paused_at IS NOT NULL)
+) OR (:due AND EXISTS (
+    SELECT 1
+    FROM job
+    WHERE (state = 'scheduled' OR state = 'retrying')
+        AND run_at < :soon
+));

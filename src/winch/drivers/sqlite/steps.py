@@ -1,0 +1,92 @@
+"""What the verbs' bodies yield, and the one function that carries a body out on a connection.
+
+A body yields a `Step` and is sent its rows, or a `Ring` and is sent nothing: a ring is kept until the
+change is committed, for a bell that rings earlier wakes a worker who finds nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from winch.drivers import _sql
+from winch.drivers.sqlite.rows import Row
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+
+SQL: Mapping[str, _sql.Statement] = _sql.load("winch.drivers.sqlite", lambda _, number: f"?{number}")
+
+
+class Step:
+    """One statement; `many`: once for each set of values, without an answer."""
+
+    __slots__ = ("many", "text", "values")
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        statement = SQL[name]
+        self.text = statement.text
+        self.values: Any = statement.bind(values)
+        self.many = False
+
+    @classmethod
+    def each(cls, name: str, rows: list[dict[str, Any]]) -> Step:
+        statement = SQL[name]
+        step = cls.__new__(cls)
+        step.text = statement.text
+        step.values = [statement.bind(values) for values in rows]
+        step.many = True
+        return step
+
+
+class Ring:
+    """Whom to wake: queues with how many jobs became ready in each, and the promoters."""
+
+    __slots__ = ("due", "ready")
+
+    def __init__(self) -> None:
+        self.ready: dict[str, int] = {}
+        self.due = False
+
+    def __bool__(self) -> bool:
+        return self.due or bool(self.ready)
+
+    def count(self, queue: str, jobs: int = 1) -> None:
+        self.ready[queue] = self.ready.get(queue, 0) + jobs
+
+    def add(self, other: Ring) -> None:
+        for queue, jobs in other.ready.items():
+            self.count(queue, jobs)
+        self.due = self.due or other.due
+
+
+def carry(conn: sqlite3.Connection, verb: Verb[T], ring: Ring) -> T:
+    """Carry the verb out on this connection, inside the transaction that is open there."""
+    cursor = conn.cursor()
+    cursor.row_factory = None  # plain tuples, also on a caller's own connection
+    steps = verb.steps()
+    answer: list[Row] | None = None
+    try:
+        step = next(steps)
+        while True:
+            if type(step) is Ring:
+                ring.add(step)
+                step = steps.send(None)
+                continue
+            try:
+                if step.many:
+                    cursor.executemany(step.text, step.values)
+                    answer = []
+                else:
+                    answer = cursor.execute(step.text, step.values).fetchall()
+            except sqlite3.Error as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        cursor.close()
+        steps.close()

@@ -1,0 +1,374 @@
+"""The verbs of producers and workers: enqueue, claim, what ends a claim, sessions, time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from winch.core.errors import ConfigError
+from winch.core.job import KEEP, Claim, from_micros, to_micros
+from winch.core.lifecycle import JobState
+from winch.drivers.sqlite import changes
+from winch.drivers.sqlite.bodies import (
+    HEAD_START_MICROS,
+    RING_WITHIN_MICROS,
+    Body,
+    ask,
+    micros,
+    read_jobs,
+    store,
+    verb,
+)
+from winch.drivers.sqlite.rows import (
+    MICROSECOND,
+    read_claims,
+    read_history,
+    to_json,
+    write_span,
+)
+from winch.drivers.sqlite.steps import Ring
+from winch.storage.params import (
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Enqueued,
+    Finish,
+    NewJob,
+    NewSession,
+    Promoted,
+    Pulse,
+    Rescued,
+)
+from winch.storage.verbs import Verb
+
+KEEP_SESSIONS = timedelta(days=1)
+_KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
+
+
+class WorkingVerbs:
+    """The hot half of Storage; see storage/protocol.py for the contracts."""
+
+    # -- producing ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        def body() -> Body[list[Enqueued]]:
+            at = micros(now)
+            known: set[str] = set()
+            if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
+                known = {row[0] for row in (yield from ask("enqueue.known", ids=to_json(checked)))}
+            answers = []
+            fresh: dict[str, NewJob] = {}
+            for job in jobs:
+                is_new = job.id not in known and job.id not in fresh
+                if not is_new and not is_repeat and not (job.is_given_id and _is_given(job.id, fresh)):
+                    raise _drawn_twice(job.id)
+                if is_new:
+                    fresh[job.id] = job
+                answers.append(Enqueued(job.id, is_new))
+            try:
+                yield from _insert(list(fresh.values()), at)
+            except sqlite3.IntegrityError as error:
+                raise _drawn_twice(", ".join(fresh)) from error
+            return answers
+
+        return verb("enqueue", body)
+
+    # -- working -----------------------------------------------------------------------------------
+
+    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        def body() -> Body[list[Claim]]:
+            at = micros(now)
+            tasks = None if params.tasks is None else to_json(params.tasks)
+            claims: list[Claim] = []
+            for queue in params.queues:
+                if len(claims) >= params.limit:
+                    break
+                rows = yield from ask(
+                    "claim",
+                    now=at,
+                    token=params.token,
+                    session=params.session,
+                    queue=queue,
+                    tasks=tasks,
+                    limit=params.limit - len(claims),
+                )
+                claims += read_claims(rows, params.token, from_micros(at))
+            return claims
+
+        return verb("claim", body)
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            at = micros(now)
+            rows = yield from ask("finish", ids=to_json([outcome.id for outcome in outcomes]))
+            held = {(row[1], row[2]): row[0] for row in rows}
+            answers: dict[int, Answer] = {}
+            completed: dict[str, str | None] = {}
+            others: dict[str, Finish] = {}
+            for place, outcome in enumerate(outcomes):
+                row = held.pop((outcome.id, outcome.token), None)
+                if row is None:
+                    continue
+                answers[place] = Answer.TOOK
+                if outcome.to is JobState.COMPLETED and outcome.reason is None:
+                    completed[str(row)] = outcome.result
+                else:
+                    others[outcome.id] = outcome
+            if completed:
+                yield from ask(
+                    "finish.archive",
+                    results=to_json(completed),
+                    now=at,
+                    keep_completed=_KEEP_COMPLETED,
+                )
+                yield from ask("finish.leave", rows=to_json([int(row) for row in completed]))
+            if others:
+                jobs = yield from read_jobs(others)
+                ended_at = from_micros(at)
+                ended = [changes.finished(jobs[i], other, ended_at) for i, other in others.items()]
+                yield from store(ended, at)
+            refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+            return (yield from _answers(refs, answers))
+
+        return verb("finish", body)
+
+    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            at = micros(now)
+            rows = yield from ask("release", ids=to_json([ref.id for ref in claims]))
+            held = {(row[0], row[1]) for row in rows}
+            answers: dict[int, Answer] = {}
+            freed = []
+            for place, ref in enumerate(claims):
+                if (ref.id, ref.token) in held:
+                    held.discard((ref.id, ref.token))
+                    answers[place] = Answer.TOOK
+                    freed.append(ref.id)
+            yield from _give_back(freed, at, by_holder=True)
+            return (yield from _answers(claims, answers))
+
+        return verb("release", body)
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            at = micros(now)
+            rows = yield from ask("give_up", session=session, tokens=to_json(list(tokens)))
+            yield from _give_back([row[0] for row in rows], at)
+            return len(rows)
+
+        return verb("give_up", body)
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            rows = yield from ask("cancels", sessions=to_json(list(sessions)))
+            order = {session: place for place, session in enumerate(sessions)}
+            rows.sort(key=lambda row: order[row[2]])
+            return [ClaimRef(row[0], row[1]) for row in rows]
+
+        return verb("cancels", body, is_read=True)
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+        def body() -> Body[datetime]:
+            at = micros(now)
+            yield from ask(
+                "start_session",
+                id=session.id,
+                worker=session.worker,
+                host=session.host,
+                pid=session.pid,
+                release=session.release,
+                queues=to_json(session.queues),
+                tasks=to_json(session.tasks),
+                slots=session.slots,
+                lease=session.lease // MICROSECOND,
+                now=at,
+            )
+            return from_micros(at)
+
+        return verb("start_session", body)
+
+    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+        def body() -> Body[list[Pulse]]:
+            at = micros(now)
+            beats: dict[str, int] = dict(
+                (yield from ask("beat", sessions=to_json(list(sessions)), now=at))
+            )
+            moment = from_micros(at)
+            return [
+                Pulse(session, is_live=session in beats, beats=beats.get(session, 0), now=moment)
+                for session in sessions
+            ]
+
+        return verb("beat", body)
+
+    def end_session(
+        self,
+        session: str,
+        *,
+        started: Sequence[ClaimRef] = (),
+        cause: str | None = None,
+        now: datetime | None = None,
+    ) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            at = micros(now)
+            yield from ask("end_session", session=session, reason=cause or "stopped", now=at)
+            ids = [row[0] for row in (yield from ask("end_session.running", session=session))]
+            jobs = yield from read_jobs(ids)
+            guilty = {(ref.id, ref.token) for ref in started}
+            moment = from_micros(at)
+            taken, back = [], []
+            for job in (jobs[i] for i in ids):
+                if cause is not None and (job.id, job.token) in guilty:
+                    changed = changes.suspected(job, "crashed", cause, moment)
+                else:
+                    changed = changes.given_back(job, moment)
+                taken.append(changed)
+                back.append(Rescued(job.id, job.token or "", session, changed.state))
+            yield from store(taken, at)
+            return back
+
+        return verb("end_session", body)
+
+    def rescue(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            at = micros(now)
+            yield from ask("rescue", now=at)
+            ids = [row[0] for row in (yield from ask("rescue.orphans", limit=limit))]
+            jobs = yield from read_jobs(ids)
+            moment = from_micros(at)
+            taken, back = [], []
+            for job in (jobs[i] for i in ids):
+                changed = changes.suspected(job, "rescued", "lease over", moment)
+                taken.append(changed)
+                back.append(Rescued(job.id, job.token or "", job.session or "", changed.state))
+            yield from store(taken, at)
+            return back
+
+        return verb("rescue", body)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+        def body() -> Body[Promoted]:
+            at = micros(now)
+            rows = yield from ask("promote", now=at, limit=limit, head_start=HEAD_START_MICROS)
+            ring = Ring()
+            for (queue,) in rows:
+                ring.count(queue)
+            yield ring
+            later = yield from ask("promote.next")
+            next_at = from_micros(later[0][0]) if later else None
+            return Promoted(len(rows), next_at, from_micros(at))
+
+        return verb("promote", body)
+
+    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            at = micros(now)
+            rows = yield from ask("prune", now=at, limit=limit)
+            yield from ask("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
+            return len(rows)
+
+        return verb("prune", body)
+
+
+def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
+    """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
+    ring = Ring()
+    groups: dict[tuple[object, ...], tuple[NewJob, dict[str, str]]] = {}
+    for job in jobs:
+        key = (
+            job.task,
+            job.queue,
+            job.version,
+            job.priority,
+            job.delay,
+            job.run_at,
+            job.tenant,
+            job.fifo,
+            job.unique_key,
+            job.tags,
+            tuple(job.headers.items()) if job.headers else (),
+            job.options,
+            job.expires,
+            job.max_attempts,
+            job.keep,
+        )
+        group = groups.get(key)
+        if group is None:
+            groups[key] = (job, {job.id: job.args})
+        else:
+            group[1][job.id] = job.args
+    for job, args in groups.values():
+        due = at
+        if job.delay is not None:
+            due = at + job.delay // MICROSECOND
+        elif job.run_at is not None:
+            due = to_micros(job.run_at)
+        run_at = max(due, at)
+        is_later = due > at
+        yield from ask(
+            "enqueue",
+            jobs=to_json(args),
+            task=job.task,
+            version=job.version,
+            queue=job.queue,
+            priority=job.priority,
+            now=at,
+            run_at=run_at,
+            state="scheduled" if is_later else "ready",
+            tenant=job.tenant,
+            fifo=job.fifo,
+            unique_key=job.unique_key,
+            tags=to_json(job.tags),
+            headers=to_json(job.headers),
+            options=job.options,
+            expires_at=None if job.expires is None else at + job.expires // MICROSECOND,
+            max_attempts=job.max_attempts,
+            keep=write_span(job.keep),
+            sort_key=run_at - job.priority * HEAD_START_MICROS,
+        )
+        if not is_later:
+            ring.count(job.queue, len(args))
+        elif run_at - at < RING_WITHIN_MICROS:
+            ring.due = True
+    yield ring
+
+
+def _give_back(ids: Sequence[str], at: int, *, by_holder: bool = False) -> Body[None]:
+    if ids:
+        jobs = yield from read_jobs(ids)
+        moment = from_micros(at)
+        freed = [changes.given_back(jobs[i], moment, by_holder=by_holder) for i in ids]
+        yield from store(freed, at)
+
+
+def _answers(refs: Sequence[ClaimRef], took: dict[int, Answer]) -> Body[list[Answer]]:
+    """Took, or what became of the claims that did not: ended by this token before, or lost."""
+    if len(took) == len(refs):
+        return [Answer.TOOK] * len(refs)
+    missed = [ref.id for place, ref in enumerate(refs) if place not in took]
+    rows = yield from ask("finish.ended", ids=to_json(missed))
+    ended = {row[0]: (row[1], read_history(row[2])) for row in rows}
+    answers = []
+    for place, ref in enumerate(refs):
+        if place in took:
+            answers.append(Answer.TOOK)
+        elif ref.id in ended and changes.was_ended_by(ref.token, *ended[ref.id]):
+            answers.append(Answer.ALREADY)
+        else:
+            answers.append(Answer.LOST)
+    return answers
+
+
+def _is_given(job_id: str, fresh: Mapping[str, NewJob]) -> bool:
+    return job_id not in fresh or fresh[job_id].is_given_id
+
+
+def _drawn_twice(ids: str) -> ConfigError:
+    return ConfigError(f"job id {ids} was drawn twice")

@@ -1,0 +1,295 @@
+"""Writes, many callers to one commit.
+
+A commit costs a sync of the disk, and the file has one writer at a time. So callers combine: whoever
+finds nobody writing becomes the leader, takes the file's lock, and carries out everything that was
+queued by then in one transaction. Those who come meanwhile queue up, and the leader hands on to the
+first of them. Each verb has a savepoint of its own, so that one that fails takes nobody with it.
+
+A lone caller is its own leader and pays no thread hop. Async callers never lead, because leading blocks:
+a thread does it for them, and their answers come back with one wake-up of the event loop per commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from winch.core.errors import StorageUnavailable
+from winch.drivers.sqlite.connections import Connections
+from winch.drivers.sqlite.faults import spoils_connection, translated
+from winch.drivers.sqlite.steps import Ring, carry
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+# More than this in one transaction would keep the first ones waiting and the other processes out.
+GROUP_LIMIT = 512
+
+
+class _Call:
+    """One verb on its way. `gate` is held until it is done or its caller is to lead."""
+
+    __slots__ = ("error", "future", "gate", "is_done", "leads", "loop", "result", "verb")
+
+    def __init__(self, verb: Verb[Any]) -> None:
+        self.verb = verb
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_done = False
+        self.leads = False
+        self.gate: threading.Lock | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.future: asyncio.Future[Any] | None = None
+
+    def answer(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Writer:
+    """The writes of one driver in this process. `ring` is called after a commit that woke somebody."""
+
+    def __init__(self, connections: Connections, ring: Callable[[Ring], None]) -> None:
+        self._connections = connections
+        self._ring = ring
+        self._guard = threading.Lock()
+        self._queue: deque[_Call] = deque()
+        self._is_led = False
+        self._thread: threading.Thread | None = None
+        self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.groups = 0
+        _all.add(self)
+
+    def run(self, verb: Verb[T]) -> T:
+        """Carry the verb out durably; blocks."""
+        call = _Call(verb)
+        with self._guard:
+            leads = not self._is_led
+            if leads:
+                self._is_led = True
+            else:
+                call.gate = threading.Lock()
+                call.gate.acquire()
+                self._queue.append(call)
+        if call.gate is not None:
+            try:
+                call.gate.acquire()
+            except BaseException:
+                self._leave(call)
+                raise
+        if not call.is_done:
+            self._lead(call)
+        result: T = call.answer()
+        return result
+
+    def _leave(self, call: _Call) -> None:
+        """The caller was interrupted (Ctrl-C) while it waited."""
+        with self._guard:
+            if call in self._queue:
+                self._queue.remove(call)
+        if call.leads:
+            self._hand_on()
+
+    async def arun(self, verb: Verb[T]) -> T:
+        """The same without blocking the event loop."""
+        call = _Call(verb)
+        call.loop = asyncio.get_running_loop()
+        call.future = call.loop.create_future()
+        with self._guard:
+            self._queue.append(call)
+            if not self._is_led:
+                self._is_led = True
+                self._wake_thread()
+        result: T = await call.future
+        return result
+
+    def close(self) -> None:
+        """End the thread once it has done what it is at. It starts again when used again."""
+        with self._guard:
+            thread, self._thread = self._thread, None
+            self._turns.put(False)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def forget(self) -> None:
+        """In a forked child: the thread and the callers of the parent are not here."""
+        self._guard = threading.Lock()
+        self._queue.clear()
+        self._is_led = False
+        self._thread = None
+
+    # -- leading -----------------------------------------------------------------------------------
+
+    def _wake_thread(self) -> None:
+        """Let the thread lead next. With the guard held."""
+        if self._thread is None:
+            self._turns = queue.SimpleQueue()
+            self._thread = threading.Thread(
+                target=self._serve, args=(self._turns,), name="winch-sqlite-writer", daemon=True
+            )
+            self._thread.start()
+        self._turns.put(True)
+
+    def _serve(self, turns: queue.SimpleQueue[bool]) -> None:
+        while turns.get():
+            self._lead(None)
+
+    def _lead(self, own: _Call | None) -> None:
+        try:
+            self._carry_out(own)
+        finally:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        with self._guard:
+            if not self._queue:
+                self._is_led = False
+                return
+            first = self._queue[0]
+            if first.gate is None:
+                self._wake_thread()
+                return
+            self._queue.popleft()
+            first.leads = True
+        first.gate.release()
+
+    def _take_queue(self, own: _Call | None) -> list[_Call]:
+        calls = [] if own is None else [own]
+        with self._guard:
+            while self._queue and len(calls) < GROUP_LIMIT:
+                calls.append(self._queue.popleft())
+        return calls
+
+    def _carry_out(self, own: _Call | None) -> None:
+        try:
+            lock = self._connections.acquire()
+        except BaseException as error:
+            calls = self._take_queue(own)  # they all stand before the same closed door
+            self._fail(calls, error)
+            self._deliver(calls)
+            if not isinstance(error, Exception):
+                raise
+            return
+        calls = [] if own is None else [own]
+        ring = Ring()
+        try:
+            calls = self._take_queue(own)
+            ring = self._commit(calls)
+            if self._connections.is_checkpoint_due:
+                self._deliver(calls)
+                self._ring_out(ring)
+                ring = Ring()
+                self._connections.checkpoint()
+        except BaseException as error:
+            self._fail(calls, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._connections.release(lock)
+            self._deliver(calls)
+        self._ring_out(ring)
+
+    def _commit(self, calls: list[_Call]) -> Ring:
+        """One transaction for all of them. Only with the file's lock held."""
+        self._connections.check_identity()
+        conn = self._connections.writer()
+        self.groups += 1
+        in_commit = False
+        try:
+            before = conn.total_changes
+            conn.execute("BEGIN IMMEDIATE")
+            ring = self._carry(conn, calls)
+            in_commit = True
+            conn.execute("COMMIT")
+        except BaseException as error:
+            if conn.in_transaction:
+                conn.rollback()
+            if spoils_connection(error):
+                self._connections.discard_writer()
+            self._fail(calls, error, in_commit=in_commit)
+            if not isinstance(error, Exception):
+                raise
+            return Ring()
+        if changes := conn.total_changes - before:
+            self._connections.count_commit(changes)
+        return ring
+
+    def _carry(self, conn: sqlite3.Connection, calls: list[_Call]) -> Ring:
+        rings = Ring()
+        if len(calls) == 1:
+            calls[0].result = carry(conn, calls[0].verb, rings)
+            return rings
+        for call in calls:
+            ring = Ring()
+            conn.execute("SAVEPOINT verb")
+            try:
+                call.result = carry(conn, call.verb, ring)
+            except Exception as error:
+                if not conn.in_transaction:
+                    raise  # SQLite has rolled all of it back
+                conn.execute("ROLLBACK TO verb")
+                self._fail([call], error)
+            else:
+                rings.add(ring)
+            conn.execute("RELEASE verb")
+        return rings
+
+    def _fail(self, calls: list[_Call], error: BaseException, *, in_commit: bool = False) -> None:
+        if not isinstance(error, Exception):
+            # This thread is interrupted, the callers in others are not.
+            error = StorageUnavailable(
+                "the thread that wrote for this one was interrupted", maybe_applied=in_commit
+            )
+        for call in calls:
+            if not call.is_done and call.error is None:
+                call.error = translated(error, self._connections.path, in_commit=in_commit)
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def _deliver(self, calls: list[_Call]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[_Call]] = defaultdict(list)
+        for call in calls:
+            if call.is_done:
+                continue
+            call.is_done = True
+            if call.loop is not None:
+                loops[call.loop].append(call)
+            elif call.gate is not None:
+                call.gate.release()
+        for loop, done in loops.items():
+            try:
+                loop.call_soon_threadsafe(_settle, done)
+            except RuntimeError:  # the loop has closed: nobody waits there any more
+                continue
+
+    def _ring_out(self, ring: Ring) -> None:
+        if ring:
+            self._ring(ring)
+
+
+def _settle(calls: list[_Call]) -> None:
+    for call in calls:
+        if call.future is None or call.future.done():
+            continue
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.result)
+
+
+_all: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for writer in list(_all):
+        writer.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,117 @@
+"""A store that fails on purpose: before it acts, after it has acted, or not at all until told to go on.
+
+    flaky = FlakyStorage(driver)
+    flaky.fail_after("claim")           # the next claim takes effect, and its answer is lost
+    app = Worker(flaky.driver, …)
+
+A verb is a value with a name, so one place is enough: the wrapper stands in the runners and leaves the
+verbs as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+from winch.core.errors import StorageUnavailable
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+Way = Literal["before", "after", "hang"]
+
+
+@dataclass
+class _Fault:
+    verb: str
+    way: Way
+    left: int
+    go_on: threading.Event
+
+
+class FlakyStorage:
+    """Any driver, with faults to come. `counters` tell what has really happened, by way and verb."""
+
+    def __init__(self, inner: Driver) -> None:
+        self._inner = inner
+        self._faults: list[_Fault] = []
+        self._lock = threading.Lock()
+        self.counters: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def driver(self) -> Driver:
+        """This wrapper as the driver it stands for: what it does not change it hands on."""
+        return cast(Driver, self)
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def fail_before(self, verb: str, times: int = 1) -> None:
+        """The next calls of this verb do nothing and say so."""
+        self._add(verb, "before", times)
+
+    def fail_after(self, verb: str, times: int = 1) -> None:
+        """The next calls of this verb take effect, and their answer is lost."""
+        self._add(verb, "after", times)
+
+    def hang(self, verb: str, times: int = 1) -> threading.Event:
+        """The next calls of this verb wait, before they act, until the event is set."""
+        return self._add(verb, "hang", times)
+
+    def heal(self) -> None:
+        """Forget the faults to come, and let go what hangs."""
+        with self._lock:
+            for fault in self._faults:
+                fault.go_on.set()
+            self._faults.clear()
+
+    @property
+    def count(self) -> int:
+        return self.counters.total()
+
+    def _add(self, verb: str, way: Way, times: int) -> threading.Event:
+        fault = _Fault(verb, way, times, threading.Event())
+        with self._lock:
+            self._faults.append(fault)
+        return fault.go_on
+
+    def _next(self, verb: str) -> _Fault | None:
+        with self._lock:
+            for fault in self._faults:
+                if fault.verb == verb and fault.left > 0:
+                    fault.left -= 1
+                    self.counters[f"{fault.way} {verb}"] += 1
+                    return fault
+        return None
+
+    # -- runners -----------------------------------------------------------------------------------
+
+    def run(self, verb: Verb[T]) -> T:
+        fault = self._next(verb.name)
+        if fault is not None and fault.way == "hang":
+            fault.go_on.wait()
+        _fail(fault, "before", verb.name)
+        result = self._inner.run(verb)
+        _fail(fault, "after", verb.name)
+        return result
+
+    async def arun(self, verb: Verb[T]) -> T:
+        fault = self._next(verb.name)
+        if fault is not None and fault.way == "hang":
+            while not fault.go_on.is_set():  # noqa: ASYNC110  # set by another thread, or by nobody
+                await asyncio.sleep(0.005)
+        _fail(fault, "before", verb.name)
+        result = await self._inner.arun(verb)
+        _fail(fault, "after", verb.name)
+        return result
+
+
+def _fail(fault: _Fault | None, way: Way, verb: str) -> None:
+    if fault is not None and fault.way == way:
+        words = "nothing was sent" if way == "before" else "the answer was lost"
+        raise StorageUnavailable(f"{verb} failed on purpose: {words}", maybe_applied=way == "after")

@@ -1,0 +1,121 @@
+"""The application that the fault tests run: tasks that say when they start and how they end.
+
+Workers find it as `tests.faults.apps:app` and their store in the environment; a test makes one for
+itself with `make(url)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from winch import App, Context, Retry
+from winch.storage.protocol import Driver
+from winch.testing.flaky import FlakyStorage
+from winch.testing.history import Recorder
+from winch.testing.history.witness import Witness
+
+LEASE, HEARTBEAT, SWEEP, POLL = 3.0, 0.5, 0.5, 0.2
+SETTINGS = {"lease": LEASE, "heartbeat": HEARTBEAT, "sweep": SWEEP, "poll": POLL}
+
+
+class FaultApp(App):
+    """An app whose worker's answers are written down, where somebody records."""
+
+    recorder: Recorder | None = None
+    is_flaky = False
+    _flaky: FlakyStorage | None = None
+
+    @property
+    def driver(self) -> Driver:
+        if self._driver is None:
+            driver = super().driver
+            if self.is_flaky:
+                self._flaky = FlakyStorage(driver)
+                driver = self._flaky.driver
+            if self.recorder is not None:
+                driver = Witness(driver, self.recorder).driver
+            self._driver = driver
+        return self._driver
+
+    @property
+    def flaky(self) -> FlakyStorage:
+        assert self.driver is not None
+        assert self._flaky is not None
+        return self._flaky
+
+
+def make(
+    url: str | None = None, *, recorder: Recorder | None = None, is_flaky: bool = False
+) -> FaultApp:
+    app = FaultApp(
+        url,
+        events="full",
+        lease=timedelta(seconds=LEASE),
+        heartbeat=timedelta(seconds=HEARTBEAT),
+        sweep=timedelta(seconds=SWEEP),
+        poll=timedelta(seconds=POLL),
+    )
+    app.recorder = recorder
+    app.is_flaky = is_flaky
+
+    @contextmanager
+    def seen(ctx: Context) -> Iterator[None]:
+        if recorder is None:
+            yield
+            return
+        with recorder.run(ctx):
+            yield
+
+    @app.task(name="quick")
+    def quick(ctx: Context, number: int = 0) -> int:
+        with seen(ctx):
+            return number
+
+    @app.task(name="slow")
+    def slow(ctx: Context, seconds: float) -> None:
+        # In small pieces, so that the handler can be interrupted. A process that is stopped finds on
+        # waking that its time is up.
+        with seen(ctx):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                time.sleep(0.02)
+
+    @app.task(name="aslow")
+    async def aslow(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            await asyncio.sleep(seconds)
+
+    @app.task(name="spin")
+    def spin(ctx: Context, seconds: float) -> None:
+        # PyDLL, unlike CDLL, keeps the GIL during the call: no other thread of the process runs.
+        with seen(ctx):
+            ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
+
+    @app.task(name="fail_then_ok", retry=Retry.fixed("200ms"))
+    def fail_then_ok(ctx: Context) -> None:
+        with seen(ctx):
+            if ctx.attempt == 1:
+                raise RuntimeError("the first attempt fails")
+
+    @app.task(name="die_once")
+    def die_once(ctx: Context, mark: str) -> None:
+        with seen(ctx):
+            try:
+                os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            if recorder is not None:
+                recorder.nemesis("kill", [os.getpid()], note="by its own job")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return app
+
+
+app = make(recorder=Recorder.from_env())

@@ -1,0 +1,209 @@
+"""Real worker processes, and what is done to them. Only processes started here are ever signalled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from winch.testing.history import ENV, Recorder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def until(
+    condition: Callable[[], bool], seconds: float, what: str, more: Callable[[], str] = str
+) -> float:
+    """Wait until `condition` holds; returns how long that took. Fails with what was waited for."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            raise AssertionError(f"waited {seconds:g} s for {what}\n{more()}")
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+class Worker:
+    """One `winch worker`: a supervisor and its children."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, recorder: Recorder) -> None:
+        self.process = process
+        self.log = log
+        self._recorder = recorder
+        self._seen: dict[int, psutil.Process] = {process.pid: psutil.Process(process.pid)}
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def children(self) -> list[int]:
+        """The pids of the children that are there now."""
+        try:
+            found = self._seen[self.pid].children()
+        except psutil.NoSuchProcess:
+            return []
+        self._seen.update({child.pid: child for child in found})
+        return [child.pid for child in found if _is_alive(child)]
+
+    def pids(self) -> list[int]:
+        """The supervisor and its children."""
+        return [self.pid, *self.children()]
+
+    def all_pids(self) -> list[int]:
+        """Every process of this worker that was ever seen."""
+        self.children()
+        return list(self._seen)
+
+    def is_gone(self) -> bool:
+        """Whether the supervisor and all its children have ended."""
+        self.process.poll()
+        return not any(_is_alive(process) for process in self._seen.values())
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    # -- what is done to it ------------------------------------------------------------------------
+
+    def kill_child(self, pid: int) -> None:
+        self._recorder.nemesis("kill", [pid], note="child")
+        os.kill(pid, signal.SIGKILL)
+
+    def kill_supervisor(self) -> None:
+        """The children notice, and end too: what happens to them from now on is our doing."""
+        pids = self.pids()
+        self._recorder.nemesis("kill", pids, note="supervisor")
+        os.kill(self.pid, signal.SIGKILL)
+
+    def kill_all(self) -> None:
+        pids = self.pids()
+        self._recorder.nemesis("kill", pids, note="supervisor and children")
+        # Stopped first, so that none of them sees another die.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
+
+    def stop(self) -> None:
+        """SIGSTOP to all of its processes: alive, and doing nothing."""
+        pids = self.pids()
+        self._recorder.nemesis("stop", pids)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        pids = self.pids()
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+        self._recorder.nemesis("continue", pids, count=0)
+
+    def quiet(self) -> None:
+        """Let it claim nothing until `wake`; it still beats and sweeps."""
+        os.kill(self.pid, signal.SIGUSR1)
+
+    def wake(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def term(self, *, is_fault: bool = True) -> None:
+        self._recorder.nemesis("term", self.pids(), count=int(is_fault))
+        os.kill(self.pid, signal.SIGTERM)
+
+    def term_again(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end; returns the exit code, which is written down."""
+        known = self.all_pids()
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the worker did not end within {seconds:g} s\n{self.text()}") from None
+        self._recorder.exited(self.pid, code, known[1:])
+        return code
+
+    def end(self) -> None:
+        """Kill whatever is left of it."""
+        self.children()
+        for process in self._seen.values():
+            if _is_alive(process):
+                process.kill()
+        self.process.wait(10)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Fleet:
+    """The workers (and other helpers) of one scenario."""
+
+    def __init__(self, folder: Path, recorder: Recorder, env: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._recorder = recorder
+        self._env = dict(env)
+        self.workers: list[Worker] = []
+        self._others: list[subprocess.Popen[bytes]] = []
+
+    def worker(
+        self,
+        *,
+        queues: str = "default",
+        concurrency: int = 4,
+        processes: int = 1,
+        grace: str = "5s",
+        env: Mapping[str, str] | None = None,
+    ) -> Worker:
+        """Start a `winch worker`."""
+        log = self._folder / f"worker-{len(self.workers)}.log"
+        argv = ["-A", "tests.faults.apps:app", "-Q", queues, "--grace", grace]
+        argv += ["-c", str(concurrency), "-p", str(processes)]
+        process = self._popen(["-m", "winch", "worker", *argv], log, env)
+        worker = Worker(process, log, self._recorder)
+        self.workers.append(worker)
+        return worker
+
+    def helper(self, *argv: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start a Python program of ours."""
+        log = self._folder / f"helper-{len(self._others)}.log"
+        process = self._popen(list(argv), log, env)
+        self._others.append(process)
+        return process
+
+    def _popen(
+        self, argv: list[str], log: Path, env: Mapping[str, str] | None
+    ) -> subprocess.Popen[bytes]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("WINCH_")}
+        environment |= {ENV: str(self._recorder.folder), "PYTHONUNBUFFERED": "1"}
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, *argv],
+                cwd=ROOT,
+                env=environment | self._env | dict(env or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def logs(self) -> str:
+        """The end of every log, for a failure's message."""
+        found = sorted(self._folder.glob("*.log"))
+        return "\n".join(
+            f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+            for log in found
+        )
+
+    def end(self) -> None:
+        for worker in self.workers:
+            worker.end()
+        for other in self._others:
+            if other.poll() is None:
+                other.kill()
+            other.wait(10)

@@ -1,0 +1,194 @@
+"""Where one scenario plays: a store of its own, a recorder, a fleet of workers, and the verdict."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from tests.faults.apps import SETTINGS, SWEEP, FaultApp, make
+from tests.faults.fleet import Fleet, Worker, until
+from tests.servers import Databases
+from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
+from winch.core.ids import random_id
+from winch.core.job import JobRecord
+from winch.core.lifecycle import FINAL, JobState
+from winch.storage.params import Event, SessionInfo
+from winch.testing.history import Recorder, Verdict, check, gather, read
+from winch.testing.history.lines import Ended, Started
+
+STORES = ("sqlite", "postgres")
+# What scenarios found out, for the end of the run.
+MEASURED: list[str] = []
+# A sweep may just have passed when a lease ends, and a slow machine takes its time.
+TAKEOVER = timedelta(seconds=2 * SWEEP + 0.5)
+
+
+class Stage:
+    """One scenario's own world. Nothing in it is shared but, for PostgreSQL, the server."""
+
+    def __init__(self, name: str, store: str, databases: Databases, url: str | None = None) -> None:
+        self.name = name
+        self.store = store
+        self._databases = databases
+        self._temporary = tempfile.TemporaryDirectory(prefix="winch-faults-")
+        self.folder = Path(self._temporary.name)
+        self._made: str | None = None
+        if url is None and store == "sqlite":
+            url = f"sqlite:///{self.folder / 'winch.db'}"
+        elif url is None:
+            url = self._made = databases.new_database()
+        self.url = url
+        (self.folder / "history").mkdir()
+        self.recorder = Recorder(self.folder / "history")
+        self.app: FaultApp = make(url)
+        env = {f"WINCH_{name.upper()}": f"{value:g}s" for name, value in SETTINGS.items()}
+        env |= {"WINCH_URL": url, "WINCH_EVENTS": "full"}
+        self.fleet = Fleet(self.folder, self.recorder, env)
+
+    def __enter__(self) -> Self:
+        try:
+            self.app.migrate()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fleet.end()
+        self.app.close()
+        if self._made is not None:
+            self._databases.drop_database(self._made)
+        self._temporary.cleanup()
+
+    # -- acting ------------------------------------------------------------------------------------
+
+    def worker(self, **how: Any) -> Worker:
+        """Start a worker and wait until all its children have a session."""
+        worker = self.fleet.worker(**how)
+        self.ready(worker, how.get("processes", 1))
+        return worker
+
+    def ready(self, worker: Worker, processes: int = 1) -> None:
+        def is_there() -> bool:
+            assert worker.process.poll() is None, worker.text()
+            return len(self.sessions_of(worker)) >= processes
+
+        until(is_there, 20, "a worker's sessions", self.fleet.logs)
+
+    def sessions_of(self, worker: Worker) -> list[SessionInfo]:
+        children = worker.children()
+        return [s for s in self.sessions() if s.pid in children and s.ended_at is None]
+
+    def enqueue(self, task: str, *args: object, times: int = 1, queue: str | None = None) -> list[str]:
+        """Store jobs, one call each, noting what was asked and what was told."""
+        ids = []
+        for _ in range(times):
+            drawn = random_id(os.urandom(16))
+            ids.append(drawn)
+            self._enqueue_one(self.app, task, drawn, args, queue)
+        return ids
+
+    def _enqueue_one(
+        self, app: FaultApp, task: str, drawn: str, args: tuple[object, ...], queue: str | None
+    ) -> None:
+        call = self.recorder.sent([drawn])
+        try:
+            job = app.tasks.get(task).using(id=drawn, queue=queue).enqueue(*args)
+        except (EnqueueUncertain, StorageUnavailable) as error:
+            unknown = isinstance(error, EnqueueUncertain) or error.maybe_applied
+            self.recorder.told(call, "unknown" if unknown else "failed", [drawn])
+        else:
+            self.recorder.told(call, "acked", [job.id], [job.is_new])
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def jobs(self, ids: list[str]) -> list[JobRecord]:
+        driver = self.app.driver
+        return [record for record in driver.run(driver.get(ids)) if record is not None]
+
+    def sessions(self) -> list[SessionInfo]:
+        driver = self.app.driver
+        return driver.run(driver.sessions(is_ended_too=True))
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        driver = self.app.driver
+        found = driver.run(driver.events())
+        return [event for event in found if kind in (None, event.kind)]
+
+    def runs(self, job: str | None = None) -> list[Started]:
+        lines = read(self.recorder.folder)
+        return [line for line in lines if isinstance(line, Started) and job in (None, line.job)]
+
+    def ends(self, job: str | None = None) -> list[Ended]:
+        lines = read(self.recorder.folder)
+        return [line for line in lines if isinstance(line, Ended) and job in (None, line.job)]
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> float:
+        return until(condition, seconds, what, self.fleet.logs)
+
+    def until_started(self, ids: list[str], times: int = 1, seconds: float = 20) -> None:
+        def have_started() -> bool:
+            seen = [line.job for line in self.runs()]
+            return all(seen.count(job) >= times for job in ids)
+
+        self.until(have_started, seconds, f"the start of {len(ids)} jobs")
+
+    def until_final(self, seconds: float = 30) -> float:
+        """Wait until every job is final; an outage that is still healing is waited out."""
+
+        def are_final() -> bool:
+            with suppress(StorageError):
+                driver = self.app.driver
+                counts = driver.run(driver.counts())
+                return not any(counts[state] for state in JobState if state not in FINAL)
+            return False
+
+        return self.until(are_final, seconds, "all jobs to be final")
+
+    # -- judging -----------------------------------------------------------------------------------
+
+    def end_workers(self) -> None:
+        """Stop the workers that are left, gracefully, and see that they end well."""
+        left = [worker for worker in self.fleet.workers if worker.process.poll() is None]
+        for worker in left:
+            worker.term(is_fault=False)
+        for worker in left:
+            code = worker.wait(20)
+            assert code == 0, f"exit code {code}\n{worker.text()}"
+
+    def verdict(self, *, takeover_limit: timedelta | None = TAKEOVER, is_quiet: bool = True) -> Verdict:
+        """Stop what runs, read the history and judge it; fails on any violation."""
+        self.end_workers()
+        history = gather(
+            self.app.driver,
+            self.recorder.folder,
+            is_quiet=is_quiet,
+            expects_fault=True,
+            takeover_limit=takeover_limit,
+        )
+        return check(history)
+
+    def measured(self, what: str) -> None:
+        MEASURED.append(f"{self.name} [{self.store}]: {what}")
+
+    def judge(self, *, takeover_limit: timedelta | None = TAKEOVER) -> Verdict:
+        verdict = self.verdict(takeover_limit=takeover_limit)
+        assert verdict.is_ok, f"{verdict}\n{self.fleet.logs()}"
+        counts = ", ".join(
+            f"{name} {count}" for name, count in sorted(verdict.counters.items()) if count
+        )
+        takeovers = show(taken.total_seconds() for taken in verdict.takeovers)
+        self.measured(f"{counts}" + (f"; lease end to rescue {takeovers}" if verdict.takeovers else ""))
+        return verdict
+
+
+def show(seconds: Iterable[float]) -> str:
+    """Measured times, shortest to longest."""
+    return ", ".join(f"{second:.2f}" for second in sorted(seconds)) + " s"

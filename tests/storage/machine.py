@@ -1,0 +1,552 @@
+"""A random walk over the verbs, with a driver held to invariants and, where wanted, to the reference.
+
+`Ledger` is a tiny model of its own: who owns what, which jobs exist, what may never happen. It knows
+nothing of how a driver works, so that the reference can be checked too. `StoreMachine` with a reference
+compares every answer and, after each step, every job, session and event.
+
+Moments never collide: each step is a millisecond later than the one before, time is advanced by whole
+seconds, and the jobs of one step differ by microseconds or priority. So the order of claims is decided
+by the sort key alone, and both stores must give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import hypothesis
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from winch.core.clock import FixedClock
+from winch.core.ids import job_id, random_id
+from winch.core.job import Claim, Failure, JobRecord, to_micros
+from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.drivers.memory import MemoryDriver
+from winch.storage.params import (
+    Acted,
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Event,
+    Finish,
+    JobFilter,
+    NewJob,
+    NewSession,
+    Rescued,
+)
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
+from winch.testing.conformance import Target
+from winch.testing.conformance.bench import WHAT
+
+T = TypeVar("T")
+
+# The same walks on every machine and every run; a failure in CI is a failure at home.
+STEADY = hypothesis.settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    stateful_step_count=50,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+STEP = timedelta(milliseconds=1)
+MICROSECOND = timedelta(microseconds=1)
+QUEUES = ("a", "b")
+TASKS = ("mail.send", "mail.sort")
+TARGETS = tuple(
+    state
+    for state in JobState  # in this order on every run: that of a set is another each time
+    if state in TRANSITIONS["finish"][JobState.RUNNING] and state is not JobState.BLOCKED
+)
+
+seconds = st.sampled_from([1, 10, 45, 3600])
+delays = st.sampled_from([0, 5, 60])
+targets = st.sampled_from(TARGETS)
+leaps = st.sampled_from([-10, 1, 10, 29, 30, 31, 60, 600, 3600, 40 * 3600, 72 * 3600, 9 * 86400])
+
+
+class Ledger:
+    """What must hold of any store, written down from what it answered."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+        self.sessions: dict[str, str] = {}  # of the owners
+        self.claims: set[ClaimRef] = set()
+        self.fences: dict[str, int] = {}
+        self.states: dict[str, JobState] = {}  # of every job that must exist
+        self.retried: set[str] = set()  # in the step that is being taken
+
+    def stored(self, new_id: str, *, is_new: bool) -> None:
+        assert is_new is (new_id not in self.states), "a job is new exactly if there was none"
+        if is_new:
+            self.states[new_id] = JobState.READY
+            self.fences.pop(new_id, None)
+
+    def claimed(self, claim: Claim, session: str) -> None:
+        ref = ClaimRef(claim.id, claim.token)
+        assert self.states[claim.id] is JobState.READY, "only ready jobs are claimed"
+        assert claim.id not in self.owners, "one live owner per job"
+        assert ref not in self.claims, "a token is never given twice"
+        assert claim.fence > self.fences.get(claim.id, 0), "the fence grows with every claim"
+        assert claim.attempt >= 1
+        self.claims.add(ref)
+        self.owners[claim.id] = claim.token
+        self.sessions[claim.id] = session
+        self.fences[claim.id] = claim.fence
+
+    def owns(self, ref: ClaimRef) -> bool:
+        return self.owners.get(ref.id) == ref.token
+
+    def holds(self, session: str, ref: ClaimRef) -> bool:
+        return self.owns(ref) and self.sessions[ref.id] == session
+
+    def ended(self, ref: ClaimRef) -> None:
+        assert self.owns(ref), "only the live claim is ended"
+        del self.owners[ref.id], self.sessions[ref.id]
+
+    def answered(self, ref: ClaimRef, answer: Answer) -> None:
+        assert (answer is Answer.TOOK) is self.owns(ref), "a write takes exactly if its claim is live"
+        if answer is Answer.TOOK:
+            self.ended(ref)
+
+    def acted(self, verb: str, act: Acted) -> None:
+        before = self.states.get(act.id)
+        assert act.state == before, "an operator is told the state there was"
+        assert act.took is (before is not None and before in TRANSITIONS[verb])
+        if act.took and verb == "retry":
+            self.retried.add(act.id)
+        if act.took and verb == "delete":
+            del self.states[act.id]
+
+    def seen(self, jobs: dict[str, JobRecord]) -> None:
+        """Check every job after a step."""
+        assert set(jobs) == set(self.states), "no job is lost, and none comes from nowhere"
+        for found, job in jobs.items():
+            before = self.states[found]
+            if before.is_final and found not in self.retried:
+                assert job.state is before, "final stays final"
+            assert (job.state is JobState.RUNNING) is (found in self.owners)
+            assert job.token == self.owners.get(found)
+            assert (job.finished_at is not None) is job.state.is_final
+            assert job.attempt >= 0
+            assert job.fence == self.fences.get(found, job.fence)
+            self.states[found] = job.state
+        self.retried.clear()
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The walk. `target` gives the driver; with `reference` each step is compared with memory."""
+
+    def __init__(self, target: Target, *, reference: bool) -> None:
+        super().__init__()
+        self.target = target
+        self.driver = target.fresh(events=True)
+        self.reference: Driver | None = None
+        if reference:
+            self.reference = MemoryDriver(FixedClock(START), events=True)
+        self.ledger = Ledger()
+        self.now = START
+        self.drawn = 0
+        self.known: list[NewJob] = []
+        self.given: list[NewJob] = []
+        self.refs: list[ClaimRef] = []
+        self.finishes: list[Finish] = []
+        self.sessions: list[str] = []
+
+    def teardown(self) -> None:
+        self.target.finished(self.driver)
+
+    # -- asking both stores ------------------------------------------------------------------------
+
+    def ask(self, verb: Callable[[Driver], Verb[T]], *, key: Callable[[Any], Any] | None = None) -> T:
+        """The driver's answer, which must be the reference's; with `key`, in whatever order."""
+        answer = self.driver.run(verb(self.driver))
+        if self.reference is not None:
+            expected = self.reference.run(verb(self.reference))
+            if key is None:
+                assert answer == expected
+            else:
+                assert sorted(answer, key=key) == sorted(expected, key=key)  # type: ignore[call-overload]
+        return answer
+
+    def step(self) -> datetime:
+        self.now += STEP
+        return self.now
+
+    def jobs(self) -> dict[str, JobRecord]:
+        ids = list(dict.fromkeys(job.id for job in self.known))
+        found = self.ask(lambda driver: driver.get(ids))
+        return {job.id: job for job in found if job is not None}
+
+    def number(self) -> int:
+        self.drawn += 1
+        return self.drawn
+
+    def new_job(self, **fields: Any) -> NewJob:
+        made = job_id(to_micros(self.now) // 1000, self.number().to_bytes(10, "big"))
+        job = NewJob(**{"id": made, "task": TASKS[0], "args": "{}", "queue": QUEUES[0], **fields})
+        self.known.append(job)
+        return job
+
+    def enqueue(self, jobs: Sequence[NewJob], *, is_repeat: bool = False) -> None:
+        now = self.now
+        for stored in self.ask(lambda driver: driver.enqueue(jobs, is_repeat=is_repeat, now=now)):
+            self.ledger.stored(stored.id, is_new=stored.is_new)
+
+    # -- producing ---------------------------------------------------------------------------------
+
+    @initialize()
+    def begin(self) -> None:
+        self.start_session(lease=30)
+        self.enqueue_ready(count=3, queue=QUEUES[0], task=TASKS[0], priority=0)
+
+    @rule(
+        count=st.integers(1, 3),
+        queue=st.sampled_from(QUEUES),
+        task=st.sampled_from(TASKS),
+        priority=st.integers(-2, 2),
+    )
+    def enqueue_ready(self, count: int, queue: str, task: str, priority: int) -> None:
+        self.step()
+        self.enqueue([self.new_job(queue=queue, task=task, priority=priority + n) for n in range(count)])
+
+    @rule(count=st.integers(1, 2), delay=seconds, queue=st.sampled_from(QUEUES))
+    def enqueue_delayed(self, count: int, delay: int, queue: str) -> None:
+        self.step()
+        first = timedelta(seconds=delay)
+        self.enqueue([self.new_job(queue=queue, delay=first + n * MICROSECOND) for n in range(count)])
+
+    @rule(data=st.data(), keep=st.sampled_from([None, 0, 3600]), is_new=st.booleans())
+    def enqueue_given(self, data: st.DataObject, keep: int | None, is_new: bool) -> None:
+        self.step()
+        if is_new or not self.given:
+            kept = None if keep is None else timedelta(seconds=keep)
+            self.given.append(self.new_job(is_given_id=True, keep=kept))
+            self.enqueue([self.given[-1], self.given[-1]])
+        else:
+            self.enqueue([data.draw(st.sampled_from(self.given)), self.new_job(queue=QUEUES[1])])
+
+    @rule(data=st.data())
+    def enqueue_repeated(self, data: st.DataObject) -> None:
+        self.step()
+        self.enqueue([data.draw(st.sampled_from(self.known))], is_repeat=True)
+
+    # -- working -----------------------------------------------------------------------------------
+
+    @rule(
+        data=st.data(),
+        queues=st.sampled_from([("a",), ("b",), ("a", "b"), ("b", "a")]),
+        limit=st.integers(1, 4),
+        tasks=st.sampled_from([None, None, (TASKS[0],), TASKS]),
+    )
+    def claim(
+        self, data: st.DataObject, queues: tuple[str, ...], limit: int, tasks: tuple[str, ...] | None
+    ) -> None:
+        now = self.step()
+        session = self.some_session(data)
+        params = ClaimParams(
+            session=session, token=self.token(), queues=queues, limit=limit, tasks=tasks
+        )
+        self.claim_with(params, now)
+
+    @rule()
+    def claim_everything(self) -> None:
+        now = self.step()
+        params = ClaimParams(session=self.sessions[-1], token=self.token(), queues=QUEUES, limit=100)
+        self.claim_with(params, now)
+
+    def claim_with(self, params: ClaimParams, now: datetime) -> None:
+        for claim in self.ask(lambda driver: driver.claim(params, now=now)):
+            self.ledger.claimed(claim, params.session)
+            self.refs.append(ClaimRef(claim.id, claim.token))
+
+    def some_session(self, data: st.DataObject) -> str:
+        """Mostly one of the latest, which are mostly live."""
+        session: str = data.draw(st.sampled_from([*self.sessions[:2], *self.sessions[-2:] * 3]))
+        return session
+
+    def token(self) -> str:
+        return random_id(self.number().to_bytes(16, "big"))
+
+    def some_refs(self, data: st.DataObject) -> list[ClaimRef]:
+        """Claims of now and of before, each job once."""
+        live = [ref for ref in self.refs if self.ledger.owns(ref)]
+        is_live: bool = data.draw(st.sampled_from([True, True, False]))
+        pool = live if live and is_live else self.refs
+        drawn: list[ClaimRef] = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3))
+        return list({ref.id: ref for ref in drawn}.values())
+
+    def finish(self, outcomes: Sequence[Finish]) -> None:
+        now = self.step()
+        before = self.jobs()
+        answers = self.ask(lambda driver: driver.finish(outcomes, now=now))
+        assert len(answers) == len(outcomes)
+        for outcome, answer in zip(outcomes, answers, strict=True):
+            self.ledger.answered(ClaimRef(outcome.id, outcome.token), answer)
+        self.unchanged(
+            before, [o.id for o, a in zip(outcomes, answers, strict=True) if a is not Answer.TOOK]
+        )
+        self.finishes += outcomes
+
+    def unchanged(self, before: dict[str, JobRecord], ids: Sequence[str]) -> None:
+        after = self.jobs()
+        for found in ids:
+            assert after.get(found) == before.get(found), "a write that did not take changes nothing"
+
+    def outcomes(self, refs: Sequence[ClaimRef], to: JobState, delay: int, counts: bool) -> list[Finish]:
+        return [
+            Finish(
+                id=ref.id,
+                token=ref.token,
+                to=to,
+                what=WHAT[to],
+                delay=timedelta(seconds=delay) + n * MICROSECOND,
+                counts=counts or to.is_final,
+                result="1" if to is JobState.COMPLETED else None,
+                error=Failure("E", "m") if to in (JobState.RETRYING, JobState.DEAD) else None,
+                reason="because" if to in (JobState.DEAD, JobState.CANCELLED) else None,
+            )
+            for n, ref in enumerate(refs)
+        ]
+
+    @precondition(lambda self: self.refs)
+    @rule(data=st.data(), to=targets, delay=delays, counts=st.booleans())
+    def finish_claims(self, data: st.DataObject, to: JobState, delay: int, counts: bool) -> None:
+        self.finish(self.outcomes(self.some_refs(data), to, delay, counts))
+
+    @rule(to=targets, delay=delays, counts=st.booleans(), leap=st.sampled_from([0, 0, 3600]))
+    def work(self, to: JobState, delay: int, counts: bool, leap: int) -> None:
+        """What a worker does most of the time, so that walks get somewhere."""
+        self.promote(limit=1000, leap=leap)
+        self.every_job_is_as_it_must_be()
+        self.claim_everything()
+        live = [ref for ref in self.refs if self.ledger.owns(ref)]
+        self.finish(self.outcomes(live[:-1], to, delay, counts))
+
+    @rule()
+    def crash(self) -> None:
+        """A worker claims, and dies of it."""
+        self.claim_everything()
+        self.end(self.sessions[-1], [], cause="signal 9")
+
+    @precondition(lambda self: self.finishes)
+    @rule(data=st.data())
+    def finish_again(self, data: st.DataObject) -> None:
+        drawn = data.draw(st.lists(st.sampled_from(self.finishes), min_size=1, max_size=3))
+        self.finish(list({outcome.id: outcome for outcome in drawn}.values()))
+
+    @precondition(lambda self: len(self.refs) > 1)
+    @rule(data=st.data())
+    def finish_with_swapped_tokens(self, data: st.DataObject) -> None:
+        one, other = data.draw(st.sampled_from(self.refs)), data.draw(st.sampled_from(self.refs))
+        swapped = [ClaimRef(one.id, other.token), ClaimRef(other.id, one.token)]
+        swapped = list({ref.id: ref for ref in swapped}.values())
+        self.finish(
+            [
+                Finish(id=ref.id, token=ref.token, to=JobState.COMPLETED, what="completed")
+                for ref in swapped
+            ]
+        )
+
+    @precondition(lambda self: self.refs)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        now = self.step()
+        refs = self.some_refs(data)
+        before = self.jobs()
+        answers = self.ask(lambda driver: driver.release(refs, now=now))
+        for ref, answer in zip(refs, answers, strict=True):
+            self.ledger.answered(ref, answer)
+        self.unchanged(
+            before, [r.id for r, a in zip(refs, answers, strict=True) if a is not Answer.TOOK]
+        )
+
+    @precondition(lambda self: self.refs)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        now = self.step()
+        session = self.some_session(data)
+        tokens = {ref.token for ref in self.some_refs(data)}
+        mine = [
+            ClaimRef(owned, token)
+            for owned, token in self.ledger.owners.items()
+            if token in tokens and self.ledger.sessions[owned] == session
+        ]
+        assert self.ask(lambda driver: driver.give_up(session, sorted(tokens), now=now)) == len(mine)
+        for ref in mine:
+            self.ledger.ended(ref)
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    @rule(lease=st.sampled_from([30, 300]))
+    def start_session(self, lease: int) -> None:
+        now = self.step()
+        session = NewSession(
+            id=self.token(),
+            worker="w",
+            host="h",
+            pid=1,
+            release="1",
+            queues=QUEUES,
+            tasks=TASKS,
+            slots=1,
+            lease=timedelta(seconds=lease),
+        )
+        self.sessions.append(session.id)
+        assert self.ask(lambda driver: driver.start_session(session, now=now)) == now
+
+    @rule(data=st.data())
+    def beat(self, data: st.DataObject) -> None:
+        now = self.step()
+        sessions = data.draw(
+            st.lists(st.sampled_from(self.sessions), min_size=1, max_size=3, unique=True)
+        )
+        self.ask(lambda driver: driver.beat(sessions, now=now))
+
+    def taken_back(self, taken: Sequence[Rescued]) -> None:
+        for rescued in taken:
+            assert self.ledger.sessions[rescued.id] == rescued.session
+            self.ledger.ended(ClaimRef(rescued.id, rescued.token))
+
+    @rule(data=st.data(), cause=st.sampled_from([None, "signal 9", "signal 9"]))
+    def end_session(self, data: st.DataObject, cause: str | None) -> None:
+        session = self.some_session(data)
+        stale = data.draw(st.lists(st.sampled_from(self.refs), max_size=2)) if self.refs else []
+        self.end(session, stale, cause)
+
+    def end(self, session: str, stale: Sequence[ClaimRef], cause: str | None) -> None:
+        # All but one of what it runs had started, so that there is something to tell apart.
+        now = self.step()
+        mine = [ref for ref in self.refs if self.ledger.holds(session, ref)]
+        started = [*stale, *(mine[1:] or mine)]
+        taken = self.ask(
+            lambda driver: driver.end_session(session, started=started, cause=cause, now=now),
+            key=lambda rescued: rescued.id,
+        )
+        self.taken_back(taken)
+        self.start_session(lease=30)
+
+    @rule(leap=st.sampled_from([0, 0, 29, 30, 31, 300]))
+    def rescue(self, leap: int) -> None:
+        self.now += timedelta(seconds=leap)
+        now = self.step()
+        taken = self.ask(lambda driver: driver.rescue(now=now), key=lambda rescued: rescued.id)
+        self.taken_back(taken)
+        self.start_session(lease=30)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    @rule(leap=leaps)
+    def advance(self, leap: int) -> None:
+        self.now += timedelta(seconds=leap)
+
+    @rule(limit=st.sampled_from([1, 1000, 1000]), leap=st.sampled_from([0, 60, 3600]))
+    def promote(self, limit: int, leap: int) -> None:
+        self.now += timedelta(seconds=leap)
+        now = self.step()
+        self.ask(lambda driver: driver.promote(limit=limit, now=now))
+
+    @rule()
+    def prune(self) -> None:
+        now = self.step()
+        count = self.ask(lambda driver: driver.prune(now=now))
+        left = self.jobs()
+        gone = [found for found in self.ledger.states if found not in left]
+        assert len(gone) == count
+        for found in gone:
+            assert self.ledger.states.pop(found).is_final, "pruned only if final"
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    @rule(data=st.data(), verb=st.sampled_from(["cancel", "retry", "delete"]))
+    def operate(self, data: st.DataObject, verb: str) -> None:
+        now = self.step()
+        # Jobs that wait as well as jobs that run or are final, which are few.
+        ids = data.draw(st.lists(st.sampled_from(self.known), min_size=1, max_size=2))
+        unique = list(dict.fromkeys(job.id for job in ids))
+        if self.refs:
+            recent = data.draw(st.sampled_from(self.refs)).id
+            unique = list(dict.fromkeys([*unique, recent]))
+        # Retried jobs arrive now; two at once would be a tie.
+        asked = unique[:1] if verb == "retry" else unique
+        for act in self.ask(lambda driver: self.operator_verb(driver, verb, asked, now)):
+            self.ledger.acted(verb, act)
+
+    def operator_verb(
+        self, driver: Driver, verb: str, ids: Sequence[str], now: datetime
+    ) -> Verb[list[Acted]]:
+        match verb:
+            case "cancel":
+                return driver.cancel(ids, by="ada", reason="wrong", now=now)
+            case "retry":
+                return driver.retry(ids, by="ada", now=now)
+            case _:
+                return driver.delete(ids, by="ada", now=now)
+
+    @rule(queue=st.sampled_from(QUEUES), is_paused=st.sampled_from([False, False, True]))
+    def pause_or_resume(self, queue: str, is_paused: bool) -> None:
+        now = self.step()
+        if is_paused:
+            self.ask(lambda driver: driver.pause(queue, by="ada", reason="why", now=now))
+        else:
+            self.ask(lambda driver: driver.resume(queue, by="ada", now=now))
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @rule(data=st.data(), states=st.lists(st.sampled_from(JobState), max_size=2, unique=True))
+    def read(self, data: st.DataObject, states: list[JobState]) -> None:
+        now = self.step()
+        one = data.draw(st.sampled_from(self.known)).id
+        self.ask(lambda driver: driver.explain(one, now=now))
+        self.ask(lambda driver: driver.list_jobs(JobFilter(states=tuple(states), limit=3)))
+        self.ask(lambda driver: driver.cancels(self.sessions), key=lambda ref: ref.id)
+
+    @invariant()
+    def every_job_is_as_it_must_be(self) -> None:
+        self.ledger.seen(self.jobs())
+
+    @invariant()
+    def every_session_is_as_it_must_be(self) -> None:
+        sessions = self.ask(lambda driver: driver.sessions(is_ended_too=True))
+        assert sum(info.running for info in sessions) <= len(self.ledger.owners)
+        counts = self.ask(lambda driver: driver.counts())
+        assert counts[JobState.RUNNING] == len(self.ledger.owners)
+        assert sum(counts.values()) == len(self.ledger.states)
+
+    @invariant()
+    def every_change_is_told(self) -> None:
+        """In the order of each job's own changes; between the jobs of one verb the order is free."""
+        told = by_job(self.driver.run(self.driver.events()))
+        for events in told.values():
+            assert [event.v for event in events] == list(range(1, len(events) + 1))
+        if self.reference is not None:
+            assert told == by_job(self.reference.run(self.reference.events()))
+
+
+def by_job(events: list[Event]) -> dict[str, list[Event]]:
+    told: dict[str, list[Event]] = {}
+    for event in events:
+        told.setdefault(event.job, []).append(msgspec.structs.replace(event, seq=0))
+    return told
+
+
+def walk(target: Target, *, reference: bool, settings: hypothesis.settings) -> None:
+    """Take random walks on the target; raises what the first bad one raised."""
+
+    class Bound(StoreMachine):
+        def __init__(self) -> None:
+            super().__init__(target, reference=reference)
+
+    run_state_machine_as_test(Bound, settings=settings)

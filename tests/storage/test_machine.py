@@ -1,0 +1,30 @@
+"""Random walks over the verbs: every driver does what the reference does, and keeps the invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import hypothesis
+import pytest
+
+from tests.storage.machine import STEADY, walk
+from winch.testing.conformance import MemoryTarget, Target
+
+EXAMPLES = {"memory": 300, "sqlite": 60, "postgres": 60}
+
+
+def test_the_reference_keeps_the_invariants() -> None:
+    walk(
+        MemoryTarget(),
+        reference=False,
+        settings=hypothesis.settings(STEADY, max_examples=EXAMPLES["memory"]),
+    )
+
+
+@pytest.mark.parametrize("driver", ["sqlite", pytest.param("postgres", marks=pytest.mark.servers)])
+def test_a_driver_does_what_the_reference_does(driver: str, target_of: Callable[[str], Target]) -> None:
+    walk(
+        target_of(driver),
+        reference=True,
+        settings=hypothesis.settings(STEADY, max_examples=EXAMPLES[driver]),
+    )
