@@ -84,6 +84,14 @@ class ClaimRef(msgspec.Struct, frozen=True):
     token: str
 
 
+class Standing(StrEnum):
+    """Where a claim stands: live, ended by its own token, or ended by somebody else."""
+
+    LIVE = "live"
+    ENDED = "ended"
+    LOST = "lost"
+
+
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a worker child. `worker` is a label; the id alone is the identity."""
 

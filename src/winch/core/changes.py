@@ -1,31 +1,69 @@
-"""How a job changes: the rules of the reference driver, on records. No SQL here.
+"""How a job changes: each function takes the job as it is and gives the job as it will be.
 
-Each function takes the job as it is and gives the job as it will be. The verbs' bodies read and write.
+The memory and SQLite drivers store what these functions return; PostgreSQL says the same in SQL and is
+compared with them by the conformance suite and the stateful machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Protocol
 
 import msgspec
 
 from winch.core.job import (
     HISTORY_LIMIT,
+    LOG_LIMIT,
     MAX_CRASHES,
     MAX_RESCUES,
     POISON_WINDOW,
     Entry,
     Failure,
     JobRecord,
+    Note,
+    to_micros,
 )
 from winch.core.lifecycle import FINAL, JobState, after_claim
-from winch.storage.params import Finish
 
 replace = msgspec.structs.replace
 
 
-def finished(job: JobRecord, outcome: Finish, at: datetime) -> JobRecord:
+class Ending(Protocol):
+    """How an attempt ended, as settled by the worker."""
+
+    @property
+    def to(self) -> JobState: ...
+    @property
+    def what(self) -> str: ...
+    @property
+    def delay(self) -> timedelta: ...
+    @property
+    def counts(self) -> bool: ...
+    @property
+    def result(self) -> str | None: ...
+    @property
+    def error(self) -> Failure | None: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+def claimed(job: JobRecord, token: str, session: str, at: datetime) -> JobRecord:
+    """The job taken to run: a new attempt with a fence greater than any before it."""
+    return replace(
+        job,
+        state=JobState.RUNNING,
+        attempt=job.attempt + 1,
+        fence=max(job.fence + 1, to_micros(at)),
+        token=token,
+        session=session,
+        claimed_at=at,
+        progress=None,
+        log=None,
+    )
+
+
+def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRecord:
     """The job after its claim has ended so."""
     is_cancel_requested = job.cancel_requested_at is not None
     to = after_claim(outcome.to, cancel_requested=is_cancel_requested)
@@ -33,14 +71,14 @@ def finished(job: JobRecord, outcome: Finish, at: datetime) -> JobRecord:
     if to is not JobState.COMPLETED:
         # The record's own fields describe a completed attempt; others are written down.
         what = "cancelled" if to is JobState.CANCELLED else outcome.what
-        history = _grown(job, what, at, outcome.error, by_token=outcome.token)
+        history = _grown(job, what, at, outcome.error, by_token=token)
     is_as_asked = to is JobState.CANCELLED and is_cancel_requested
     return replace(
         job,
         state=to,
         attempt=job.attempt if outcome.counts or to in FINAL else job.attempt - 1,
         token=None,
-        ended_token=outcome.token,
+        ended_token=token,
         history=history,
         result=outcome.result if to is JobState.COMPLETED else None,
         reason=job.reason if is_as_asked else outcome.reason,
@@ -68,9 +106,11 @@ def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobR
     )
 
 
-def suspected(job: JobRecord, what: str, cause: str, at: datetime) -> JobRecord:
+def suspected(
+    job: JobRecord, what: str, cause: str, at: datetime, *, by_token: str | None = None
+) -> JobRecord:
     """The job after its process died under it: a suspect, and dead when that happened too often."""
-    history = _grown(job, what, at, Failure(what, cause), by_token=None)
+    history = _grown(job, what, at, Failure(what, cause), by_token=by_token)
     times = _recent(history, what, at - POISON_WINDOW)
     limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
     to = JobState.DEAD if times >= limit else JobState.READY
@@ -83,6 +123,7 @@ def suspected(job: JobRecord, what: str, cause: str, at: datetime) -> JobRecord:
         rescues=times if what == "rescued" else job.rescues,
         is_suspect=True,
         token=None,
+        ended_token=by_token or job.ended_token,
         history=history,
         reason=f"{what} {times} times; last cause: {cause}" if to is JobState.DEAD else job.reason,
     )
@@ -111,6 +152,19 @@ def retried(job: JobRecord, by: str, at: datetime) -> JobRecord:
     )
 
 
+def noted(job: JobRecord, note: Note) -> JobRecord:
+    """The job with what its handler reports; the log keeps its end."""
+    log = job.log
+    if note.log is not None:
+        log = ((log or "") + note.log)[-LOG_LIMIT:]
+    return replace(
+        job,
+        progress=job.progress if note.progress is None else note.progress,
+        checkpoint=job.checkpoint if note.checkpoint is None else note.checkpoint,
+        log=log,
+    )
+
+
 def was_ended_by(token: str, ended_token: str | None, history: Sequence[Entry]) -> bool:
     """Whether a claim with this token has ended before."""
     return token == ended_token or any(entry.token == token for entry in history)
@@ -132,6 +186,7 @@ def _grown(
         session=job.session,
         claimed_at=job.claimed_at,
         error=error,
+        log=job.log,
     )
     return (*job.history, entry)[-HISTORY_LIMIT:]
 
