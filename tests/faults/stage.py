@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from tests.faults.apps import SETTINGS, SWEEP, FaultApp, make
+from tests.faults.apps import HEARTBEAT, LEASE, SETTINGS, SWEEP, FaultApp, make
 from tests.faults.fleet import Fleet, Worker, until
 from tests.servers import Databases
 from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
@@ -139,6 +139,13 @@ class Stage:
             return all(seen.count(job) >= times for job in ids)
 
         self.until(have_started, seconds, f"the start of {len(ids)} jobs")
+
+    def until_entitled(self) -> None:
+        """Wait until the workers have beaten for longer than a lease, so that they may sweep."""
+        enough = LEASE / HEARTBEAT + 2
+        self.until(
+            lambda: all(session.beats >= enough for session in self.sessions()), 20, "a lease of beats"
+        )
 
     def until_final(self, seconds: float = 30) -> float:
         """Wait until every job is final; an outage that is still healing is waited out."""

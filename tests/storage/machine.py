@@ -195,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
         return self.drawn
 
     def new_job(self, **fields: Any) -> NewJob:
-        made = job_id(to_micros(self.now) // 1000, self.number().to_bytes(10, "big"))
+        made = job_id(to_micros(self.now) * 4096 // 1000, self.number().to_bytes(8, "big"))
         job = NewJob(**{"id": made, "task": TASKS[0], "args": "{}", "queue": QUEUES[0], **fields})
         self.known.append(job)
         return job
@@ -347,18 +347,23 @@ class StoreMachine(RuleBasedStateMachine):
         drawn = data.draw(st.lists(st.sampled_from(self.finishes), min_size=1, max_size=3))
         self.finish(list({outcome.id: outcome for outcome in drawn}.values()))
 
+    @precondition(lambda self: self.ledger.owners)
+    @rule(data=st.data(), to=targets)
+    def finish_by_a_zombie(self, data: st.DataObject, to: JobState) -> None:
+        """Somebody who is not the owner (any more) finishes a running job."""
+        owned = data.draw(st.sampled_from(sorted(self.ledger.owners)))
+        others = [ref.token for ref in self.refs if ref.token != self.ledger.owners[owned]]
+        # Of the job's own earlier claims, of another job's, or of nobody.
+        mine = [ref.token for ref in self.refs if ref.id == owned and ref.token in others]
+        token = data.draw(st.sampled_from([*mine * 3, *others[-3:], self.token()]))
+        self.finish(self.outcomes([ClaimRef(owned, token)], to, delay=0, counts=True))
+
     @precondition(lambda self: len(self.refs) > 1)
     @rule(data=st.data())
     def finish_with_swapped_tokens(self, data: st.DataObject) -> None:
         one, other = data.draw(st.sampled_from(self.refs)), data.draw(st.sampled_from(self.refs))
-        swapped = [ClaimRef(one.id, other.token), ClaimRef(other.id, one.token)]
-        swapped = list({ref.id: ref for ref in swapped}.values())
-        self.finish(
-            [
-                Finish(id=ref.id, token=ref.token, to=JobState.COMPLETED, what="completed")
-                for ref in swapped
-            ]
-        )
+        swapped = {ref.id: ref for ref in (ClaimRef(one.id, other.token), ClaimRef(other.id, one.token))}
+        self.finish(self.outcomes(list(swapped.values()), JobState.COMPLETED, delay=0, counts=True))
 
     @precondition(lambda self: self.refs)
     @rule(data=st.data())
@@ -473,14 +478,15 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), verb=st.sampled_from(["cancel", "retry", "delete"]))
     def operate(self, data: st.DataObject, verb: str) -> None:
         now = self.step()
-        # Jobs that wait as well as jobs that run or are final, which are few.
-        ids = data.draw(st.lists(st.sampled_from(self.known), min_size=1, max_size=2))
-        unique = list(dict.fromkeys(job.id for job in ids))
-        if self.refs:
-            recent = data.draw(st.sampled_from(self.refs)).id
-            unique = list(dict.fromkeys([*unique, recent]))
+        takes = sorted(
+            found for found, state in self.ledger.states.items() if state in TRANSITIONS[verb]
+        )
+        pool = [job.id for job in self.known]
+        if takes and data.draw(st.sampled_from([True, True, False])):
+            pool = takes
         # Retried jobs arrive now; two at once would be a tie.
-        asked = unique[:1] if verb == "retry" else unique
+        most = 1 if verb == "retry" else 3
+        asked = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=most, unique=True))
         for act in self.ask(lambda driver: self.operator_verb(driver, verb, asked, now)):
             self.ledger.acted(verb, act)
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 from collections.abc import Callable
 
 import pytest
 
+from winch.storage.capabilities import Capabilities
+from winch.testing import conformance
 from winch.testing.conformance import MODES, Case, Mode, Target, Verdict, all_cases, run_case
+from winch.testing.conformance.absence import REFUSALS
+from winch.testing.conformance.suite import FAMILIES
 
 DRIVERS = [
     "memory",
@@ -34,11 +39,12 @@ def test_case_names_are_told_apart() -> None:
 
 def test_every_module_of_cases_is_part_of_the_suite() -> None:
     """A family that somebody forgot to list would never run."""
-    import pkgutil
-
-    from winch.testing import conformance
-    from winch.testing.conformance.suite import FAMILIES
-
     parts = {"__main__", "absence", "bench", "case", "peer", "suite", "target"}
     files = {module.name for module in pkgutil.iter_modules(conformance.__path__)}
     assert files - parts == {module.__name__.rpartition(".")[2] for module in FAMILIES}
+
+
+def test_every_capability_is_tested_both_ways() -> None:
+    capabilities = set(Capabilities.__struct_fields__)
+    assert {case.needs for case in all_cases()} - {None} == capabilities
+    assert set(REFUSALS) == capabilities

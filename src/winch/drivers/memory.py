@@ -81,7 +81,11 @@ class MemoryDriver:
 
     name = "memory"
     capabilities = Capabilities(
-        is_durable=False, shares_processes=False, joins_transactions=False, keeps_events=True
+        is_durable=False,
+        shares_processes=False,
+        joins_transactions=False,
+        keeps_events=True,
+        migrates_itself=True,
     )
 
     def __init__(self, clock: Clock, *, events: bool = False) -> None:

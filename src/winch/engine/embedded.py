@@ -87,7 +87,7 @@ class EmbeddedWorker:
         await self.worker.start()
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),
-            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.may_rescue),
+            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
             Pruner(self._driver),
         ]
         self._runners = [

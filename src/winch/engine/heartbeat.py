@@ -8,6 +8,7 @@ is lost: its child drops what it runs and starts a new session.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 from winch.engine.operation import Operation
 from winch.storage.protocol import Driver
@@ -23,6 +24,7 @@ class Heart:
         self._acknowledged: dict[str, int] = {}
         self._answered_since: float | None = None
         self._last_answer = 0.0
+        self._store_time: datetime | None = None
 
     def add(self, session: str) -> None:
         self._acknowledged[session] = 0
@@ -46,6 +48,7 @@ class Heart:
         self._last_answer = self._monotonic()
         lost = []
         for pulse in pulses:
+            self._store_time = pulse.now
             if pulse.session not in self._acknowledged:
                 continue  # dropped while the beat was under way
             if not pulse.is_live or pulse.beats <= self._acknowledged[pulse.session]:
@@ -55,13 +58,14 @@ class Heart:
                 self._acknowledged[pulse.session] = pulse.beats
         return lost
 
-    def may_rescue(self) -> bool:
-        """Whether the beats of this process have been answered for one whole lease.
+    def proven_at(self) -> datetime | None:
+        """The store's time of the last answered beat, if beats have been answered for a whole lease.
 
-        After an outage nobody has beaten and nobody is guilty: every live worker gets a lease's time
-        to say so before anyone takes its jobs.
+        Whose lease was over by then had a lease's time to say so while the store could be reached, as
+        this process's own beats prove; nothing is known about any later moment. After an outage nobody
+        has beaten and nobody is guilty: None.
         """
         now = self._monotonic()
         if self._answered_since is None or now - self._last_answer > self._lease:
-            return False
-        return now - self._answered_since >= self._lease
+            return None
+        return self._store_time if now - self._answered_since >= self._lease else None

@@ -225,7 +225,7 @@ class Supervisor:
         self._services = [
             Beating(self, hello.heartbeat),
             Promoter(driver, hello.poll),
-            Rescuer(driver, hello.sweep, self._heart.may_rescue),
+            Rescuer(driver, hello.sweep, self._heart.proven_at),
             Pruner(driver),
         ]
         self._running = [

@@ -62,6 +62,7 @@ class Storage(Protocol):
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         """Take ready jobs: the first queue that has some, lowest sort key first, then the next queue.
+        Between equal sort keys the lower id goes first, so that jobs stored together keep their order.
 
         Nothing from a paused queue, nothing for a session that is ended or unknown. Each job taken is
         running, with this token and session, attempt + 1, and a fence greater than any before it.

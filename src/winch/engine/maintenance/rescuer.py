@@ -1,13 +1,16 @@
 """Takes back the jobs of sessions whose lease is over.
 
-A sweeper acts only when its own beats have been answered for one whole lease (Heart.may_rescue):
-after an outage of the store every lease is over and nobody is guilty. Rescue is paced: at most a
-batch per second, so that a fleet that died does not come back as a stampede.
+A sweeper acts only when its own beats have been answered for one whole lease (Heart.proven_at): after
+an outage of the store every lease is over and nobody is guilty. And it acts as of the last such
+answer, not as of whenever its request is carried out: one that was held up on the way, behind a lock
+or in a stalled network, would otherwise find every lease over. Rescue is paced: at most a batch per
+second, so that a fleet that died does not come back as a stampede.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 from winch.engine.service import Service, log
 from winch.storage.protocol import Driver
@@ -19,16 +22,17 @@ PACE = 1.0
 class Rescuer(Service):
     name = "rescuer"
 
-    def __init__(self, driver: Driver, sweep: float, may_rescue: Callable[[], bool]) -> None:
+    def __init__(self, driver: Driver, sweep: float, proven_at: Callable[[], datetime | None]) -> None:
         super().__init__()
         self._driver = driver
         self._sweep = sweep
-        self._may_rescue = may_rescue
+        self._proven_at = proven_at
 
     async def run_once(self) -> float:
-        if not self._may_rescue():
+        proven_at = self._proven_at()
+        if proven_at is None:
             return min(self._sweep, 1.0)
-        rescued = await self._driver.arun(self._driver.rescue(limit=BATCH))
+        rescued = await self._driver.arun(self._driver.rescue(limit=BATCH, now=proven_at))
         for job in rescued:
             log.warning(
                 "rescued job %s: its worker's session %s ended without it; it is %s now",

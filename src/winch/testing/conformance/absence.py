@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from winch.core.errors import ConfigError
+from winch.core.errors import ConfigError, SchemaMismatch
 from winch.testing.conformance.bench import Bench
 
 
@@ -38,6 +38,18 @@ def keeps_events(bench: Bench) -> None:
     assert "events" in message, f"events= must be refused by name, got {message!r}"
 
 
+def migrates_itself(bench: Bench) -> None:
+    """A verb on a store without a schema raises SchemaMismatch, and the message says what to run."""
+    with bench.target.blank() as driver:
+        message = ""
+        try:
+            driver.run(driver.counts())
+        except SchemaMismatch as error:
+            message = str(error)
+        assert "winch migrate" in message, f"expected `winch migrate` to be named, got {message!r}"
+        assert driver.check_schema().current is None
+
+
 def finds_nothing_elsewhere(bench: Bench) -> None:
     job_id = bench.add()
     other = bench.target.another()
@@ -52,4 +64,5 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "shares_processes": shares_processes,
     "joins_transactions": joins_transactions,
     "keeps_events": keeps_events,
+    "migrates_itself": migrates_itself,
 }

@@ -74,6 +74,7 @@ class Bench:
         self._runner = runner
         self._rng = random.Random(seed)
         self._queues = 0
+        self._last_tick = 0
         self._default_session: str | None = None
         # A fraction of a second that a float or a column of milliseconds would not keep.
         self.now: datetime | None = datetime.now(UTC).replace(microsecond=123_457)
@@ -147,8 +148,10 @@ class Bench:
     # -- making things -----------------------------------------------------------------------------
 
     def new_id(self) -> str:
-        millis = to_micros(self.now or datetime.now(UTC)) // 1000
-        return job_id(millis, self._rng.randbytes(10))
+        """An id greater than the one before it, as clients draw them."""
+        tick = to_micros(self.now or datetime.now(UTC)) * 4096 // 1000
+        self._last_tick = max(tick, self._last_tick + 1)
+        return job_id(self._last_tick, self._rng.randbytes(8))
 
     def new_token(self) -> str:
         return random_id(self._rng.randbytes(16))

@@ -89,6 +89,22 @@ def one_claim_gives_its_jobs_in_order_of_arrival(bench: Bench) -> None:
 
 
 @case()
+def jobs_stored_together_keep_their_order(bench: Bench) -> None:
+    first = bench.add_many(30)
+    later = bench.add_many(30)  # at the same moment
+    assert [claim.id for claim in bench.claim(limit=40)] == [*first, *later[:10]]
+    assert [claim.id for claim in bench.claim(limit=40)] == later[10:]
+
+
+@case()
+def jobs_due_together_keep_their_order(bench: Bench) -> None:
+    ids = bench.add_many(30, delay=MINUTE)
+    bench.advance(MINUTE)
+    bench.promote()
+    assert [claim.id for claim in bench.claim()] == ids
+
+
+@case()
 def a_level_of_priority_is_a_head_start_of_sixty_seconds(bench: Bench) -> None:
     plain = bench.add()
     bench.advance(59 * SECOND)

@@ -45,9 +45,11 @@ class Address:
 
 
 class Target(ABC):
-    """One driver under test. Only `fresh` must be written; the rest is needed where the driver declares
-    the capability: `another` and `address` for is_durable and shares_processes, `connection` (and
-    `aconnection`, where async connections differ) for joins_transactions."""
+    """One driver under test.
+
+    `fresh`, `another` and `blank` must be written; `address` where the driver shares_processes,
+    `connection` (and `aconnection`, where async connections differ) where it joins_transactions.
+    """
 
     name: str
 
@@ -63,9 +65,13 @@ class Target(ABC):
         """A case in async mode is over."""
         await driver.aclose()
 
+    @abstractmethod
     def another(self) -> Driver:
         """A second driver on the store of the last `fresh`, as a second process would have it."""
-        raise NotImplementedError(f"{type(self).__name__} must say how to open its store once more")
+
+    @abstractmethod
+    def blank(self) -> AbstractContextManager[Driver]:
+        """A driver on a store of its own that has no schema yet."""
 
     def address(self) -> Address:
         """Where the store of the last `fresh` is."""
@@ -103,6 +109,10 @@ class MemoryTarget(Target):
         # What a second process gets from the same URL.
         return self.fresh()
 
+    @contextmanager
+    def blank(self) -> Iterator[Driver]:
+        yield self.fresh()
+
 
 class SqliteTarget(Target):
     """A new file for each case, copied from one that was migrated once."""
@@ -137,6 +147,14 @@ class SqliteTarget(Target):
     def another(self) -> Driver:
         opened: Driver = self._open(self._path)
         return opened
+
+    @contextmanager
+    def blank(self) -> Iterator[Driver]:
+        driver = self._open(self._path.with_name("blank.db"))
+        try:
+            yield driver
+        finally:
+            driver.close()
 
     def address(self) -> Address:
         return Address(f"sqlite:///{self._path}")
@@ -201,6 +219,16 @@ class PostgresTarget(Target):
     def another(self) -> Driver:
         return self._open()
 
+    @contextmanager
+    def blank(self) -> Iterator[Driver]:
+        schema = f"{self._schema}_blank"
+        driver = connect(self._url, clock=WallClock(), schema=schema)
+        try:
+            yield driver
+        finally:
+            driver.close()
+            self._drop(schema)
+
     def address(self) -> Address:
         return Address(self._url, self._schema)
 
@@ -223,12 +251,15 @@ class PostgresTarget(Target):
             await driver.aclose()
 
     def close(self) -> None:
-        from psycopg import sql
-
         for driver in self._drivers.values():
             driver.close()
-        self._own.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(self._schema)))
+        self._drop(self._schema)
         self._own.close()
+
+    def _drop(self, schema: str) -> None:
+        from psycopg import sql
+
+        self._own.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 
 
 def target_for(url: str) -> Target:

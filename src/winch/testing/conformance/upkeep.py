@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -107,6 +108,41 @@ def migrating_an_up_to_date_store_changes_nothing(bench: Bench) -> None:
     assert bench.driver.migrate() == []
     assert bench.get(job_id).state is JobState.READY
     assert isinstance(bench.driver.migration_sql(), str)
+
+
+@case()
+def migrating_makes_a_store_ready_step_by_step(bench: Bench) -> None:
+    with bench.target.blank() as driver:
+        status = driver.check_schema()
+        assert driver.check_schema().current == status.current  # looking changes nothing
+        text = driver.migration_sql()
+        if not status.is_ready:
+            assert text
+            assert driver.migrate()
+        assert driver.check_schema().is_ready
+        assert driver.migrate() == []
+        driver.run(driver.enqueue([bench.new_job()]))
+
+
+@case()
+def two_may_migrate_at_once(bench: Bench) -> None:
+    with bench.target.blank() as driver, ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(lambda migrate: migrate(), [driver.migrate] * 2)
+        assert not one or not other, "each step is taken once"
+        assert driver.check_schema().is_ready
+
+
+@case(needs="migrates_itself")
+def a_store_without_a_schema_gets_it_at_first_use(bench: Bench) -> None:
+    with bench.target.blank() as driver:
+        new = bench.new_job()
+        if bench.mode == "sync":
+            driver.run(driver.enqueue([new]))
+        else:
+            bench.run(driver.arun(driver.enqueue([new])))
+        assert driver.run(driver.counts())[JobState.READY] == 1
+        assert driver.check_schema().is_ready
+        bench.run(driver.aclose())
 
 
 @case()

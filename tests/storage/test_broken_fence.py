@@ -1,0 +1,82 @@
+"""Drivers with the fence taken out: the suite and the walks must both notice.
+
+A test that cannot fail proves nothing. Each break is one line of a driver's `finish`: the comparison of
+the token is gone, and the state alone decides, as in several queues that people use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+
+import hypothesis
+import pytest
+
+from tests.storage.machine import STEADY, walk
+from winch.drivers.memory import MemoryDriver
+from winch.testing.conformance import MemoryTarget, SqliteTarget, Target, all_cases, run
+
+FINISH_CASES = [case for case in all_cases() if case.family == "finish"]
+# As many walks as test_machine takes, and no time spent on making the finding smaller.
+HASTY = hypothesis.settings(STEADY, max_examples=100, phases=[hypothesis.Phase.generate])
+
+
+def rewritten(name: str, line: str, broken: str) -> ModuleType:
+    """The module of this name with one line of its source replaced; the real one stays as it is."""
+    source = inspect.getsource(importlib.import_module(name))
+    assert source.count(line) == 1, f"{name} has the line {source.count(line)} times: {line}"
+    module = ModuleType(name)
+    exec(compile(source.replace(line, broken), f"<broken {name}>", "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
+def without_fence_in_memory(monkeypatch: pytest.MonkeyPatch) -> Target:
+    broken = rewritten(
+        "winch.drivers.memory",
+        "if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:",
+        "if job is None or job.state is not JobState.RUNNING:",
+    )
+    monkeypatch.setattr(MemoryDriver, "_finish_one", broken.MemoryDriver._finish_one)
+    return MemoryTarget()
+
+
+def without_fence_in_sqlite(monkeypatch: pytest.MonkeyPatch) -> Target:
+    from winch.drivers.sqlite.driver import SqliteDriver
+
+    broken = rewritten(
+        "winch.drivers.sqlite.working",
+        "row = held.pop((outcome.id, outcome.token), None)",
+        "row = next((held.pop(key) for key in list(held) if key[0] == outcome.id), None)",
+    )
+    monkeypatch.setattr(SqliteDriver, "finish", broken.WorkingVerbs.finish)
+    return SqliteTarget()
+
+
+BREAKS = {
+    "memory": without_fence_in_memory,
+    "sqlite": without_fence_in_sqlite,
+}
+Break = Callable[[pytest.MonkeyPatch], Target]
+
+
+@pytest.mark.parametrize("break_fence", BREAKS.values(), ids=BREAKS)
+def test_the_suite_notices_a_missing_fence(break_fence: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(break_fence(monkeypatch), FINISH_CASES)
+    failed = {(result.case.name, result.mode) for result in report.failed}
+    for name in (
+        "swapped_tokens_are_both_lost",
+        "a_repeat_is_answered_already_while_another_runs_the_job",
+        "a_rescued_claim_stays_lost_while_another_runs_the_job_and_after",
+    ):
+        assert {(name, "sync"), (name, "async")} <= failed
+
+
+@pytest.mark.parametrize("break_fence", BREAKS.values(), ids=BREAKS)
+def test_the_walks_notice_a_missing_fence(break_fence: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without the reference, which is the very driver that is broken in one of the cases.
+    target = break_fence(monkeypatch)
+    with pytest.raises(AssertionError, match="a write takes exactly if its claim is live"):
+        walk(target, reference=False, settings=HASTY)
+    target.close()
