@@ -46,6 +46,8 @@ class Ending(Protocol):
     def error(self) -> Failure | None: ...
     @property
     def reason(self) -> str | None: ...
+    @property
+    def log(self) -> str | None: ...
 
 
 def claimed(job: JobRecord, token: str, session: str, at: datetime) -> JobRecord:
@@ -65,6 +67,7 @@ def claimed(job: JobRecord, token: str, session: str, at: datetime) -> JobRecord
 
 def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRecord:
     """The job after its claim has ended so."""
+    job = replace(job, log=_longer(job.log, outcome.log))
     is_cancel_requested = job.cancel_requested_at is not None
     to = after_claim(outcome.to, cancel_requested=is_cancel_requested)
     history = job.history
@@ -154,15 +157,16 @@ def retried(job: JobRecord, by: str, at: datetime) -> JobRecord:
 
 def noted(job: JobRecord, note: Note) -> JobRecord:
     """The job with what its handler reports; the log keeps its end."""
-    log = job.log
-    if note.log is not None:
-        log = ((log or "") + note.log)[-LOG_LIMIT:]
     return replace(
         job,
         progress=job.progress if note.progress is None else note.progress,
         checkpoint=job.checkpoint if note.checkpoint is None else note.checkpoint,
-        log=log,
+        log=_longer(job.log, note.log),
     )
+
+
+def _longer(log: str | None, more: str | None) -> str | None:
+    return log if more is None else ((log or "") + more)[-LOG_LIMIT:]
 
 
 def was_ended_by(token: str, ended_token: str | None, history: Sequence[Entry]) -> bool:

@@ -83,6 +83,7 @@ class Settled(msgspec.Struct, frozen=True):
     result: str | None = None
     error: Failure | None = None
     reason: str | None = None
+    log: str | None = None
 
 
 def settle(

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from winch.core.job import Claim
+from winch.engine.context import Reports
 
 
 class Interrupt(StrEnum):
@@ -45,7 +46,16 @@ class Handler(Protocol):
 class Attempt:
     """A running job. Interrupting it a second time repeats the request, not the decision."""
 
-    __slots__ = ("claim", "deadline", "handler", "interrupted", "interrupted_at", "is_given_up", "slot")
+    __slots__ = (
+        "claim",
+        "deadline",
+        "handler",
+        "interrupted",
+        "interrupted_at",
+        "is_given_up",
+        "reports",
+        "slot",
+    )
 
     def __init__(self, claim: Claim, slot: int, deadline: float | None) -> None:
         self.claim = claim
@@ -55,6 +65,7 @@ class Attempt:
         self.interrupted: Interrupt | None = None
         self.interrupted_at = 0.0
         self.is_given_up = False
+        self.reports = Reports()
 
     def interrupt(self, why: Interrupt, now: float) -> None:
         """Ask the handler to end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import random
@@ -10,9 +11,11 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 import msgspec
 
+from winch.core.errors import StorageError
 from winch.core.job import Claim
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt
@@ -20,6 +23,9 @@ from winch.engine.executor import Executor, Plan
 from winch.engine.isolation import ENV, MAX_MESSAGE, Ended, Run, Stop, order_decoder
 from winch.engine.registry import Registry
 from winch.engine.threads import Threads
+from winch.engine.worker import NOTES_EVERY
+from winch.storage.params import ClaimRef
+from winch.storage.protocol import Driver
 
 _PR_SET_PDEATHSIG = 1
 
@@ -36,14 +42,23 @@ def line_from_env() -> socket.socket:
     return socket.socket(fileno=fd)
 
 
-async def serve(registry: Registry, line: socket.socket) -> None:
+async def serve(registry: Registry, line: socket.socket, store: Callable[[], Driver]) -> None:
     """Run what comes down the line; return when it ends."""
     line.setblocking(False)
     reader, writer = await asyncio.open_unix_connection(sock=line, limit=MAX_MESSAGE)
     threads = Threads(1, asyncio.get_running_loop())
-    executor = Executor(registry, threads, time.monotonic, random.Random())  # noqa: S311  # jitter
+    executor = Executor(registry, threads, time.monotonic, random.Random(), store)  # noqa: S311  # jitter
     running: Attempt | None = None
     work: asyncio.Task[None] | None = None
+
+    async def tell(attempt: Attempt) -> None:
+        while True:
+            await asyncio.sleep(NOTES_EVERY)
+            note = attempt.reports.take()
+            if note is not None:
+                driver, ref = store(), ClaimRef(attempt.claim.id, attempt.claim.token)
+                with contextlib.suppress(StorageError):  # progress is worth no failure
+                    await driver.arun(driver.note(ref, note))
 
     async def run(claim: Claim, timeout: float | None) -> None:
         nonlocal running
@@ -52,9 +67,10 @@ async def serve(registry: Registry, line: socket.socket) -> None:
         if isinstance(plan, Plan):
             deadline = None if timeout is None else time.monotonic() + timeout
             running = attempt = Attempt(claim, 0, deadline)
-            ended = await executor.run_here(attempt, plan)
+            telling = asyncio.create_task(tell(attempt))
+            settled = await executor.run_here(attempt, plan)
             running = None
-            settled = ended
+            telling.cancel()
         else:
             settled = plan
         writer.write(msgspec.json.encode(Ended(settled)) + b"\n")

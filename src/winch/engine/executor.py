@@ -27,6 +27,7 @@ from winch.engine.registry import Registry
 from winch.engine.service import log
 from winch.engine.task import Task
 from winch.engine.threads import ThreadCall, Threads
+from winch.storage.protocol import Driver
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -47,12 +48,14 @@ class Executor:
         threads: Threads,
         monotonic: Callable[[], float],
         rng: random.Random,
+        store: Callable[[], Driver],
         cells: Cells | None = None,
     ) -> None:
         self._registry = registry
         self._threads = threads
         self._monotonic = monotonic
         self._rng = rng
+        self._store = store
         self._cells = cells
 
     def plan(self, claim: Claim) -> Plan | Settled:
@@ -91,7 +94,9 @@ class Executor:
         if outcome is None:
             return None
         spent = timedelta(seconds=self._monotonic() - began)
-        return self._settle(attempt.claim, outcome, plan.retry, spent)
+        settled = self._settle(attempt.claim, outcome, plan.retry, spent)
+        log = attempt.reports.take_log()
+        return settled if log is None else msgspec.structs.replace(settled, log=log)
 
     def _settle(self, claim: Claim, outcome: Outcome, policy: Retry, spent: timedelta) -> Settled:
         age = claim.claimed_at - claim.created_at + spent
@@ -136,9 +141,11 @@ class Executor:
     def _context(self, attempt: Attempt) -> Context:
         return Context(
             attempt.claim,
+            attempt.reports,
             deadline=attempt.deadline,
             monotonic=self._monotonic,
             is_cancelled=lambda: attempt.is_stopping,
+            store=self._store,
         )
 
     async def _in_thread(self, attempt: Attempt, fn: Callable[[], Any]) -> Any:

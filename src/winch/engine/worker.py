@@ -31,13 +31,14 @@ from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.registry import Registry
 from winch.engine.service import Backoff, Service, log
 from winch.engine.threads import Threads
-from winch.storage.params import ClaimRef, Finish, NewSession
+from winch.storage.params import Answer, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 
 # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
 HARD_AFTER = 10.0
 WATCH_EVERY = 0.05
 CANCELS_EVERY = 1.0
+NOTES_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ class Worker:
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._threads = Threads(config.concurrency, asyncio.get_running_loop())
         self._cells = None if config.cell_command is None else Cells(config.cell_command)
-        self._executor = Executor(registry, self._threads, time.monotonic, self._rng, self._cells)
+        self._executor = Executor(
+            registry, self._threads, time.monotonic, self._rng, lambda: driver, self._cells
+        )
         self._finisher = Finisher(driver)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[tuple[float, Claim]] = deque()  # (when it came, the claim)
@@ -112,6 +115,7 @@ class Worker:
             GiveUps(self._driver, config.heartbeat, lambda: self.session, self._fetcher.given_up),
             Watch(self._watch),
             Cancels(self._driver, self),
+            Notes(self._driver, self),
         ]
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")
@@ -315,6 +319,7 @@ class Worker:
                 result=settled.result,
                 error=settled.error,
                 reason=settled.reason,
+                log=settled.log,
             )
         )
 
@@ -366,6 +371,11 @@ class Worker:
             if is_it and not attempt.is_stopping:
                 attempt.interrupt(Interrupt.CANCEL, time.monotonic())
 
+    def claim_lost(self, attempt: Attempt) -> None:
+        """The store refused a report of this attempt: its job is somebody else's now."""
+        if self._attempts.get(attempt.slot) is attempt and not attempt.is_stopping:
+            attempt.interrupt(Interrupt.LOST, time.monotonic())
+
     def interrupt_all(self) -> None:
         """Ask every running handler to end now; what they held is released."""
         for attempt in list(self._attempts.values()):
@@ -409,3 +419,23 @@ class Cancels(Service):
             for ref in await self._driver.arun(self._driver.cancels([self._worker.session])):
                 self._worker.cancel_requested(ref)
         return CANCELS_EVERY
+
+
+class Notes(Service):
+    """Tells the store what running handlers report, twice a second."""
+
+    name = "notes"
+
+    def __init__(self, driver: Driver, worker: Worker) -> None:
+        super().__init__()
+        self._driver = driver
+        self._worker = worker
+
+    async def run_once(self) -> float:
+        for attempt in self._worker.attempts:
+            note = attempt.reports.take()
+            if note is not None:
+                ref = ClaimRef(attempt.claim.id, attempt.claim.token)
+                if await self._driver.arun(self._driver.note(ref, note)) is Answer.LOST:
+                    self._worker.claim_lost(attempt)
+        return NOTES_EVERY

@@ -114,7 +114,7 @@ class WorkingVerbs:
                 if row is None:
                     continue
                 answers[place] = Answer.TOOK
-                if outcome.to is JobState.COMPLETED and outcome.reason is None:
+                if outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None:
                     completed[str(row)] = outcome.result
                 else:
                     others[outcome.id] = outcome
