@@ -12,8 +12,11 @@ from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.lifecycle import JobState
 from winch.drivers.connect import connect
 from winch.engine.client import Client, actor
+from winch.engine.events import JobEvent
+from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
+from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.task import AsyncTask, Bound, Task
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+L = TypeVar("L", bound=Callable[..., Any])
 
 
 class SystemClock:
@@ -78,8 +82,8 @@ class App:
         self._loaded: Loaded | None = None
         self._driver: Driver | None = None
         self.clock = SystemClock()
-        self.tasks = Registry()
-        self.client = Client(self.ready, self.clock)
+        self.runtime = Runtime()
+        self.client = Client(self.ready, self.clock, self.runtime)
         self.jobs = Jobs(self)
         self.dead = Dead(self)
         self.queues = Queues(self)
@@ -155,6 +159,28 @@ class App:
         if self._driver is not None:
             await self._driver.aclose()
 
+    # -- hooks -------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Registry:
+        return self.runtime.tasks
+
+    def lifespan(self, function: L) -> L:
+        """Decorate a function that yields a dict of resources: made once per worker process, before it
+        claims, and cleaned up after its last job. Handlers find them as `ctx.resources` or `Depends`."""
+        self.runtime.add_lifespan(function)
+        return function
+
+    def use(self, middleware: Middleware) -> None:
+        """Run these hooks around every enqueue and every attempt."""
+        if not isinstance(middleware, Middleware):
+            raise ConfigError(f"app.use takes an instance of winch.Middleware, got {middleware!r}")
+        self.runtime.middleware.append(middleware)
+
+    def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
+        """Call `function` for every event of this kind that happens in this process."""
+        self.runtime.events.on(kind, function)
+
     # -- tasks -------------------------------------------------------------------------------------
 
     @overload
@@ -174,6 +200,7 @@ class App:
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
         isolate: Literal["process"] | None = ...,
+        version: int = ...,
     ) -> _Decorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

@@ -79,7 +79,9 @@ def test_a_hanging_isolated_job_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def body(worker: Any) -> None:
         job = await until(await tasks.hangs.aenqueue(), JobState.DEAD)
-        assert "timed out, and did not end when asked to" in (job.record.reason or "")
+        assert job.record.error is not None
+        assert job.record.error.type.endswith("JobTimeout")
+        assert (job.record.attempt, job.record.crashes) == (1, 0)
         assert not worker.is_stuck
 
     run(body, concurrency=1)

@@ -27,5 +27,5 @@ def worker_cell(app_spec: str | None, verbose: int) -> None:
     line = line_from_env()
     start_logging(verbose)
     app = load_app(app_spec)
-    asyncio.run(serve(app.tasks, line, app.ready))
+    asyncio.run(serve(app.runtime, line, app.ready))
     os._exit(0)

@@ -67,5 +67,5 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
         burst=burst,
         cell_command=cell_command(app_spec or said.app),
     )
-    child = Child(app.driver, app.tasks, said, config, board)
+    child = Child(app.driver, app.runtime, said, config, board)
     return await child.run(await Link.open(sock))

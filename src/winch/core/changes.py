@@ -146,6 +146,12 @@ def cancelled(job: JobRecord, by: str, reason: str | None, at: datetime) -> JobR
 
 def retried(job: JobRecord, by: str, at: datetime) -> JobRecord:
     """The job ready now: a waiting one early, a final one anew."""
+    if job.state is JobState.COMPLETED:
+        # The record's fields described the attempt that completed; from now on they describe others, and
+        # a repeat of its finish must still be recognised.
+        job = replace(
+            job, history=_grown(job, "completed", job.finished_at or at, by_token=job.ended_token)
+        )
     history = _acted(job, "retried", by, None, at)
     again = replace(job, state=JobState.READY, run_at=at, crashes=0, rescues=0, history=history)
     if job.state not in FINAL:

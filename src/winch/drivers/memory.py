@@ -327,6 +327,12 @@ class MemoryDriver:
 
         return self._verb("standing", body)
 
+    def held(self, session: str) -> Verb[list[str]]:
+        def body() -> list[str]:
+            return sorted({job.token for job in self._running(session) if job.token is not None})
+
+        return self._verb("held", body, is_read=True)
+
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> list[ClaimRef]:
             return [

@@ -21,7 +21,7 @@ from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt
 from winch.engine.executor import Executor, Plan
 from winch.engine.isolation import ENV, MAX_MESSAGE, Ended, Run, Stop, order_decoder
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.threads import Threads
 from winch.engine.worker import NOTES_EVERY
 from winch.storage.params import ClaimRef
@@ -42,12 +42,13 @@ def line_from_env() -> socket.socket:
     return socket.socket(fileno=fd)
 
 
-async def serve(registry: Registry, line: socket.socket, store: Callable[[], Driver]) -> None:
+async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Driver]) -> None:
     """Run what comes down the line; return when it ends."""
     line.setblocking(False)
     reader, writer = await asyncio.open_unix_connection(sock=line, limit=MAX_MESSAGE)
     threads = Threads(1, asyncio.get_running_loop())
-    executor = Executor(registry, threads, time.monotonic, random.Random(), store)  # noqa: S311  # jitter
+    executor = Executor(runtime, threads, time.monotonic, random.Random(), store)  # noqa: S311  # jitter
+    await runtime.start()
     running: Attempt | None = None
     work: asyncio.Task[None] | None = None
 
@@ -88,3 +89,4 @@ async def serve(registry: Registry, line: socket.socket, store: Callable[[], Dri
                     running.interrupt(why, time.monotonic())
     if work is not None and not work.done():
         os._exit(1)  # the worker is gone, and with it the claim
+    await runtime.stop()

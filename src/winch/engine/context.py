@@ -4,7 +4,7 @@ report on it."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ class Context:
         monotonic: Callable[[], float],
         is_cancelled: Callable[[], bool],
         store: Callable[[], Driver],
+        resources: Mapping[str, Any],
     ) -> None:
         self._claim = claim
         self._reports = reports
@@ -72,6 +73,7 @@ class Context:
         self._monotonic = monotonic
         self._is_cancelled = is_cancelled
         self._store = store
+        self.resources = resources
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.order import QueueOrder
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.service import Service, log
 from winch.engine.settings import Settings
 from winch.engine.worker import Worker, WorkerConfig
@@ -40,7 +40,7 @@ class Host(Protocol):
     def driver(self) -> Driver: ...
 
     @property
-    def tasks(self) -> Registry: ...
+    def runtime(self) -> Runtime: ...
 
 
 class EmbeddedWorker:
@@ -58,7 +58,7 @@ class EmbeddedWorker:
     ) -> None:
         said = host.settings
         self._driver = host.driver
-        self._registry = host.tasks
+        self._runtime = host.runtime
         self._said = said
         self._config = WorkerConfig(
             order=QueueOrder.of(queues, random.Random()),  # noqa: S311  # order, not a secret
@@ -71,7 +71,7 @@ class EmbeddedWorker:
             cell_command=cell_command,
         )
         if cell_command is None:
-            alone = [task.name for task in host.tasks if task.options.isolate is not None]
+            alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
             if alone:
                 raise ConfigError(
                     f"task {alone[0]} runs in a process of its own, which has to import the app: define "
@@ -83,7 +83,7 @@ class EmbeddedWorker:
         self._loop = asyncio.get_running_loop()
         self._heart = Heart(self._driver, said.lease.total_seconds(), time.monotonic)
         self._stopped = threading.Event()
-        self.worker = Worker(self._driver, self._registry, self._config, on_session=self._heart.add)
+        self.worker = Worker(self._driver, self._runtime, self._config, on_session=self._heart.add)
         await self.worker.start()
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),

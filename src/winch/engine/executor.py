@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import random
@@ -16,18 +17,22 @@ import msgspec
 from winch.core import codec
 from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
 from winch.core.job import Claim
-from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, settle
+from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
 from winch.engine.attempt import Attempt, Interrupt, JobCancelled, JobTimeout
 from winch.engine.context import Context
 from winch.engine.failure import describe
+from winch.engine.injection import Injector, Wanted
 from winch.engine.isolation import Cells, Crash
 from winch.engine.options import StoredOptions
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.service import log
 from winch.engine.task import Task
 from winch.engine.threads import ThreadCall, Threads
 from winch.storage.protocol import Driver
+
+# A job of a newer version than this worker's waits this long before somebody looks again.
+NEWER_PAUSE = timedelta(seconds=5)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -44,14 +49,14 @@ class Executor:
 
     def __init__(
         self,
-        registry: Registry,
+        runtime: Runtime,
         threads: Threads,
         monotonic: Callable[[], float],
         rng: random.Random,
         store: Callable[[], Driver],
         cells: Cells | None = None,
     ) -> None:
-        self._registry = registry
+        self._runtime = runtime
         self._threads = threads
         self._monotonic = monotonic
         self._rng = rng
@@ -61,7 +66,7 @@ class Executor:
     def plan(self, claim: Claim) -> Plan | Settled:
         """How to run this job; how it ends where it cannot be run at all."""
         try:
-            task = self._registry.get(claim.task)
+            task = self._runtime.tasks.get(claim.task)
         except UnknownTask as error:
             return self._unrun(claim, Discard(str(error)))
         timeout, retry = task.options.timeout, task.options.retry
@@ -83,9 +88,17 @@ class Executor:
     async def run(self, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
         """How one attempt ends; None when the handler was interrupted and says nothing."""
         if plan.is_alone and self._cells is not None:
-            timeout = None if plan.timeout is None else plan.timeout.total_seconds()
-            return await self._cells.run(attempt, timeout)
+            return await self._run_alone(self._cells, attempt, plan)
         return await self.run_here(attempt, plan)
+
+    async def _run_alone(self, cells: Cells, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
+        timeout = None if plan.timeout is None else plan.timeout.total_seconds()
+        ended = await cells.run(attempt, timeout)
+        if ended is not None:
+            return ended
+        outcome = _interrupted(attempt, plan)
+        spent = plan.timeout or timedelta(0)
+        return None if outcome is None else self._settle(attempt.claim, outcome, plan.retry, spent)
 
     async def run_here(self, attempt: Attempt, plan: Plan) -> Settled | None:
         """`run` in this process."""
@@ -106,19 +119,18 @@ class Executor:
         return self._settle(claim, outcome, DEFAULT_RETRY, timedelta(0))
 
     async def _outcome(self, attempt: Attempt, plan: Plan) -> Outcome | None:
-        task = plan.task
+        task, claim = plan.task, attempt.claim
+        if claim.version > task.options.version:
+            mine = f"this worker has version {task.options.version} of {task.name}"
+            return Snooze(NEWER_PAUSE, f"{mine}, the job needs version {claim.version}")
         try:
-            args, kwargs = task.arguments.unpack(attempt.claim.args)
+            text = task.current_args(claim.args, claim.version)
+            args, kwargs = task.arguments.unpack(text)
         except InvalidPayload as error:
             return Discard(f"malformed: {error}")
-        for name in task.arguments.injected:
-            kwargs[name] = self._context(attempt)
         try:
-            if task.is_async:
-                attempt.handler = _OnLoop(asyncio.current_task())
-                value = await _in_own_context(task.fn(*args, **kwargs))
-            else:
-                value = await self._in_thread(attempt, functools.partial(task.fn, *args, **kwargs))
+            call = self._call(attempt, task, args, kwargs)
+            value = await (_in_own_context(call) if task.is_async or self._runtime.middleware else call)
         except asyncio.CancelledError as error:
             if attempt.is_stopping:
                 return _interrupted(attempt, plan)
@@ -138,6 +150,22 @@ class Executor:
             return _directive(value)
         return _done(value, attempt.claim)
 
+    def _call(
+        self, attempt: Attempt, task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        """The handler inside the app's middleware."""
+        wants = task.arguments.injected
+        hooks = self._runtime.middleware
+        ctx = self._context(attempt) if wants or hooks else None
+        if task.is_async:
+            attempt.handler = _OnLoop(asyncio.current_task())
+            handler = functools.partial(self._on_loop, task.fn, args, kwargs, wants, ctx)
+        else:
+            handler = functools.partial(self._in_thread, attempt, task.fn, args, kwargs, wants, ctx)
+        for middleware in reversed(hooks):
+            handler = functools.partial(middleware.run, ctx, handler)  # type: ignore[arg-type]
+        return handler()
+
     def _context(self, attempt: Attempt) -> Context:
         return Context(
             attempt.claim,
@@ -146,10 +174,40 @@ class Executor:
             monotonic=self._monotonic,
             is_cancelled=lambda: attempt.is_stopping,
             store=self._store,
+            resources=self._runtime.resources,
         )
 
-    async def _in_thread(self, attempt: Attempt, fn: Callable[[], Any]) -> Any:
-        call = self._threads.submit(fn)
+    async def _on_loop(
+        self,
+        fn: Callable[..., Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
+        wants: Wanted,
+        ctx: Context | None,
+    ) -> Any:
+        if ctx is None or not wants:
+            return await fn(*args, **kwargs)
+        async with contextlib.AsyncExitStack() as stack:
+            given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
+            return await fn(*args, **kwargs, **given)
+
+    async def _in_thread(
+        self,
+        attempt: Attempt,
+        fn: Callable[..., Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
+        wants: Wanted,
+        ctx: Context | None,
+    ) -> Any:
+        def run() -> Any:
+            if ctx is None or not wants:
+                return fn(*args, **kwargs)
+            with contextlib.ExitStack() as stack:
+                given = Injector(ctx, self._runtime.resources).make(wants, stack)
+                return fn(*args, **kwargs, **given)
+
+        call = self._threads.submit(run)
         attempt.handler = _InThread(call, self._threads)
         await call.done
         if call.error is not None:

@@ -57,6 +57,13 @@ class Finisher:
     def pending(self) -> int:
         return len(self._finishes) + len(self._releases) + len(self._crashes)
 
+    @property
+    def tokens(self) -> set[str]:
+        """The claims whose end is not answered yet."""
+        tokens = {outcome.token for outcome in self._finishes}
+        tokens |= {ref.token for ref in self._releases}
+        return tokens | {ref.token for ref, _ in self._crashes}
+
     async def flushed(self) -> None:
         """Wait until everything handed over has been answered."""
         await self._idle.wait()

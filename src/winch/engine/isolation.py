@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -131,8 +132,11 @@ class Cells:
         self._busy: set[Cell] = set()
 
     async def run(self, attempt: Attempt, timeout: float | None) -> Settled | Crash | None:
-        """Run the attempt's job in a cell. A killed cell of an interrupted attempt is no crash."""
+        """Run the attempt's job in a cell. A cell that was killed because its job would not end is no
+        crash: None, as for any interrupted handler that says nothing."""
         cell = await self._take()
+        if timeout is not None:  # starting a cell is not the handler's time
+            attempt.deadline = time.monotonic() + timeout
         handler = _InCell(cell)
         attempt.handler = handler
         if attempt.interrupted is not None:  # it came while the cell was being started
@@ -145,15 +149,7 @@ class Cells:
             self._idle.append(cell)
         elif cell.is_usable:
             await cell.close()
-        if (
-            isinstance(ended, Crash)
-            and handler.is_killed
-            and attempt.interrupted is not Interrupt.TIMEOUT
-        ):
-            return None
-        if isinstance(ended, Crash) and handler.is_killed:
-            return Crash("timed out, and did not end when asked to")
-        return ended
+        return None if handler.is_killed else ended
 
     async def _take(self) -> Cell:
         while self._idle:

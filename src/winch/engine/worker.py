@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from winch.core.errors import StorageError
 from winch.core.ids import random_id
@@ -22,13 +23,14 @@ from winch.core.job import Claim
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
+from winch.engine.events import JobEvent, kind_of
 from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Cells, Crash
 from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service, log
 from winch.engine.threads import Threads
 from winch.storage.params import Answer, ClaimRef, Finish, NewSession
@@ -61,7 +63,7 @@ class Worker:
     def __init__(
         self,
         driver: Driver,
-        registry: Registry,
+        runtime: Runtime,
         config: WorkerConfig,
         *,
         board: Board | None = None,
@@ -69,7 +71,7 @@ class Worker:
         rng: random.Random | None = None,
     ) -> None:
         self._driver = driver
-        self._registry = registry
+        self._runtime = runtime
         self._config = config
         self._board = board
         self._on_session = on_session
@@ -77,7 +79,7 @@ class Worker:
         self._threads = Threads(config.concurrency, asyncio.get_running_loop())
         self._cells = None if config.cell_command is None else Cells(config.cell_command)
         self._executor = Executor(
-            registry, self._threads, time.monotonic, self._rng, lambda: driver, self._cells
+            runtime, self._threads, time.monotonic, self._rng, lambda: driver, self._cells
         )
         self._finisher = Finisher(driver)
         self._prefetch = Prefetch(config.concurrency)
@@ -96,13 +98,14 @@ class Worker:
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin a session and start all services."""
+        """Make the app's resources, begin a session and start all services."""
+        await self._runtime.start()
         await self._new_session()
         config = self._config
         self._fetcher = Fetcher(
             self._driver,
             config.order,
-            self._registry.names,
+            self._runtime.tasks.names,
             poll=config.poll,
             session=lambda: self.session,
             room=self._room,
@@ -112,7 +115,14 @@ class Worker:
         )
         self._services = [
             self._fetcher,
-            GiveUps(self._driver, config.heartbeat, lambda: self.session, self._fetcher.given_up),
+            GiveUps(
+                self._driver,
+                every=config.heartbeat,
+                lease=config.lease.total_seconds(),
+                session=lambda: self.session,
+                lost=self._fetcher.given_up,
+                in_use=self._tokens_in_use,
+            ),
             Watch(self._watch),
             Cancels(self._driver, self),
             Notes(self._driver, self),
@@ -135,7 +145,7 @@ class Worker:
             pid=os.getpid(),
             release=self._config.release,
             queues=self._config.order.names,
-            tasks=self._registry.names,
+            tasks=self._runtime.tasks.names,
             slots=self._config.concurrency,
             lease=self._config.lease,
         )
@@ -222,6 +232,7 @@ class Worker:
         self._threads.close()
         if self._cells is not None:
             await self._cells.close()
+        await self._runtime.stop()
 
     # -- slots -------------------------------------------------------------------------------------
 
@@ -239,6 +250,14 @@ class Worker:
         self._waiting.clear()
         if not self._attempts:
             self._all_ended.set()
+
+    def _tokens_in_use(self) -> set[str]:
+        tokens = {claim.token for _, claim in self._waiting}
+        tokens |= {attempt.claim.token for attempt in self._attempts.values()}
+        tokens |= self._finisher.tokens
+        if self._fetcher.in_flight is not None:
+            tokens.add(self._fetcher.in_flight)
+        return tokens
 
     def _deliver(self, claims: Sequence[Claim]) -> None:
         if self._is_draining:  # the claim was on its way when the stop came
@@ -273,7 +292,7 @@ class Worker:
     async def _run_job(self, claim: Claim, slot: int, began: float) -> None:
         plan = self._executor.plan(claim)
         if not isinstance(plan, Plan):
-            self._finish(claim, plan)
+            self._finish(claim, plan, began)
             return
         limit = None if plan.timeout is None else plan.timeout.total_seconds()
         attempt = Attempt(claim, slot, None if limit is None else began + limit)
@@ -282,6 +301,7 @@ class Worker:
             # The supervisor kills a child whose loop is blocked past this moment.
             last = None if attempt.deadline is None else attempt.deadline + 2 * HARD_AFTER
             self._board.start(slot, claim.id, claim.token, last)
+        self._tell("started", claim)
         try:
             ended = await self._executor.run(attempt, plan)
         finally:
@@ -291,12 +311,13 @@ class Worker:
         if isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self._finisher.crash(ClaimRef(claim.id, claim.token), ended.cause)
+            self._tell("crashed", claim, reason=ended.cause)
         elif ended is not None:
-            self._finish(claim, ended)
+            self._finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
             self._finisher.release([ClaimRef(claim.id, claim.token)])
 
-    def _finish(self, claim: Claim, settled: Settled) -> None:
+    def _finish(self, claim: Claim, settled: Settled, began: float) -> None:
         if settled.error is not None:
             log.warning(
                 "job %s (%s) attempt %d failed: %s: %s; it is %s now%s",
@@ -308,6 +329,13 @@ class Worker:
                 settled.to,
                 f", due in {settled.delay.total_seconds():.1f}s" if settled.delay else "",
             )
+        self._tell(
+            kind_of(settled.to, settled.what),
+            claim,
+            duration=timedelta(seconds=time.monotonic() - began),
+            error=settled.error,
+            reason=settled.reason,
+        )
         self._finisher.finish(
             Finish(
                 id=claim.id,
@@ -322,6 +350,19 @@ class Worker:
                 log=settled.log,
             )
         )
+
+    def _tell(self, kind: str, claim: Claim, **facts: Any) -> None:
+        events = self._runtime.events
+        if events.wants(kind):
+            event = JobEvent(
+                kind=kind,
+                job_id=claim.id,
+                task=claim.task,
+                queue=claim.queue,
+                attempt=claim.attempt,
+                **facts,
+            )
+            events.tell(event)
 
     # -- watching ----------------------------------------------------------------------------------
 

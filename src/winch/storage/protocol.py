@@ -108,6 +108,11 @@ class Storage(Protocol):
         settles an unknown COMMIT: a finish that is not ENDED now will never be."""
         ...
 
+    def held(self, session: str) -> Verb[list[str]]:
+        """The tokens under which jobs of this session run, each once. A worker gives up those that it
+        does not use: a store that was set back has claims its worker has finished and forgotten."""
+        ...
+
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         """The running jobs of these sessions for which a cancel was requested."""
         ...

@@ -219,6 +219,12 @@ class WorkingVerbs:
 
         return verb("standing", body)
 
+    def held(self, session: str) -> Verb[list[str]]:
+        def body() -> Body[list[str]]:
+            return [row[0] for row in (yield from ask("held", session=session))]
+
+        return verb("held", body, is_read=True)
+
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
             rows = yield from ask("cancels", sessions=to_json(list(sessions)))

@@ -145,6 +145,35 @@ def a_log_keeps_its_end(bench: Bench) -> None:
 
 
 @case()
+def held_names_each_token_of_the_session_once(bench: Bench) -> None:
+    for _ in range(3):
+        bench.add()
+    first = bench.claim(limit=2)
+    (second,) = bench.claim()
+    other = bench.start_session()
+    bench.add()
+    bench.claim(session=other)
+    tokens = {first[0].token, second.token}
+    assert set(bench.call(bench.driver.held(bench.session))) == tokens
+    bench.finish(bench.outcome(second, JobState.COMPLETED))
+    assert bench.call(bench.driver.held(bench.session)) == [first[0].token]
+    assert bench.call(bench.driver.held(bench.new_token())) == []
+
+
+@case()
+def a_completed_attempt_is_recognised_after_an_operators_retry(bench: Bench) -> None:
+    (claim,) = claimed(bench)
+    outcome = bench.outcome(claim, JobState.COMPLETED)
+    bench.finish(outcome)
+    bench.retry(claim.id)
+    again = bench.take()
+    bench.finish(bench.outcome(again, JobState.COMPLETED))
+    assert bench.finish(outcome) == [Answer.ALREADY]
+    entries = [(entry.what, entry.token) for entry in bench.get(claim.id).history]
+    assert entries == [("completed", claim.token), ("retried", None)]
+
+
+@case()
 def standing_tells_live_ended_and_lost_apart(bench: Bench) -> None:
     live, done, released, lost = claimed(bench, 4)
     bench.finish(bench.outcome(done, JobState.COMPLETED))
