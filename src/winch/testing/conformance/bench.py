@@ -280,8 +280,8 @@ class Bench:
         taken = self.call(verb)
         return sorted(taken, key=lambda rescued: rescued.id)
 
-    def rescue(self, limit: int = 1000) -> list[Rescued]:
-        taken = self.call(self.driver.rescue(limit=limit, now=self.now))
+    def rescue(self, limit: int = 1000, as_of: datetime | None = None) -> list[Rescued]:
+        taken = self.call(self.driver.rescue(limit=limit, as_of=as_of, now=self.now))
         return sorted(taken, key=lambda rescued: rescued.id)
 
     def promote(self, limit: int = 1000) -> Promoted:
