@@ -10,6 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from tests.faults.apps import HEARTBEAT, LEASE, SETTINGS, SWEEP, FaultApp, make
 from tests.faults.fleet import Fleet, Worker, until
 from tests.servers import Databases
@@ -84,21 +86,19 @@ class Stage:
         children = worker.children()
         return [s for s in self.sessions() if s.pid in children and s.ended_at is None]
 
-    def enqueue(self, task: str, *args: object, times: int = 1, queue: str | None = None) -> list[str]:
+    def enqueue(self, task: str, *args: object, times: int = 1, delay: str | None = None) -> list[str]:
         """Store jobs, one call each, noting what was asked and what was told."""
         ids = []
         for _ in range(times):
             drawn = random_id(os.urandom(16))
             ids.append(drawn)
-            self._enqueue_one(self.app, task, drawn, args, queue)
+            self._enqueue_one(task, drawn, args, delay)
         return ids
 
-    def _enqueue_one(
-        self, app: FaultApp, task: str, drawn: str, args: tuple[object, ...], queue: str | None
-    ) -> None:
+    def _enqueue_one(self, task: str, drawn: str, args: tuple[object, ...], delay: str | None) -> None:
         call = self.recorder.sent([drawn])
         try:
-            job = app.tasks.get(task).using(id=drawn, queue=queue).enqueue(*args)
+            job = self.app.tasks.get(task).using(id=drawn, delay=delay).enqueue(*args)
         except (EnqueueUncertain, StorageUnavailable) as error:
             unknown = isinstance(error, EnqueueUncertain) or error.maybe_applied
             self.recorder.told(call, "unknown" if unknown else "failed", [drawn])
@@ -170,17 +170,21 @@ class Stage:
             code = worker.wait(20)
             assert code == 0, f"exit code {code}\n{worker.text()}"
 
-    def verdict(self, *, takeover_limit: timedelta | None = TAKEOVER, is_quiet: bool = True) -> Verdict:
+    def verdict(
+        self,
+        *,
+        takeover_limit: timedelta | None = TAKEOVER,
+        clock_tolerance: timedelta = timedelta(seconds=60),
+    ) -> Verdict:
         """Stop what runs, read the history and judge it; fails on any violation."""
         self.end_workers()
         history = gather(
             self.app.driver,
             self.recorder.folder,
-            is_quiet=is_quiet,
             expects_fault=True,
             takeover_limit=takeover_limit,
         )
-        return check(history)
+        return check(msgspec.structs.replace(history, clock_tolerance=clock_tolerance))
 
     def measured(self, what: str) -> None:
         MEASURED.append(f"{self.name} [{self.store}]: {what}")
