@@ -90,7 +90,14 @@ class Command:
         return app
 
 
-def start_session(app: App, *, tasks: tuple[str, ...], queues: tuple[str, ...] = ("default",)) -> None:
+def start_session(
+    app: App,
+    *,
+    tasks: tuple[str, ...],
+    queues: tuple[str, ...] = ("default",),
+    release: str = "0.1.0",
+    lease: timedelta = timedelta(hours=1),
+) -> None:
     """A live worker as the store sees one; nothing runs."""
     driver = app.ready()
     session = NewSession(
@@ -98,10 +105,10 @@ def start_session(app: App, *, tasks: tuple[str, ...], queues: tuple[str, ...] =
         worker="box-1",
         host="box",
         pid=1,
-        release="0.1.0",
+        release=release,
         queues=queues,
         tasks=tasks,
         slots=4,
-        lease=timedelta(hours=1),
+        lease=lease,
     )
     driver.run(driver.start_session(session))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Literal
 
 from winch import App, Context, Retry
 from winch.storage.protocol import Driver
@@ -52,11 +53,15 @@ class FaultApp(App):
 
 
 def make(
-    url: str | None = None, *, recorder: Recorder | None = None, is_flaky: bool = False
+    url: str | None = None,
+    *,
+    events: Literal["off", "full"] = "full",
+    recorder: Recorder | None = None,
+    is_flaky: bool = False,
 ) -> FaultApp:
     app = FaultApp(
         url,
-        events="full",
+        events=events,
         lease=timedelta(seconds=LEASE),
         heartbeat=timedelta(seconds=HEARTBEAT),
         sweep=timedelta(seconds=SWEEP),

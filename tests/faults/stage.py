@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+import msgspec
 
 from tests.faults.apps import HEARTBEAT, LEASE, SETTINGS, SWEEP, FaultApp, make
 from tests.faults.fleet import Fleet, Worker, until
@@ -31,7 +33,15 @@ TAKEOVER = timedelta(seconds=2 * SWEEP + 0.5)
 class Stage:
     """One scenario's own world. Nothing in it is shared but, for PostgreSQL, the server."""
 
-    def __init__(self, name: str, store: str, databases: Databases, url: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: str,
+        databases: Databases,
+        url: str | None = None,
+        *,
+        events: Literal["off", "full"] = "full",
+    ) -> None:
         self.name = name
         self.store = store
         self._databases = databases
@@ -45,9 +55,10 @@ class Stage:
         self.url = url
         (self.folder / "history").mkdir()
         self.recorder = Recorder(self.folder / "history")
-        self.app: FaultApp = make(url)
+        self.app: FaultApp = make(url, events=events)
+        self.producer = self.app
         env = {f"WINCH_{name.upper()}": f"{value:g}s" for name, value in SETTINGS.items()}
-        env |= {"WINCH_URL": url, "WINCH_EVENTS": "full"}
+        env |= {"WINCH_URL": url, "WINCH_EVENTS": events}
         self.fleet = Fleet(self.folder, self.recorder, env)
 
     def __enter__(self) -> Self:
@@ -80,25 +91,34 @@ class Stage:
 
         until(is_there, 20, "a worker's sessions", self.fleet.logs)
 
+    def two_workers(
+        self, processes: int = 2, env: Mapping[str, str] | None = None
+    ) -> tuple[Worker, Worker]:
+        """One that claims nothing until it is woken but sweeps, and one that takes the jobs to come."""
+        other = self.fleet.worker(concurrency=8)
+        doomed = self.fleet.worker(concurrency=2, processes=processes, env=env)
+        self.ready(other)
+        other.quiet()
+        self.ready(doomed, processes)
+        return other, doomed
+
     def sessions_of(self, worker: Worker) -> list[SessionInfo]:
         children = worker.children()
         return [s for s in self.sessions() if s.pid in children and s.ended_at is None]
 
-    def enqueue(self, task: str, *args: object, times: int = 1, queue: str | None = None) -> list[str]:
+    def enqueue(self, task: str, *args: object, times: int = 1, delay: str | None = None) -> list[str]:
         """Store jobs, one call each, noting what was asked and what was told."""
         ids = []
         for _ in range(times):
             drawn = random_id(os.urandom(16))
             ids.append(drawn)
-            self._enqueue_one(self.app, task, drawn, args, queue)
+            self._enqueue_one(task, drawn, args, delay)
         return ids
 
-    def _enqueue_one(
-        self, app: FaultApp, task: str, drawn: str, args: tuple[object, ...], queue: str | None
-    ) -> None:
+    def _enqueue_one(self, task: str, drawn: str, args: tuple[object, ...], delay: str | None) -> None:
         call = self.recorder.sent([drawn])
         try:
-            job = app.tasks.get(task).using(id=drawn, queue=queue).enqueue(*args)
+            job = self.producer.tasks.get(task).using(id=drawn, delay=delay).enqueue(*args)
         except (EnqueueUncertain, StorageUnavailable) as error:
             unknown = isinstance(error, EnqueueUncertain) or error.maybe_applied
             self.recorder.told(call, "unknown" if unknown else "failed", [drawn])
@@ -170,17 +190,21 @@ class Stage:
             code = worker.wait(20)
             assert code == 0, f"exit code {code}\n{worker.text()}"
 
-    def verdict(self, *, takeover_limit: timedelta | None = TAKEOVER, is_quiet: bool = True) -> Verdict:
+    def verdict(
+        self,
+        *,
+        takeover_limit: timedelta | None = TAKEOVER,
+        clock_tolerance: timedelta = timedelta(seconds=60),
+    ) -> Verdict:
         """Stop what runs, read the history and judge it; fails on any violation."""
         self.end_workers()
         history = gather(
             self.app.driver,
             self.recorder.folder,
-            is_quiet=is_quiet,
             expects_fault=True,
             takeover_limit=takeover_limit,
         )
-        return check(history)
+        return check(msgspec.structs.replace(history, clock_tolerance=clock_tolerance))
 
     def measured(self, what: str) -> None:
         MEASURED.append(f"{self.name} [{self.store}]: {what}")

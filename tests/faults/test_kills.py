@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.apps import LEASE, SWEEP
-from tests.faults.fleet import Worker
 from tests.faults.stage import STORES, Stage, show
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
@@ -27,15 +26,6 @@ def seconds_from(stage: Stage, action: str, kind: str) -> list[float]:
     acts = [line for line in read(stage.recorder.folder) if isinstance(line, Nemesis)]
     [act] = [line for line in acts if line.action == action]
     return [event.at.timestamp() - act.wall for event in stage.events(kind)]
-
-
-def two_workers(stage: Stage, processes: int = 2) -> tuple[Worker, Worker]:
-    """One that claims nothing until it is woken but sweeps, and one that takes the jobs to come."""
-    workers = [stage.fleet.worker(concurrency=8), stage.fleet.worker(concurrency=2, processes=processes)]
-    stage.ready(workers[0])
-    workers[0].quiet()
-    stage.ready(workers[1], processes)
-    return workers[0], workers[1]
 
 
 def test_the_jobs_of_a_killed_child_run_again_at_once(store: str, postgres_server: Databases) -> None:
@@ -73,7 +63,7 @@ def test_a_job_that_kills_its_child_runs_again(store: str, postgres_server: Data
 
 def test_children_end_with_their_killed_supervisor(store: str, postgres_server: Databases) -> None:
     with Stage("kill -9 of the supervisor", store, postgres_server) as stage:
-        other, doomed = two_workers(stage)
+        other, doomed = stage.two_workers()
         jobs = stage.enqueue("slow", 4.0, times=4)
         stage.until_started(jobs)
         other.wake()
@@ -89,7 +79,7 @@ def test_children_end_with_their_killed_supervisor(store: str, postgres_server: 
 
 def test_the_jobs_of_a_killed_worker_are_taken_over(store: str, postgres_server: Databases) -> None:
     with Stage("kill -9 of supervisor and children", store, postgres_server) as stage:
-        other, doomed = two_workers(stage)
+        other, doomed = stage.two_workers()
         jobs = stage.enqueue("slow", 1.0, times=4)
         stage.until_started(jobs)
         other.wake()
@@ -108,7 +98,7 @@ def test_a_worker_that_slept_past_its_lease_changes_nothing(
     store: str, postgres_server: Databases
 ) -> None:
     with Stage("SIGSTOP past the lease", store, postgres_server) as stage:
-        other, sleeper = two_workers(stage)
+        other, sleeper = stage.two_workers()
         jobs = stage.enqueue("slow", 2.0, times=4)
         stage.until_started(jobs)
         other.wake()
@@ -135,7 +125,7 @@ def test_a_worker_that_slept_past_its_lease_changes_nothing(
 
 def test_a_handler_that_holds_the_gil_is_not_run_twice(store: str, postgres_server: Databases) -> None:
     with Stage("GIL held for three leases", store, postgres_server) as stage:
-        other, holder = two_workers(stage, processes=1)
+        other, holder = stage.two_workers(processes=1)
         [neighbour] = stage.enqueue("aslow", 1.0)
         stage.until_started([neighbour])
         [job] = stage.enqueue("spin", 3 * LEASE + 0.5)

@@ -99,7 +99,8 @@ def test_postgres_killed_and_restarted_loses_nothing(postgres_server: Databases)
         stage.until_started(slow)
         recoveries = []
         for _ in range(2):
-            stage.until(lambda: _acked(stage) > 100, 20, "some load")
+            enough = _acked(stage) + 100
+            stage.until(lambda: _acked(stage) > enough, 20, "some load")  # noqa: B023
             server.kill9()
             stage.recorder.nemesis("outage", note="kill -9 of the server")
             server.start()

@@ -132,6 +132,21 @@ def test_an_error_and_a_rollback_are_not_swallowed(
     assert items(direct) == [1, 3]
 
 
+def test_a_statement_that_touched_nothing_is_not_worth_a_cut(
+    url: str, proxy: Proxy, direct: psycopg.Connection
+) -> None:
+    direct.execute("insert into item values (1)")
+    with psycopg.connect(url) as connection:
+        cut = proxy.cut_after_request("update item")
+        connection.execute("update item set id = 7 where id = 6")
+        connection.commit()
+        assert cut.count == 0
+        connection.execute("update item set id = 7 where id = 1")
+        with pytest.raises(psycopg.OperationalError):
+            connection.commit()
+    assert items(direct) == [7]
+
+
 def test_every_connection_is_cut_and_new_ones_work(url: str, proxy: Proxy) -> None:
     first, second = psycopg.connect(url), psycopg.connect(url)
     assert proxy.cut() == 2

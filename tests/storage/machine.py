@@ -443,11 +443,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.taken_back(taken)
         self.start_session(lease=30)
 
-    @rule(leap=st.sampled_from([0, 0, 29, 30, 31, 300]))
-    def rescue(self, leap: int) -> None:
+    @rule(leap=st.sampled_from([0, 0, 29, 30, 31, 300]), held_up=st.sampled_from([None, None, 10, 30]))
+    def rescue(self, leap: int, held_up: int | None) -> None:
         self.now += timedelta(seconds=leap)
         now = self.step()
-        taken = self.ask(lambda driver: driver.rescue(now=now), key=lambda rescued: rescued.id)
+        as_of = None if held_up is None else now - timedelta(seconds=held_up)
+        taken = self.ask(
+            lambda driver: driver.rescue(as_of=as_of, now=now), key=lambda rescued: rescued.id
+        )
         self.taken_back(taken)
         self.start_session(lease=30)
 

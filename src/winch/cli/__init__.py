@@ -161,6 +161,10 @@ def run(argv: Sequence[str]) -> int:
         _trace(argv)
         _complain(str(error))
         return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
+    except TimeoutError as error:  # of --wait --timeout
+        _trace(argv)
+        _complain(str(error))
+        return 1
     except Exception as error:
         if not _trace(argv):
             _complain(f"{type(error).__name__}: {error} (a bug? -vv shows where)")

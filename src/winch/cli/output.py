@@ -21,11 +21,13 @@ LEAST = 12
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`gives_way`: cut first when a terminal is too narrow; its cells hold no colours."""
+    """`gives_way`: cut first when a terminal is too narrow; its cells hold no colours.
+    `drop`: left out when cutting is not enough, 1 before 2; 0 is never."""
 
     title: str
     is_right: bool = False
     gives_way: bool = False
+    drop: int = 0
 
 
 @dataclass
@@ -47,31 +49,44 @@ class Table:
             max([width(column.title), *(width(row[index]) for row in self.rows)])
             for index, column in enumerate(self.columns)
         ]
+        shown = list(range(len(widths)))
         if room is not None:
-            self._squeeze(widths, room)
-        titles = [column.title for column in self.columns]
-        return [dim(self._line(titles, widths)), *(self._line(row, widths) for row in self.rows)]
+            shown = self._fitting(widths, room)
+        titles = [dim(column.title) for column in self.columns]
+        return [self._line(row, widths, shown) for row in (titles, *self.rows)]
 
-    def _squeeze(self, widths: list[int], room: int) -> None:
-        over = sum(widths) + len(GAP) * (len(widths) - 1) - room
+    def _fitting(self, widths: list[int], room: int) -> list[int]:
+        """The columns to show, after some gave way (in `widths`) and some were dropped."""
+        shown = list(range(len(widths)))
+        while True:
+            over = sum(widths[index] for index in shown) + len(GAP) * (len(shown) - 1) - room
+            least = {
+                index: min(widths[index], max(LEAST, width(self.columns[index].title)))
+                for index in shown
+                if self.columns[index].gives_way
+            }
+            if over <= sum(widths[index] - least[index] for index in least):
+                break
+            droppable = [index for index in shown if self.columns[index].drop]
+            if not droppable:
+                break
+            shown.remove(min(droppable, key=lambda index: self.columns[index].drop))
         while over > 0:
-            giving = [
-                index
-                for index, column in enumerate(self.columns)
-                if column.gives_way and widths[index] > max(LEAST, width(column.title))
-            ]
-            if not giving:
-                return
-            widest = max(giving, key=widths.__getitem__)
+            widest = max(least, key=lambda index: widths[index] - least[index], default=None)
+            if widest is None or widths[widest] == least[widest]:
+                break
             widths[widest] -= 1
             over -= 1
+        return shown
 
-    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        shown = [
-            padded(cut(cell, columns) if column.gives_way else cell, columns, is_right=column.is_right)
-            for cell, columns, column in zip(cells, widths, self.columns, strict=True)
-        ]
-        return GAP.join(shown).rstrip()
+    def _line(self, cells: Sequence[str], widths: Sequence[int], shown: Sequence[int]) -> str:
+        parts = []
+        for index in shown:
+            column, cell = self.columns[index], cells[index]
+            if column.gives_way and width(cell) > widths[index]:
+                cell = cut(cell, widths[index])
+            parts.append(padded(cell, widths[index], is_right=column.is_right))
+        return GAP.join(parts).rstrip()
 
 
 def terminal_width() -> int:

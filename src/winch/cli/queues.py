@@ -43,8 +43,11 @@ def queue_table(found: list[QueueInfo]) -> Table:
     table = Table(
         [
             Column("QUEUE", gives_way=True),
-            *(Column(str(state).upper(), is_right=True) for state in SHOWN),
-            Column("OLDEST READY"),
+            *(
+                Column(str(state).upper(), is_right=True, drop=1 if state is JobState.BLOCKED else 0)
+                for state in SHOWN
+            ),
+            Column("OLDEST READY", drop=2),
             Column("WORKERS", is_right=True),
             Column("NOTE", gives_way=True),
         ]

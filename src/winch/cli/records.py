@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from winch.cli import text
-from winch.cli.output import Column, Table, say
+from winch.cli.output import Column, Table, say, terminal_width
 from winch.cli.redact import mask, mask_text
 from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import JobState
@@ -106,22 +106,24 @@ def _failure(error: Failure | None, reveal: bool, *, with_traceback: bool) -> di
 
 def job_table(jobs: list[JobRecord], *, reveal: bool, is_dead: bool = False) -> Table:
     """A list of jobs; `is_dead` shows what they died of instead of their arguments."""
-    table = Table(
-        [
-            Column("ID"),
-            Column("STATE"),
-            Column("TASK", gives_way=True),
-            Column("QUEUE", gives_way=True),
-            Column("ATTEMPT", is_right=True),
-            Column("WHEN"),
-            Column("ERROR" if is_dead else "ARGS", gives_way=True),
-        ]
-    )
+    columns = [
+        Column("ID"),
+        Column("STATE"),
+        Column("TASK", gives_way=True),
+        Column("QUEUE", gives_way=True, drop=2),
+        Column("ATTEMPT", is_right=True, drop=1),
+        Column("WHEN"),
+        Column("ARGS", gives_way=True, drop=3),
+    ]
+    if is_dead:
+        columns[1:2] = []
+        columns[-1] = Column("DIED OF", gives_way=True)
+    table = Table(columns)
     at = text.now()
     for job in jobs:
         table.add(
             job.id,
-            text.state(job.state),
+            *([] if is_dead else [text.state(job.state)]),
             text.one_line(job.task),
             text.one_line(job.queue),
             attempts(job),
@@ -216,7 +218,7 @@ def _timeline(job: JobRecord, workers: Workers, at: datetime, reveal: bool) -> l
     current = _current(job, workers, at)
     if current is not None:
         moments.append(current)
-    lines = []
+    lines: list[str] = []
     day = ""
     for moment, what in moments:
         date, clock = f"{moment:%Y-%m-%d}", f"{moment:%H:%M:%S}"
@@ -248,6 +250,7 @@ def _current(job: JobRecord, workers: Workers, at: datetime) -> tuple[datetime, 
             return None
 
 
+LEAD = 37  # the columns before what happened: indent, date, time, time since the creation
 # What happened, in the colour of the state that is most like it.
 LIKE = {
     "failed": JobState.DEAD,
@@ -268,12 +271,15 @@ def _entry(entry: Entry, workers: Workers, reveal: bool) -> str:
         said += f" by {text.one_line(entry.by)}"
     if entry.note:
         said += f": {text.one_line(entry.note if reveal else mask_text(entry.note))}"
-    if entry.error is not None and entry.error.type == entry.what:
-        said += f": {text.one_line(entry.error.message)}"  # crashed, rescued: the cause
-    elif entry.error is not None:
-        message = entry.error.message if reveal else mask_text(entry.error.message)
-        said += f"  {text.one_line(f'{entry.error.type}: {message}'.strip())}"
-    return said
+    if entry.error is None:
+        return said
+    message = entry.error.message if reveal else mask_text(entry.error.message)
+    first = text.one_line(message.strip().partition("\n")[0])
+    if entry.error.type == entry.what:  # crashed, rescued: the error is the cause and no more
+        return f"{said}: {first}"
+    # One line for each moment; the last error is shown whole below.
+    room = terminal_width() - LEAD - text.width(said)
+    return f"{said}  {text.cut(f'{text.one_line(entry.error.type)}: {first}', max(room, 24))}"
 
 
 def _where(session: str | None, workers: Workers) -> str:

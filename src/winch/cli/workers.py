@@ -34,8 +34,8 @@ def list_(said: Said, is_all: bool) -> None:
                 Column("PID", is_right=True),
                 Column("BUSY", is_right=True),
                 Column("QUEUES", gives_way=True),
-                Column("TASKS", is_right=True),
-                Column("RELEASE"),
+                Column("TASKS", is_right=True, drop=1),
+                Column("RELEASE", drop=2),
                 Column("STARTED"),
                 Column("LEASE"),
             ]

@@ -403,11 +403,14 @@ class MemoryDriver:
 
         return self._verb("end_session", body)
 
-    def rescue(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[list[Rescued]]:
+    def rescue(
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+    ) -> Verb[list[Rescued]]:
         def body() -> list[Rescued]:
             at = self._now(now)
+            judged = at if as_of is None else min(at, as_of)
             for session in self._state.sessions.values():
-                if session.ended_at is None and session.lease_until <= at:
+                if session.ended_at is None and session.lease_until <= judged:
                     session.ended_at, session.end_reason = at, "lease over"
             orphans = [
                 job

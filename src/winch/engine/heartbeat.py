@@ -43,12 +43,13 @@ class Heart:
         except BaseException:
             self._answered_since = None
             raise
-        if self._answered_since is None or sent - self._last_answer > self._lease:
-            self._answered_since = self._monotonic()
-        self._last_answer = self._monotonic()
+        answered = self._monotonic()
+        has_gap = sent - self._last_answer > self._lease
+        if self._answered_since is None or has_gap or self._has_jumped(pulses[-1].now, answered):
+            self._answered_since = answered
+        self._last_answer, self._store_time = answered, pulses[-1].now
         lost = []
         for pulse in pulses:
-            self._store_time = pulse.now
             if pulse.session not in self._acknowledged:
                 continue  # dropped while the beat was under way
             if not pulse.is_live or pulse.beats <= self._acknowledged[pulse.session]:
@@ -57,6 +58,13 @@ class Heart:
             else:
                 self._acknowledged[pulse.session] = pulse.beats
         return lost
+
+    def _has_jumped(self, store_time: datetime, answered: float) -> bool:
+        """Whether the store's clock was set: then leases are over, or far away, and nobody is guilty."""
+        if self._store_time is None:
+            return False
+        passed = (store_time - self._store_time).total_seconds()
+        return abs(passed - (answered - self._last_answer)) > self._lease / 3
 
     def proven_at(self) -> datetime | None:
         """The store's time of the last answered beat, if beats have been answered for a whole lease.

@@ -145,10 +145,16 @@ class Storage(Protocol):
         """
         ...
 
-    def rescue(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[list[Rescued]]:
+    def rescue(
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+    ) -> Verb[list[Rescued]]:
         """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
         sessions: suspects, ready at their old place with the attempt handed back; dead at MAX_RESCUES
-        within POISON_WINDOW; cancelled where that was requested."""
+        within POISON_WINDOW; cancelled where that was requested.
+
+        With `as_of`, the last moment at which the caller knows the store to have been in reach, a lease
+        must have been over by then and be over now: a call that was held up judges nobody by the delay.
+        """
         ...
 
     # -- time --------------------------------------------------------------------------------------

@@ -164,6 +164,7 @@ class _Connection:
             self._is_watched = self._proxy._matches([*self._unsettled, *texts])
         if kind == b"Z":
             self._pending.popleft()
+            texts = _with_effect(texts, [message for held, message in self._held if held == b"C"])
             # Idle after a matching request, and no error: it has taken effect.
             is_idle = message[5:6] == b"I"
             is_refused = any(held == b"E" for held, _ in self._held) or any(map(_rolls_back, texts))
@@ -182,6 +183,7 @@ class _Connection:
     def _note_request(self, kind: bytes, message: bytes) -> None:
         match kind:
             case b"Q":
+                self._proxy._log.append(_text(message, 5)[0])
                 self._pending.append(_Request([_text(message, 5)[0]]))
             case b"P":
                 name, at = _text(message, 5)
@@ -190,7 +192,9 @@ class _Connection:
                 portal, at = _text(message, 5)
                 self._portals[portal] = self._prepared.get(_text(message, at)[0], "")
             case b"E":
-                self._current.append(self._portals.get(_text(message, 5)[0], ""))
+                statement = self._portals.get(_text(message, 5)[0], "")
+                self._proxy._log.append(statement)
+                self._current.append(statement)
             case b"S":
                 self._pending.append(_Request(self._current))
                 self._current = []
@@ -207,6 +211,7 @@ class Proxy:
         self.is_postgres = is_postgres
         self.counters: Counter[str] = Counter()
         self._cuts: list[Cut] = []
+        self._log: list[str] = []
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
         self._delay = 0.0
@@ -270,12 +275,18 @@ class Proxy:
     def cut_after_request(self, match: str, times: int = 1) -> Cut:
         """Swallow the answer to the next `times` requests whose SQL matches, and cut each client off.
 
-        The request reaches the server and takes effect; the cut comes after its ReadyForQuery.
+        The request reaches the server and takes effect; the cut comes after its ReadyForQuery. One that
+        touched no row is passed on.
         """
         cut = Cut(re.compile(match, re.IGNORECASE | re.DOTALL), times)
         with self._lock:
             self._cuts.append(cut)
         return cut
+
+    def seen(self, match: str) -> list[str]:
+        """The statements that have gone to the server so far and match."""
+        pattern = re.compile(match, re.IGNORECASE | re.DOTALL)
+        return [text for text in list(self._log) if pattern.search(text)]
 
     def heal(self) -> None:
         """Forget the cuts that have not been made."""
@@ -321,9 +332,10 @@ class Proxy:
         self._ready.set()
         await self._stopping.wait()
         server.close()
-        for connection in list(self._connections):
-            connection.abort()
-        await asyncio.sleep(0)  # let the handlers see it
+        while self._connections:
+            for connection in list(self._connections):
+                connection.abort()
+            await asyncio.sleep(0.005)  # until their handlers have seen it
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counters["accepted"] += 1
@@ -344,6 +356,14 @@ def _text(message: bytes, at: int) -> tuple[str, int]:
     """A NUL-terminated text at this place, and the place after it."""
     end = message.index(0, at)
     return message[at:end].decode(errors="replace"), end + 1
+
+
+def _with_effect(texts: list[str], tags: list[bytes]) -> list[str]:
+    """The statements that touched a row, by their command tags (`UPDATE 0`): the others are not worth a
+    cut. COMMIT and its like touch none and say nothing about it."""
+    if len(texts) != len(tags):
+        return texts
+    return [text for text, tag in zip(texts, tags, strict=True) if not tag.endswith(b" 0\0")]
 
 
 def _rolls_back(text: str) -> bool:

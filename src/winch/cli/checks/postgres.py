@@ -11,6 +11,8 @@ import psycopg
 from winch.app import App
 from winch.cli.checks import Finding, Findings, Level
 from winch.cli.text import now, one_line, span
+from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres.place import parse_url
 
 LONG = timedelta(minutes=1)
 SKEW = timedelta(seconds=1)
@@ -38,18 +40,17 @@ HOLDERS = """
 
 
 def check_postgres(app: App) -> Findings:
-    with psycopg.connect(conninfo(app), autocommit=True, connect_timeout=10) as conn:
-        version = conn.execute("SHOW server_version").fetchone()
-        yield Finding(Level.OK, "postgresql", f"version {version[0] if version else 'unknown'}")
-        yield from _durability(conn)
-        yield from _transport(conn)
-        yield from _pooler(conn)
-        yield from _clock(conn)
-        yield from _long_transactions(conn)
-
-
-def conninfo(app: App) -> str:
-    return app.settings.url
+    place = parse_url(app.settings.url, schema=app.settings.schema)
+    try:
+        with psycopg.connect(**place.params, autocommit=True) as conn:
+            yield Finding(Level.OK, "postgresql", f"version {_setting(conn, 'server_version')}")
+            yield from _durability(conn)
+            yield from _transport(conn)
+            yield from _pooler(conn)
+            yield from _clock(conn)
+            yield from _long_transactions(conn)
+    except psycopg.OperationalError as error:
+        raise StorageUnavailable(f"{place.describe()} cannot be reached: {error}") from error
 
 
 def _durability(conn: Connection) -> Findings:

@@ -298,10 +298,12 @@ class WorkingVerbs:
 
         return verb("end_session", body)
 
-    def rescue(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[list[Rescued]]:
+    def rescue(
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+    ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             at = micros(now)
-            yield from ask("rescue", now=at)
+            yield from ask("rescue", now=at, as_of=at if as_of is None else min(at, micros(as_of)))
             ids = [row[0] for row in (yield from ask("rescue.orphans", limit=limit))]
             jobs = yield from read_jobs(ids)
             moment = from_micros(at)

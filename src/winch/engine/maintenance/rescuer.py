@@ -32,7 +32,7 @@ class Rescuer(Service):
         proven_at = self._proven_at()
         if proven_at is None:
             return min(self._sweep, 1.0)
-        rescued = await self._driver.arun(self._driver.rescue(limit=BATCH, now=proven_at))
+        rescued = await self._driver.arun(self._driver.rescue(limit=BATCH, as_of=proven_at))
         for job in rescued:
             log.warning(
                 "rescued job %s: its worker's session %s ended without it; it is %s now",

@@ -196,7 +196,8 @@ class Bench:
         claim = self.take(job.queue)
         if state is not JobState.RUNNING:
             delay = HOUR if state is JobState.RETRYING else timedelta(0)
-            assert self.finish(self.outcome(claim, state, delay=delay)) == [Answer.TOOK]
+            result = '{"sent":true}' if state is JobState.COMPLETED else None
+            assert self.finish(self.outcome(claim, state, delay=delay, result=result)) == [Answer.TOOK]
         made = self.get(job.id)
         assert made.state is state
         return made
@@ -279,8 +280,8 @@ class Bench:
         taken = self.call(verb)
         return sorted(taken, key=lambda rescued: rescued.id)
 
-    def rescue(self, limit: int = 1000) -> list[Rescued]:
-        taken = self.call(self.driver.rescue(limit=limit, now=self.now))
+    def rescue(self, limit: int = 1000, as_of: datetime | None = None) -> list[Rescued]:
+        taken = self.call(self.driver.rescue(limit=limit, as_of=as_of, now=self.now))
         return sorted(taken, key=lambda rescued: rescued.id)
 
     def promote(self, limit: int = 1000) -> Promoted:

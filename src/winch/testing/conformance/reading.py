@@ -85,6 +85,60 @@ def a_list_is_filtered_by_task_queue_and_tag(bench: Bench) -> None:
     assert ids(task="a.run", queue="q1", states=(JobState.COMPLETED,)) == set()
 
 
+def one_of_each(bench: Bench) -> list[JobRecord]:
+    """Jobs of two tasks, queues and tags in every state, newest first."""
+    ids: list[str] = []
+    for state in (*(s for s in REACHABLE_STATES if s is not JobState.READY), JobState.READY):
+        jobs = [
+            bench.new_job(
+                task=task, queue=queue, tags=tags, delay=HOUR if state is JobState.SCHEDULED else None
+            )
+            for task in ("a.run", "b.run")
+            for queue in ("p", "q")
+            for tags in (("red", "blue"), ("blue",))
+        ]
+        bench.enqueue(*jobs)
+        ids += [job.id for job in jobs]
+        if state not in (JobState.SCHEDULED, JobState.READY):
+            claims = bench.claim("p", "q")
+            if state is not JobState.RUNNING:
+                bench.finish(*[bench.outcome(claim, state, delay=HOUR) for claim in claims])
+    made = bench.jobs(ids)
+    assert {job.state for job in made} == set(REACHABLE_STATES)
+    return sorted(made, key=lambda job: job.id, reverse=True)
+
+
+@case()
+def every_filter_finds_what_it_names_in_pages_of_any_size(bench: Bench) -> None:
+    made = one_of_each(bench)
+    choices: list[tuple[JobState, ...]] = [(), *((state,) for state in REACHABLE_STATES)]
+    choices += [
+        (JobState.READY, JobState.RUNNING),
+        (JobState.SCHEDULED, JobState.RETRYING, JobState.DEAD),
+        (JobState.COMPLETED, JobState.CANCELLED, JobState.DEAD),
+    ]
+    filters: list[dict[str, str]] = [
+        {},
+        {"task": "a.run"},
+        {"queue": "q"},
+        {"tag": "red"},
+        {"task": "b.run", "queue": "p", "tag": "red"},
+    ]
+    for states in choices:
+        for fields in filters:
+            expected = [
+                job
+                for job in made
+                if (not states or job.state in states)
+                and fields.get("task", job.task) == job.task
+                and fields.get("queue", job.queue) == job.queue
+                and ("tag" not in fields or fields["tag"] in job.tags)
+            ]
+            pages = all_pages(bench, 3, states=states, **fields)
+            assert [job for page in pages for job in page] == expected
+            assert all(len(page) == 3 for page in pages[:-1])
+
+
 @case()
 def filters_take_their_words_literally(bench: Bench) -> None:
     odd = bench.add(task="a%", queue="b_", tags=("c'\"\\%",))
@@ -166,6 +220,7 @@ def a_queue_tells_its_live_jobs_by_state(bench: Bench) -> None:
     bench.complete(bench.take("mail"))
     bench.advance(SECOND)
     bench.add(queue="mail")
+    bench.advance(SECOND)
     bench.add(queue="mail")
     (info,) = [info for info in bench.queues() if info.name == "mail"]
     assert {state: n for state, n in info.counts.items() if n} == {
@@ -216,11 +271,11 @@ def there_is_nothing_to_explain_about_an_unknown_job(bench: Bench) -> None:
 
 @case()
 def a_ready_job_is_told_how_many_are_ahead(bench: Bench) -> None:
+    bench.add(queue="other")
     ids = []
     for _ in range(4):
         ids.append(bench.add())
         bench.advance(SECOND)
-    bench.add(queue="other")
     bench.take()
     facts = bench.explain(ids[3])
     assert (facts.ahead, facts.now) == (2, bench.now)

@@ -140,6 +140,28 @@ def a_claim_that_waits_for_its_rescue_may_still_finish(bench: Bench) -> None:
 
 
 @case()
+def a_rescue_that_was_held_up_judges_nobody_by_the_delay(bench: Bench) -> None:
+    bench.add()
+    claim = bench.take()
+    in_reach_at = bench.advance(LEASE / 2)
+    bench.advance(LEASE)
+    assert bench.rescue(as_of=in_reach_at) == []
+    assert bench.beat(bench.session)[0].is_live
+    in_reach_at = bench.advance(LEASE)
+    bench.advance(LEASE)
+    assert [rescued.id for rescued in bench.rescue(as_of=in_reach_at)] == [claim.id]
+
+
+@case()
+def a_lease_that_runs_is_not_over_whatever_the_sweeper_thinks(bench: Bench) -> None:
+    bench.add()
+    bench.take()
+    bench.advance(LEASE / 2)
+    # What the sweeper knows came from a clock that has been set back since.
+    assert bench.rescue(as_of=bench.at + 2 * LEASE) == []
+
+
+@case()
 def jobs_of_a_session_the_store_forgot_are_rescued(bench: Bench) -> None:
     session = bench.start_session()
     ids = bench.add_many(3)

@@ -168,7 +168,8 @@ class SqliteTarget(Target):
 
 
 class PostgresTarget(Target):
-    """One schema of our own, emptied for each case; drivers and their connections are used again."""
+    """Two schemas of our own, with and without events, emptied for each case. Drivers and their
+    connections are used again, because opening them takes longer than a case."""
 
     name = "postgres"
 
@@ -176,35 +177,41 @@ class PostgresTarget(Target):
         import psycopg
 
         self._url = url
-        self._schema = f"winch_conformance_{secrets.token_hex(4)}"
-        self._drivers = {events: self._open(events=events) for events in (False, True)}
-        self._drivers[False].migrate()
         self._own = psycopg.connect(url, autocommit=True)
         # A connection that a case left open in a transaction must not stop the suite for ever.
         self._own.execute("SET lock_timeout = '10s'")
-        self._seeded = self._tables_with_rows()
+        self._name = f"winch_conformance_{secrets.token_hex(4)}"
+        self._schemas = {False: self._name, True: f"{self._name}_events"}
+        self._drivers = {
+            events: self._open(self._schemas[events], events=events) for events in self._schemas
+        }
+        for driver in self._drivers.values():
+            driver.migrate()
+        self._seeded = {schema: self._tables_with_rows(schema) for schema in self._schemas.values()}
+        self._schema = self._name
 
-    def _open(self, *, events: bool = False) -> Driver:
-        return connect(self._url, clock=WallClock(), schema=self._schema, events=events)
+    def _open(self, schema: str, *, events: bool = False) -> Driver:
+        return connect(self._url, clock=WallClock(), schema=schema, events=events)
 
     def fresh(self, *, events: bool = False) -> Driver:
         from psycopg import sql
 
-        if used := sorted(self._tables_with_rows() - self._seeded):
-            names = sql.SQL(", ").join(sql.Identifier(self._schema, name) for name in used)
+        self._schema = schema = self._schemas[events]
+        if used := sorted(self._tables_with_rows(schema) - self._seeded[schema]):
+            names = sql.SQL(", ").join(sql.Identifier(schema, name) for name in used)
             self._own.execute(sql.SQL("TRUNCATE {}").format(names))
         return self._drivers[events]
 
-    def _tables_with_rows(self) -> set[str]:
+    def _tables_with_rows(self, schema: str) -> set[str]:
         from psycopg import sql
 
         found = self._own.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'",
-            [self._schema],
+            [schema],
         )
         looks = [
             sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {})").format(
-                sql.Literal(name), sql.Identifier(self._schema, name)
+                sql.Literal(name), sql.Identifier(schema, name)
             )
             for (name,) in found
         ]
@@ -217,12 +224,12 @@ class PostgresTarget(Target):
         pass
 
     def another(self) -> Driver:
-        return self._open()
+        return self._open(self._schema)
 
     @contextmanager
     def blank(self) -> Iterator[Driver]:
-        schema = f"{self._schema}_blank"
-        driver = connect(self._url, clock=WallClock(), schema=schema)
+        schema = f"{self._name}_blank"
+        driver = self._open(schema)
         try:
             yield driver
         finally:
@@ -253,7 +260,8 @@ class PostgresTarget(Target):
     def close(self) -> None:
         for driver in self._drivers.values():
             driver.close()
-        self._drop(self._schema)
+        for schema in self._schemas.values():
+            self._drop(schema)
         self._own.close()
 
     def _drop(self, schema: str) -> None:

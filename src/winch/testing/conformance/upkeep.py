@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from winch.core.lifecycle import JobState
+from winch.storage.params import JobFilter
 from winch.storage.verbs import Verb
 from winch.testing.conformance.bench import Bench
 from winch.testing.conformance.case import case
@@ -28,9 +29,12 @@ def reading_verbs_say_that_they_read(bench: Bench) -> None:
     driver = bench.driver
     reads: list[Verb[Any]] = [
         driver.get([]),
+        driver.list_jobs(JobFilter()),
         driver.counts(),
         driver.queues(),
         driver.sessions(),
+        driver.explain(bench.new_id()),
+        driver.events(),
         driver.cancels([]),
     ]
     assert all(verb.is_read for verb in reads)

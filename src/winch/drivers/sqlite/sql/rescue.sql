@@ -3,7 +3,7 @@ UPDATE session
 SET ended_at = :now,
     end_reason = 'lease over'
 WHERE ended_at IS NULL
-    AND lease_until <= :now;
+    AND lease_until <= :as_of;
 
 -- rescue.orphans: running -> ready | cancelled | dead, for jobs of sessions that are ended or unknown.
 -- Walks the index of running jobs, which is as long as the fleet has slots.

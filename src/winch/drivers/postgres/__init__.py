@@ -1,0 +1,1 @@
+"""The PostgreSQL driver: any number of processes on any number of machines."""

@@ -1,0 +1,163 @@
+"""The async side: connections of our own for one event loop. Heartbeats have one to themselves, so that
+they never queue behind a large payload."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres.faults import (
+    START_OVER,
+    TRIES,
+    is_connection_lost,
+    sever,
+    start_over_delay,
+    translated,
+)
+from winch.drivers.postgres.place import Place
+from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled, is_readable
+from winch.drivers.postgres.steps import (
+    BEGIN,
+    COMMIT,
+    PREPARED,
+    Action,
+    Progress,
+    Row,
+    Rows,
+    Step,
+    script,
+)
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+AsyncConnection = psycopg.AsyncConnection[Row]
+
+# Claim and finish at once, and two more for the rest of a worker.
+CONNECTIONS = 4
+HEARTBEAT = frozenset({"beat", "start_session", "end_session"})
+
+
+class AsyncPool:
+    """Carries verbs out without blocking its event loop."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lanes = {
+            False: _Lane(place, CONNECTIONS),
+            True: _Lane(place, 1),
+        }
+
+    async def run(self, verb: Verb[T]) -> T:
+        lane = self._lanes[verb.name in HEARTBEAT]
+        for tries in range(1, TRIES + 1):
+            progress = Progress(verb)
+            try:
+                return await lane.run(verb, progress)
+            except psycopg.Error as error:
+                if error.sqlstate in START_OVER and tries < TRIES:
+                    await asyncio.sleep(start_over_delay(tries))
+                    continue
+                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        for lane in self._lanes.values():
+            await lane.close()
+
+    def abandon(self) -> None:
+        """Close from outside, when the event loop is gone."""
+        for lane in self._lanes.values():
+            lane.abandon()
+
+
+class _Lane:
+    """Up to `size` connections that wait for nobody else's."""
+
+    def __init__(self, place: Place, size: int) -> None:
+        self._place = place
+        self._free = asyncio.Semaphore(size)
+        self._idle: list[AsyncConnection] = []
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, verb: Verb[T], progress: Progress) -> T:
+        try:
+            async with asyncio.timeout(self._place.timeout):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StorageUnavailable(
+                f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
+            ) from None
+        try:
+            connection = await self._healthy() or await self._connect()
+            # Not asyncio.timeout: a cancelled psycopg call first asks the server to cancel, over a new
+            # connection, and a server that does not answer would not answer that either.
+            cut = self._loop.call_later(self._place.timeout, sever, connection.fileno())
+            try:
+                result = await self._carry(connection, verb, progress)
+            except BaseException as error:
+                await self._recover(connection, error)
+                raise
+            finally:
+                cut.cancel()
+            self._idle.append(connection)
+            return result
+        finally:
+            self._free.release()
+
+    async def _carry(self, connection: AsyncConnection, verb: Verb[T], progress: Progress) -> T:
+        sending = script(verb, progress)
+        try:
+            action = next(sending)
+            while True:
+                action = sending.send(await self._send(connection, action))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _send(self, connection: AsyncConnection, action: Action) -> Rows:
+        if not isinstance(action, Step):
+            await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
+            return []
+        prepare = self._place.prepares and action.statement.name in PREPARED
+        cursor = await connection.execute(action.statement.text, action.values, prepare=prepare)
+        return await cursor.fetchall() if cursor.description is not None else []
+
+    async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:
+        """Keep a connection that only heard an error; throw any other away, also a cancelled one."""
+        if isinstance(error, Exception) and not is_connection_lost(error) and not connection.closed:
+            try:
+                await connection.rollback()
+            except psycopg.Error:
+                await connection.close()
+            else:
+                self._idle.append(connection)
+                return
+        await connection.close()
+
+    async def _healthy(self) -> AsyncConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed and not is_readable(connection.fileno()):
+                return connection
+            await connection.close()
+        return None
+
+    async def _connect(self) -> AsyncConnection:
+        params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
+        made = await psycopg.AsyncConnection[Row].connect(**params, row_factory=tuple_row)
+        answer = await made.execute(WHO_ANSWERS, prepare=False)
+        if is_pooled(made, await answer.fetchone()):
+            made.prepare_threshold = None
+        return made
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+    def abandon(self) -> None:
+        while self._idle:
+            self._idle.pop().pgconn.finish()

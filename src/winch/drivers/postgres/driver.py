@@ -1,0 +1,175 @@
+"""The PostgreSQL driver: runners, bells and upkeep. The verbs are in working, operating and reading;
+what each sends is in sql/, one file per verb."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TypeVar
+
+import psycopg
+
+from winch.drivers._migrate import Status
+from winch.drivers.postgres import foreign, schema
+from winch.drivers.postgres.apool import AsyncPool
+from winch.drivers.postgres.facts import ServerFacts, read_facts
+from winch.drivers.postgres.faults import translated
+from winch.drivers.postgres.listen import ENOUGH, WAITING, Listener, PostgresBell
+from winch.drivers.postgres.operating import OperatingVerbs
+from winch.drivers.postgres.place import Place, connection_params, parse_url
+from winch.drivers.postgres.pool import Pool
+from winch.drivers.postgres.reading import ReadingVerbs
+from winch.drivers.postgres.steps import Body, Statements
+from winch.drivers.postgres.working import WorkingVerbs
+from winch.storage.capabilities import Capabilities
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+log = logging.getLogger("winch.postgres")
+
+
+class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
+    """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
+
+    name = "postgres"
+    capabilities = Capabilities(
+        is_durable=True, shares_processes=True, joins_transactions=True, keeps_events=True
+    )
+
+    def __init__(self, place: Place, *, events: bool = False) -> None:
+        self._place = place
+        self._keeps_events = events
+        self._sql = Statements(place.quoted)
+        self._pool = Pool(place)
+        self._guard = threading.Lock()
+        self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @classmethod
+    def from_url(cls, url: str, *, schema: str | None = None, events: bool = False) -> PostgresDriver:
+        """The driver for a postgresql:// or postgres:// URL; opens nothing yet.
+
+        Options in the URL's query: `schema` (a schema given here goes before it), `timeout` (how long a
+        verb may take, 10s), `pool` (connections of the sync side, 8), `prepare=off` (never keep prepared
+        statements). All others are libpq's.
+        """
+        place = parse_url(url, schema=schema)
+        if place.is_remote and place.params.get("sslmode", "prefer") in ("disable", "allow", "prefer"):
+            log.warning(
+                "%s may be reached without encryption; add sslmode=verify-full to the URL",
+                place.describe(),
+            )
+        return cls(place, events=events)
+
+    # -- runners -----------------------------------------------------------------------------------
+
+    def run(self, verb: Verb[T]) -> T:
+        return self._pool.run(verb)
+
+    async def arun(self, verb: Verb[T]) -> T:
+        return await self._side().pool.run(verb)
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        return foreign.run_on(conn, verb, self._place)
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        return await foreign.arun_on(conn, verb, self._place)
+
+    def _side(self) -> _AsyncSide:
+        loop = asyncio.get_running_loop()
+        side = self._sides.get(loop)
+        if side is None:
+            with self._guard:
+                for other in [other for other in self._sides if other.is_closed()]:
+                    self._sides.pop(other).abandon()
+                side = self._sides[loop] = _AsyncSide(self)
+        return side
+
+    # -- waking ------------------------------------------------------------------------------------
+
+    def bell(self, queues: Sequence[str], *, due: bool = False) -> PostgresBell:
+        return PostgresBell(self._side().listener, queues, due=due)
+
+    async def _announce(self, names: Sequence[str]) -> None:
+        def body() -> Body[None]:
+            yield self._step(
+                "wait",
+                is_alone=True,
+                queues=list(names),
+                for_seconds=WAITING,
+                enough_seconds=ENOUGH,
+            )
+
+        await self.arun(Verb("wait", body))
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def check_schema(self) -> Status:
+        try:
+            with schema.own_connection(self._place) as connection:
+                return schema.read_status(connection, self._place, events=self._keeps_events)
+        except psycopg.Error as error:
+            raise translated(error, self._place, maybe_applied=False) from error
+
+    def migrate(self) -> list[str]:
+        try:
+            with schema.own_connection(self._place) as connection:
+                return schema.upgrade(connection, self._place, events=self._keeps_events)
+        except psycopg.Error as error:
+            raise translated(error, self._place, maybe_applied=True) from error
+
+    def migration_sql(self) -> str:
+        try:
+            with schema.own_connection(self._place) as connection:
+                return schema.pending_sql(connection, self._place, events=self._keeps_events)
+        except psycopg.Error as error:
+            raise translated(error, self._place, maybe_applied=False) from error
+
+    def facts(self) -> ServerFacts:
+        """What there is to know about the server, for `winch doctor`."""
+        states = sorted({side.listener.state for side in self._sides.values()})
+        try:
+            with schema.own_connection(self._place) as connection:
+                return read_facts(connection, listener=", ".join(states) or "not started")
+        except psycopg.Error as error:
+            raise translated(error, self._place, maybe_applied=False) from error
+
+    def describe(self) -> str:
+        return self._place.describe()
+
+    def close(self) -> None:
+        """Give back the sync side's connections, and those of event loops that have closed."""
+        self._pool.close()
+        with self._guard:
+            for loop in [loop for loop in self._sides if loop.is_closed()]:
+                self._sides.pop(loop).abandon()
+
+    async def aclose(self) -> None:
+        side = self._sides.pop(asyncio.get_running_loop(), None)
+        if side is not None:
+            await side.close()
+        self.close()
+
+
+class _AsyncSide:
+    """What a driver holds in one event loop."""
+
+    def __init__(self, driver: PostgresDriver) -> None:
+        place = driver._place
+        self.pool = AsyncPool(place)
+        # Through a pooler LISTEN needs a way around it.
+        direct = os.environ.get("WINCH_LISTEN_URL")
+        params = connection_params(direct, place.timeout) if direct else place.params
+        self.listener = Listener(place, params, driver._announce)
+
+    async def close(self) -> None:
+        await self.listener.close()
+        await self.pool.close()
+
+    def abandon(self) -> None:
+        self.pool.abandon()

@@ -1,0 +1,101 @@
+"""psycopg's errors, translated into Winch's."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from contextlib import suppress
+
+import psycopg
+
+from winch.core.errors import (
+    ConfigError,
+    InvalidPayload,
+    SchemaMismatch,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+    WinchError,
+)
+from winch.drivers.postgres.place import Place
+
+# The store asks to start over: a deadlock, or a snapshot that is no longer good enough.
+START_OVER = ("40P01", "40001")
+TRIES = 5
+
+# Shutting down, starting up, out of connections, read-only (a standby that is about to be promoted),
+# cancelled by a timeout of the server's, a lock that was not to be had.
+_PASSING = ("57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03", "57014", "55P03")
+_NO_SCHEMA = ("3F000", "42P01", "42883", "42703")
+
+
+def start_over_delay(tries: int) -> float:
+    """Seconds to wait before the next try: short, growing, and different for each of two rivals."""
+    return random.uniform(0.002, 0.01) * (1 << tries)  # noqa: S311  # not a secret
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether no answer came, so that what was sent may have taken effect."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, OSError)
+    # Without a code the error is libpq's own. The server's FATAL errors come instead of an answer too.
+    is_libpqs = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return (is_libpqs and error.sqlstate is None) or error.sqlstate in (
+        "57P01",
+        "57P02",
+        "57P05",
+        "25P03",
+    )
+
+
+def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchError:
+    """What Winch raises for this error; the caller raises it from the original."""
+    if isinstance(error, WinchError):
+        return error
+    if not isinstance(error, psycopg.Error):
+        return StorageUnavailable(f"{place.describe()}: {error}", maybe_applied=maybe_applied)
+    code = error.sqlstate
+    text = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+    where = f"{place.describe()}: {text}"
+    if is_connection_lost(error):
+        return StorageUnavailable(where, maybe_applied=maybe_applied)
+    if code in START_OVER:
+        return StorageUnavailable(f"{where}; the transaction was rolled back, repeat it whole")
+    if code in _PASSING or (code or "").startswith("08"):
+        return StorageUnavailable(where)
+    if code in ("53100", "53200"):
+        return StorageFull(f"{where}; nothing was written")
+    if code in _NO_SCHEMA:
+        return SchemaMismatch(
+            f"{where}; schema {place.schema!r} is missing or of another release: run `winch migrate`"
+        )
+    if code == "42501":
+        return StorageError(f"{where}; {_missing_grant(text, place)}")
+    if code == "23505" and error.diag.constraint_name == "job_pkey":
+        return ConfigError(f"a job id was drawn twice: {error.diag.message_detail or text}")
+    if code is None and isinstance(error, psycopg.DataError):
+        return InvalidPayload(f"a text cannot be stored in PostgreSQL: {text}")
+    return StorageError(where)
+
+
+def _missing_grant(text: str, place: Place) -> str:
+    """The statement that would give the right that "permission denied for table job" speaks of."""
+    kind, _, name = text.partition("permission denied for ")[2].partition(" ")
+    role = place.params.get("user") or "the role that connects"
+    grant = {
+        "table": f"GRANT SELECT, INSERT, UPDATE, DELETE ON {place.quoted}.{name} TO {role}",
+        "function": f"GRANT EXECUTE ON FUNCTION {place.quoted}.{name} TO {role}",
+        "schema": f"GRANT USAGE ON SCHEMA {place.quoted} TO {role}",
+        "sequence": f"GRANT USAGE ON SEQUENCE {place.quoted}.{name} TO {role}",
+    }.get(kind)
+    return f"missing: {grant}" if grant else f"role {role} lacks a right in schema {place.schema!r}"
+
+
+def sever(fileno: int) -> None:
+    """Cut a connection from outside: whoever waits on it hears at once that it is over.
+
+    Closing would free the number of the descriptor under the feet of the one who waits.
+    """
+    with suppress(OSError), socket.socket(fileno=os.dup(fileno)) as twin:
+        twin.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,166 @@
+"""Wake-ups: one LISTEN connection for all bells of a driver in one event loop.
+
+A wake-up is a hint. Whoever waits says so in the store (`arm`), looks once more, and waits; producers
+notify only while somebody has said so. What goes wrong here (a connection that breaks or hangs, a pooler
+that cannot carry LISTEN) makes waking slower, never wrong: the waiting worker looks again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from winch.core.errors import StorageError
+from winch.drivers.postgres.place import Place
+from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
+from winch.drivers.postgres.steps import Row
+
+log = logging.getLogger("winch.postgres")
+
+# What a waiter says is good for WAITING seconds; it says so again after RENEW, so that there is always
+# time left. Nobody writes while somebody else's word is good for ENOUGH seconds more.
+WAITING = 15.0
+RENEW = 5.0
+ENOUGH = 10.0
+PROBE = 10.0
+DUE = ""
+
+_names = msgspec.json.Decoder(list[str])
+
+Announce = Callable[[Sequence[str]], Awaitable[None]]
+
+
+class Listener:
+    """The connection that hears wake-ups, opened again whenever it breaks."""
+
+    def __init__(self, place: Place, params: dict[str, object], announce: Announce) -> None:
+        self._place = place
+        self._params = params
+        self._announce = announce
+        self._bells: set[PostgresBell] = set()
+        self._runner: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self.is_up = False
+        self.state = "not started"
+
+    def add(self, bell: PostgresBell) -> None:
+        self._bells.add(bell)
+
+    def discard(self, bell: PostgresBell) -> None:
+        self._bells.discard(bell)
+
+    async def announce(self, names: Iterable[str]) -> None:
+        """Say in the store that somebody waits for these."""
+        if self._runner is None or self._runner.done():
+            self._tried.clear()
+            self._runner = asyncio.create_task(self._run(), name="winch-listen")
+        # Only the first time: later a listener that is down is the poll's matter.
+        await self._tried.wait()
+        try:
+            await self._announce(sorted(names))
+        except StorageError as error:
+            log.debug("cannot say that somebody waits: %s", error)
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            self._runner.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._runner
+            self._runner = None
+        self.state = "not started"
+
+    async def _run(self) -> None:
+        pause = 0.1
+        while True:
+            try:
+                await self._listen()
+                pause = 0.1
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                if self.is_up or not self._tried.is_set():
+                    log.warning(
+                        "wake-ups are off until the listener is back, polling goes on: %s", error
+                    )
+                pause = 0.1 if self.is_up else min(pause * 2, 5.0)
+                self.state = f"down: {' '.join(str(error).split())}"
+            finally:
+                self.is_up = False
+                self._tried.set()
+            # Different for each process: a restarted server is not met by all of them at once.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # not a secret
+
+    async def _listen(self) -> None:
+        connection = await psycopg.AsyncConnection[Row].connect(
+            **self._params,  # type: ignore[arg-type]  # libpq takes what the URL says
+            autocommit=True,
+            prepare_threshold=None,
+        )
+        async with connection:
+            answer = await (await connection.execute(WHO_ANSWERS)).fetchone()
+            if is_pooled(connection, answer):
+                self.state = "off: a pooler stands between; set WINCH_LISTEN_URL to a direct address"
+                log.info("wake-ups are %s", self.state)
+                self._tried.set()
+                await asyncio.sleep(60)
+                return
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._place.channel)))
+            self.is_up = True
+            self.state = "up"
+            self._tried.set()
+            self._ring([])  # whatever happened while nobody listened
+            while True:
+                async for heard in connection.notifies(timeout=PROBE):
+                    self._hear(heard.payload)
+                # Silence may be peace, or a connection whose other end is gone.
+                async with asyncio.timeout(self._place.timeout):
+                    await connection.execute("SELECT 1")
+
+    def _hear(self, payload: str) -> None:
+        try:
+            names = _names.decode(payload)
+        except msgspec.DecodeError:
+            names = []
+        self._ring(names)
+
+    def _ring(self, names: Sequence[str]) -> None:
+        for bell in self._bells:
+            if not names or not bell.names.isdisjoint(names):
+                bell.ring()
+
+
+class PostgresBell:
+    """Rings for ready jobs of some queues and, with `due`, for jobs due soon."""
+
+    def __init__(self, listener: Listener, queues: Sequence[str], *, due: bool) -> None:
+        self.names = frozenset(queues) | ({DUE} if due else set())
+        self._listener = listener
+        self._rang = asyncio.Event()
+        self._said_at = -RENEW
+        listener.add(self)
+
+    def ring(self) -> None:
+        self._rang.set()
+
+    async def arm(self) -> None:
+        if time.monotonic() - self._said_at >= RENEW:
+            self._said_at = time.monotonic()
+            await self._listener.announce(self.names)
+        self._rang.clear()  # last: what rang until now is met by the look that follows
+
+    async def wait(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._rang.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        self._listener.discard(self)

@@ -1,0 +1,78 @@
+"""The verbs of operators: cancel, retry, delete, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.drivers.postgres.bodies import Verbs, rounds
+from winch.drivers.postgres.steps import Body
+from winch.storage.params import Acted
+from winch.storage.verbs import Verb
+
+# How often a job is looked for that moves between the tables while it is looked for.
+LOOKS = 3
+
+
+class OperatingVerbs(Verbs):
+    """What people ask for, answered by the table of transitions."""
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._operate("cancel", ids, now, by=by, reason=reason, now=now)
+
+    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        return self._operate("retry", ids, now, by=by, now=now)
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        return self._operate("delete", ids, now)
+
+    def _operate(
+        self, verb: str, ids: Sequence[str], at: datetime | None, **values: Any
+    ) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            answers: dict[int, Acted] = {}
+            for places in rounds(ids):
+                states = yield from self._act(verb, [ids[place] for place in places], values)
+                for place in places:
+                    state = states.get(ids[place])
+                    took = state is not None and state in TRANSITIONS[verb]
+                    answers[place] = Acted(ids[place], state, took)
+            return [answers[place] for place in range(len(ids))]
+
+        return self._write(verb, body, at)
+
+    def _act(self, verb: str, ids: list[str], values: dict[str, Any]) -> Body[dict[str, JobState]]:
+        """Act on the jobs; returns the state that each was found in before."""
+        found: dict[str, JobState] = {}
+        left = ids
+        for _ in range(LOOKS):
+            if not left:
+                break
+            rows = yield self._step(verb, ids=left, **values)
+            found.update((row[0], JobState(row[1])) for row in rows)
+            if not (left := [job_id for job_id in left if job_id not in found]):
+                break
+            # Not there, or final, or on its way between the tables while the statement looked.
+            rows = yield self._step("cancel.states", ids=left)
+            states = {row[0]: JobState(row[1]) for row in rows}
+            found.update((i, s) for i, s in states.items() if s not in TRANSITIONS[verb])
+            left = [job_id for job_id in states if job_id not in found]
+        return found
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            yield self._step("pause", is_alone=True, queue=queue, reason=reason, now=now)
+
+        return self._write("pause", body, now)
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield self._step("resume", is_alone=True, queue=queue)
+
+        return self._write("resume", body, now)

@@ -1,0 +1,218 @@
+"""The sync side: a few connections of our own, shared by all threads, and a watchdog that cuts one that
+does not answer. Each is opened when it is needed, looked at before it is used, and thrown away when it
+breaks."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres.faults import (
+    START_OVER,
+    TRIES,
+    is_connection_lost,
+    sever,
+    start_over_delay,
+    translated,
+)
+from winch.drivers.postgres.place import Place
+from winch.drivers.postgres.steps import (
+    BEGIN,
+    COMMIT,
+    PREPARED,
+    Action,
+    Progress,
+    Row,
+    Rows,
+    Step,
+    script,
+)
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Row]
+
+WHO_ANSWERS = "SELECT pg_backend_pid()"
+
+
+class Pool:
+    """Carries verbs out and waits for the answers. Safe from any thread, and after a fork."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._idle: list[Connection] = []
+        self._free = threading.BoundedSemaphore(self._place.pool)
+        self._watchdog = Watchdog(self._place.timeout)
+
+    def run(self, verb: Verb[T]) -> T:
+        for tries in range(1, TRIES + 1):
+            progress = Progress(verb)
+            try:
+                return self._once(verb, progress)
+            except psycopg.Error as error:
+                if error.sqlstate in START_OVER and tries < TRIES:
+                    time.sleep(start_over_delay(tries))
+                    continue
+                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+        raise AssertionError("unreachable")
+
+    def _once(self, verb: Verb[T], progress: Progress) -> T:
+        if self._pid != os.getpid():
+            self._forget()  # the parent's connections are the parent's; psycopg leaves them alone
+        if not self._free.acquire(timeout=self._place.timeout):
+            raise StorageUnavailable(
+                f"{self._place.describe()}: all {self._place.pool} connections were in use for "
+                f"{self._place.timeout:g} s; raise pool= in the URL or use fewer threads"
+            )
+        try:
+            connection = self._healthy() or self._connect()
+            try:
+                with self._watchdog.over(connection):
+                    result = self._carry(connection, verb, progress)
+            except BaseException as error:
+                self._recover(connection, error)
+                raise
+            self._idle.append(connection)
+            return result
+        finally:
+            self._free.release()
+
+    def _carry(self, connection: Connection, verb: Verb[T], progress: Progress) -> T:
+        sending = script(verb, progress)
+        try:
+            action = next(sending)
+            while True:
+                action = sending.send(self._send(connection, action))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _send(self, connection: Connection, action: Action) -> Rows:
+        if not isinstance(action, Step):
+            connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
+            return []
+        prepare = self._place.prepares and action.statement.name in PREPARED
+        cursor = connection.execute(action.statement.text, action.values, prepare=prepare)
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def _recover(self, connection: Connection, error: BaseException) -> None:
+        """Keep a connection that only heard an error; throw any other away."""
+        if isinstance(error, Exception) and not is_connection_lost(error) and not connection.closed:
+            try:
+                connection.rollback()
+            except psycopg.Error:
+                connection.close()
+            else:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _healthy(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed and not is_readable(connection.fileno()):
+                return connection
+            connection.close()  # something came in while nobody asked: the end of the connection
+        return None
+
+    def _connect(self) -> Connection:
+        params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
+        made = psycopg.Connection[Row].connect(**params, row_factory=tuple_row)
+        if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
+            made.prepare_threshold = None
+        return made
+
+    def close(self) -> None:
+        """Close what is idle. Whoever runs a verb right now gives its connection back to the pool."""
+        if self._pid == os.getpid():
+            while self._idle:
+                self._idle.pop().close()
+            self._watchdog.stop()
+
+
+def is_pooled(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: Row | None
+) -> bool:
+    """Whether a pooler stands between: the process that greeted is not the one that answers. Named
+    prepares, and LISTEN, are then somebody else's the next moment."""
+    return answer is not None and answer[0] != connection.info.backend_pid
+
+
+def is_readable(fileno: int) -> bool:
+    """Whether bytes, or the end of them, wait to be read."""
+    poll = select.poll()
+    poll.register(fileno, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class Watchdog:
+    """Cuts connections that have been busy for longer than `timeout`: a thread that only ticks while
+    somebody is busy, because a timer for each statement costs more than the statement's own Python."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._busy: dict[Connection, float] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def over(self, connection: Connection) -> _Watched:
+        return _Watched(self, connection)
+
+    def watch(self, connection: Connection) -> None:
+        self._busy[connection] = time.monotonic() + self._timeout
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._stopped.clear()
+                    self._thread = threading.Thread(
+                        target=self._tick, name="winch-watchdog", daemon=True
+                    )
+                    self._thread.start()
+
+    def unwatch(self, connection: Connection) -> None:
+        self._busy.pop(connection, None)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped.set()
+            self._thread = None
+
+    def _tick(self) -> None:
+        stopped, every, quiet = self._stopped, min(0.5, self._timeout / 4), 0
+        while not stopped.wait(every):
+            now = time.monotonic()
+            for connection, deadline in list(self._busy.items()):
+                if deadline < now and self._busy.pop(connection, None) is not None:
+                    sever(connection.fileno())
+            quiet = 0 if self._busy else quiet + 1
+            if quiet * every > 30:
+                with self._lock:
+                    if not self._busy:
+                        self._thread = None
+                        return
+
+
+class _Watched:
+    __slots__ = ("_connection", "_watchdog")
+
+    def __init__(self, watchdog: Watchdog, connection: Connection) -> None:
+        self._watchdog = watchdog
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._watchdog.watch(self._connection)
+
+    def __exit__(self, *_: object) -> None:
+        self._watchdog.unwatch(self._connection)

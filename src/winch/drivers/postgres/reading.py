@@ -1,0 +1,107 @@
+"""The verbs that read: get, list_jobs, counts, queues, sessions, explain, events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from winch.core.job import JobRecord
+from winch.core.lifecycle import FINAL, LIVE, JobState
+from winch.drivers.postgres.bodies import Verbs
+from winch.drivers.postgres.rows import read_event, read_job, read_moment, read_queue, read_session
+from winch.drivers.postgres.steps import Body
+from winch.storage.params import Event, Facts, JobFilter, Page, QueueInfo, SessionInfo
+from winch.storage.verbs import Verb
+
+UNUSUAL = FINAL - {JobState.COMPLETED}
+
+
+class ReadingVerbs(Verbs):
+    """What changes nothing."""
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        return self._read("get", lambda: self._find(ids))
+
+    def _find(self, ids: Sequence[str]) -> Body[list[JobRecord | None]]:
+        found: dict[str, JobRecord] = {}
+        for name in ("get", "get.both"):
+            if left := [job_id for job_id in dict.fromkeys(ids) if job_id not in found]:
+                rows = yield self._step(name, is_alone=True, ids=left)
+                found.update((row[0], read_job(row)) for row in rows)
+        return [found.get(job_id) for job_id in ids]
+
+    def list_jobs(self, which: JobFilter) -> Verb[Page]:
+        states = frozenset(which.states) or frozenset(JobState)
+
+        def body() -> Body[Page]:
+            rows = yield self._step(
+                "list_jobs.unusual" if states <= UNUSUAL else "list_jobs",
+                is_alone=True,
+                is_live=bool(states & LIVE),
+                is_kept=bool(states & FINAL),
+                states=sorted(states) if which.states else None,
+                task=which.task,
+                queue=which.queue,
+                tag=which.tag,
+                after=which.after,
+                limit=which.limit + 1,
+            )
+            rows.sort(key=lambda row: str(row[0]), reverse=True)
+            page = tuple(read_job(row) for row in rows[: which.limit])
+            return Page(page, page[-1].id if len(rows) > which.limit else None)
+
+        return self._read("list_jobs", body)
+
+    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
+        def body() -> Body[Mapping[JobState, int]]:
+            rows = yield self._step("counts", is_alone=True, cap=cap)
+            found = {row[0]: row[1] for row in rows}
+            return {state: found[state] for state in JobState}
+
+        return self._read("counts", body)
+
+    def queues(self) -> Verb[list[QueueInfo]]:
+        def body() -> Body[list[QueueInfo]]:
+            rows = yield self._step("queues", is_alone=True)
+            # By code point, as other stores do; the database's own order depends on its locale.
+            return sorted(map(read_queue, rows), key=lambda queue: queue.name)
+
+        return self._read("queues", body)
+
+    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
+        def body() -> Body[list[SessionInfo]]:
+            rows = yield self._step("sessions", is_alone=True, is_ended_too=is_ended_too)
+            return list(map(read_session, rows))
+
+        return self._read("sessions", body)
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        def body() -> Body[Facts | None]:
+            (job,) = yield from self._find([job_id])
+            if job is None:
+                return None
+            ((at, paused_at, reason, ahead, serving, knowing),) = yield self._step(
+                "explain", is_alone=True, id=job.id, queue=job.queue, task=job.task, now=now
+            )
+            rows = []
+            if job.session is not None:
+                rows = yield self._step("explain.session", is_alone=True, session=job.session)
+            return Facts(
+                job=job,
+                now=read_moment(at),
+                is_paused=paused_at is not None,
+                pause_reason=reason,
+                ahead=ahead,
+                session=read_session(rows[0]) if rows else None,
+                serving=serving,
+                knowing=knowing,
+            )
+
+        return self._read("explain", body)
+
+    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
+        def body() -> Body[list[Event]]:
+            rows = yield self._step("events", is_alone=True, after=after, limit=limit)
+            return list(map(read_event, rows))
+
+        return self._read("events", body)

@@ -1,0 +1,327 @@
+"""Rows to records and back. JSON that somebody has damaged by hand reads as empty: one bad row must
+not keep the jobs that were claimed with it from running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.codec import clean_text
+from winch.core.job import Claim, Entry, Failure, JobRecord
+from winch.core.lifecycle import JobState
+from winch.drivers.postgres.steps import Row
+from winch.storage.params import ClaimRef, Event, Finish, NewJob, QueueInfo, SessionInfo
+
+# Whoever writes has cut texts to size already; here only what cannot be stored is taken out.
+_NO_LIMIT = 1 << 30
+
+_encode = msgspec.json.encode
+_history = msgspec.json.Decoder(tuple[Entry, ...])
+_headers = msgspec.json.Decoder(dict[str, str])
+_tokens = msgspec.json.Decoder(tuple[str | None, ...])
+_counts = msgspec.json.Decoder(dict[str, int])
+
+
+# -- writing -----------------------------------------------------------------------------------------
+
+
+class _NewRow(msgspec.Struct, omit_defaults=True):
+    id: str
+    task: str
+    version: int
+    args: str
+    queue: str
+    priority: int
+    is_given_id: bool
+    delay_seconds: float | None = None
+    run_at: datetime | None = None
+    tenant: str | None = None
+    fifo: str | None = None
+    unique_key: str | None = None
+    tags: tuple[str, ...] | None = None
+    headers: str | None = None
+    options: str | None = None
+    expires_seconds: float | None = None
+    max_attempts: int | None = None
+    keep_seconds: float | None = None
+
+
+def write_jobs(jobs: Iterable[NewJob]) -> str:
+    """The jobs as the one JSON text that `enqueue` takes."""
+    return _encode(
+        [
+            _NewRow(
+                job.id,
+                job.task,
+                job.version,
+                job.args,
+                job.queue,
+                job.priority,
+                job.is_given_id,
+                write_span(job.delay),
+                job.run_at,
+                job.tenant,
+                job.fifo,
+                job.unique_key,
+                job.tags or None,
+                _encode(job.headers).decode() if job.headers else None,
+                job.options,
+                write_span(job.expires),
+                job.max_attempts,
+                write_span(job.keep),
+            )
+            for job in jobs
+        ]
+    ).decode()
+
+
+class _CompletedRow(msgspec.Struct, omit_defaults=True):
+    job: str
+    by_token: str
+    result: str | None = None
+    said: str | None = None
+
+
+class _OutcomeRow(msgspec.Struct, omit_defaults=True):
+    job: str
+    by_token: str
+    state: str
+    what: str
+    delay_seconds: float
+    counts: bool
+    result: str | None = None
+    error: Failure | None = None
+    said: str | None = None
+
+
+def write_completed(outcomes: Iterable[Finish]) -> str:
+    return _encode([_CompletedRow(o.id, o.token, o.result, _clean(o.reason)) for o in outcomes]).decode()
+
+
+def write_outcomes(outcomes: Iterable[Finish]) -> str:
+    return _encode(
+        [
+            _OutcomeRow(
+                o.id,
+                o.token,
+                o.to.value,
+                o.what,
+                o.delay.total_seconds(),
+                o.counts,
+                o.result,
+                _clean_error(o.error),
+                _clean(o.reason),
+            )
+            for o in outcomes
+        ]
+    ).decode()
+
+
+def write_claims(claims: Iterable[ClaimRef]) -> str:
+    return _encode([{"id": claim.id, "token": claim.token} for claim in claims]).decode()
+
+
+def write_span(span: timedelta | None) -> float | None:
+    """A duration in seconds. A float holds the microseconds of some centuries exactly enough."""
+    return None if span is None else span.total_seconds()
+
+
+def _clean(text: str | None) -> str | None:
+    """Text nobody chose: one odd character in it must not fail the batch it is written with."""
+    return None if text is None else clean_text(text, _NO_LIMIT)
+
+
+def _clean_error(error: Failure | None) -> Failure | None:
+    if error is None:
+        return None
+    return Failure(
+        clean_text(error.type, _NO_LIMIT),
+        clean_text(error.message, _NO_LIMIT),
+        _clean(error.traceback),
+    )
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+def read_moment(moment: datetime) -> datetime:
+    """The moment in UTC; psycopg gives it in the time zone of the session."""
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+
+
+def _maybe(moment: datetime | None) -> datetime | None:
+    return None if moment is None else read_moment(moment)
+
+
+def _read_history(text: str | None) -> tuple[Entry, ...]:
+    if text is None:
+        return ()
+    try:
+        return _history.decode(text)
+    except msgspec.DecodeError:
+        return ()
+
+
+def _read_headers(text: str | None) -> dict[str, str]:
+    if text is None:
+        return {}
+    try:
+        return _headers.decode(text)
+    except msgspec.DecodeError:
+        return {}
+
+
+def read_tokens(ended_token: str | None, history_tokens: str | None) -> set[str | None]:
+    """The tokens whose holders ended a claim of this job themselves."""
+    return {ended_token, *(_tokens.decode(history_tokens) if history_tokens else ())}
+
+
+def read_job(row: Row) -> JobRecord:
+    """A job from the columns of `get` and `list_jobs`, which are JobRecord's fields in order."""
+    (
+        id_,
+        task,
+        version,
+        args,
+        queue,
+        priority,
+        created_at,
+        run_at,
+        state,
+        tenant,
+        fifo,
+        unique_key,
+        tags,
+        headers,
+        options,
+        expires_at,
+        max_attempts,
+        keep_seconds,
+        attempt,
+        crashes,
+        rescues,
+        is_suspect,
+        fence,
+        token,
+        session,
+        claimed_at,
+        ended_token,
+        cancel_requested_at,
+        progress,
+        checkpoint,
+        history,
+        finished_at,
+        result,
+        reason,
+    ) = row
+    return JobRecord(
+        id=id_,
+        task=task,
+        version=version,
+        args=args,
+        queue=queue,
+        priority=priority,
+        created_at=read_moment(created_at),
+        run_at=read_moment(run_at),
+        state=JobState(state),
+        tenant=tenant,
+        fifo=fifo,
+        unique_key=unique_key,
+        tags=tuple(tags or ()),
+        headers=_read_headers(headers),
+        options=options,
+        expires_at=_maybe(expires_at),
+        max_attempts=max_attempts,
+        keep=None if keep_seconds is None else timedelta(seconds=keep_seconds),
+        attempt=attempt,
+        crashes=crashes,
+        rescues=rescues,
+        is_suspect=is_suspect,
+        fence=fence,
+        token=token,
+        session=session,
+        claimed_at=_maybe(claimed_at),
+        ended_token=ended_token,
+        cancel_requested_at=_maybe(cancel_requested_at),
+        progress=progress,
+        checkpoint=checkpoint,
+        history=_read_history(history),
+        finished_at=_maybe(finished_at),
+        result=result,
+        reason=reason,
+    )
+
+
+def read_claims(rows: Iterable[Row], token: str, queues: Sequence[str]) -> list[Claim]:
+    """Claims from the columns of `claim`, in the order of the queues and of the jobs in them."""
+    place = {queue: number for number, queue in reversed(list(enumerate(queues)))}
+    return [
+        Claim(
+            id=row[1],
+            token=token,
+            task=row[2],
+            version=row[3],
+            args=row[4],
+            queue=row[5],
+            attempt=row[6],
+            fence=row[7],
+            created_at=read_moment(row[8]),
+            run_at=read_moment(row[9]),
+            claimed_at=read_moment(row[10]),
+            is_suspect=row[11],
+            expires_at=_maybe(row[12]),
+            headers=_read_headers(row[13]),
+            options=row[14],
+            checkpoint=row[15],
+        )
+        for row in sorted(rows, key=lambda row: (place[row[5]], row[0], row[1]))
+    ]
+
+
+def read_session(row: Row) -> SessionInfo:
+    return SessionInfo(
+        id=row[0],
+        worker=row[1],
+        host=row[2],
+        pid=row[3],
+        release=row[4],
+        queues=tuple(row[5]),
+        tasks=tuple(row[6]),
+        slots=row[7],
+        started_at=read_moment(row[8]),
+        lease_until=read_moment(row[9]),
+        beats=row[10],
+        running=row[11],
+        ended_at=_maybe(row[12]),
+        end_reason=row[13],
+    )
+
+
+def read_queue(row: Row) -> QueueInfo:
+    counts: dict[str, Any] = _counts.decode(row[5]) if row[5] else {}
+    return QueueInfo(
+        name=row[0],
+        counts={JobState(state): count for state, count in counts.items()},
+        paused_at=_maybe(row[1]),
+        pause_reason=row[2],
+        oldest_ready_at=_maybe(row[3]),
+        sessions=row[4],
+    )
+
+
+def read_event(row: Row) -> Event:
+    return Event(
+        seq=row[0],
+        job=row[1],
+        v=row[2],
+        kind=row[3],
+        state=None if row[4] is None else JobState(row[4]),
+        token=row[5],
+        by_token=row[6],
+        session=row[7],
+        attempt=row[8],
+        at=read_moment(row[9]),
+    )

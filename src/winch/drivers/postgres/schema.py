@@ -1,0 +1,131 @@
+"""The schema of the store: migrations, and the triggers for events where they are asked for.
+
+Nothing is created by itself: a database belongs to people who want to know what is done to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+
+import psycopg
+
+from winch.drivers import _migrate
+from winch.drivers._migrate import Migration, Status
+from winch.drivers.postgres.place import Place
+from winch.drivers.postgres.pool import Connection
+from winch.drivers.postgres.steps import Row
+
+PACKAGE = "winch.drivers.postgres"
+MIGRATIONS = _migrate.load(PACKAGE)
+EVENTS_STEP = "events"
+# A migration that cannot have its lock soon gives way, instead of making everybody wait behind it.
+LOCK_TIMEOUT = "5s"
+
+_TRIGGER = re.compile(r"CREATE TRIGGER (\w+)")
+
+
+class PostgresLedger:
+    """What the migration runner needs, on a connection of its own."""
+
+    def __init__(self, connection: Connection, place: Place) -> None:
+        self._connection = connection
+        self._place = place
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._connection.transaction():
+            # The lock ends with the transaction, so it holds through a pooler and after a crash.
+            self._connection.execute("SELECT set_config('lock_timeout', %s, true)", ["60s"])
+            self._connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
+                [f"winch migrate {self._place.schema}"],
+            )
+            self._connection.execute("SELECT set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
+            yield
+
+    def applied(self) -> dict[int, str] | None:
+        return read_applied(self._connection, self._place)
+
+    def execute(self, script: str) -> None:
+        self._connection.execute(script)
+
+    def record(self, migration: Migration) -> None:
+        self._connection.execute(
+            f"INSERT INTO {self._place.quoted}.winch_migration (number, name) VALUES (%s, %s)",  # noqa: S608  # the schema's name was checked
+            [migration.number, migration.name],
+        )
+
+
+def migrations(place: Place) -> tuple[Migration, ...]:
+    """The migrations with the schema's name filled in."""
+    return tuple(
+        Migration(step.number, step.name, step.sql.replace("{schema}", place.quoted))
+        for step in MIGRATIONS
+    )
+
+
+def events_sql(place: Place) -> str:
+    text = resources.files(PACKAGE).joinpath("events.sql").read_text(encoding="utf-8")
+    return text.replace("{schema}", place.quoted)
+
+
+def read_applied(connection: Connection, place: Place) -> dict[int, str] | None:
+    """The migrations applied to the schema, or None when it has none of our tables."""
+    table = f"{place.quoted}.winch_migration"
+    found = connection.execute("SELECT to_regclass(%s)", [table]).fetchone()
+    if found is None or found[0] is None:
+        return None
+    rows = connection.execute(f"SELECT number, name FROM {table}")  # noqa: S608  # as above
+    return {row[0]: row[1] for row in rows}
+
+
+def has_triggers(connection: Connection, place: Place) -> bool:
+    wanted = set(_TRIGGER.findall(events_sql(place)))
+    rows = connection.execute(
+        """
+        SELECT tgname
+        FROM pg_trigger
+        WHERE tgrelid IN (to_regclass(%s), to_regclass(%s))
+        """,
+        [f"{place.quoted}.job", f"{place.quoted}.archive"],
+    )
+    return wanted <= {row[0] for row in rows}
+
+
+def read_status(connection: Connection, place: Place, *, events: bool) -> Status:
+    """Where the schema stands. With `events`, it is ready only when the triggers are there."""
+    status = _migrate.status(read_applied(connection, place), MIGRATIONS)
+    if events and status.is_ready and not has_triggers(connection, place):
+        return Status(status.current, status.newest, is_ready=False)
+    return status
+
+
+def upgrade(connection: Connection, place: Place, *, events: bool) -> list[str]:
+    """Bring the schema up to date; returns the names of the steps taken."""
+    ledger = PostgresLedger(connection, place)
+    taken = _migrate.migrate(ledger, migrations(place))
+    if events:
+        with ledger.transaction():
+            if not has_triggers(connection, place):
+                ledger.execute(events_sql(place))
+                taken.append(EVENTS_STEP)
+    return taken
+
+
+def pending_sql(connection: Connection, place: Place, *, events: bool) -> str:
+    """The statements that `upgrade` would run now."""
+    text = _migrate.pending_sql(read_applied(connection, place), migrations(place))
+    if events and not has_triggers(connection, place):
+        text += f"\n-- {EVENTS_STEP}\n{events_sql(place).strip()}\n"
+    return text
+
+
+@contextmanager
+def own_connection(place: Place) -> Iterator[Connection]:
+    """A connection without the deadline of verbs: a migration takes as long as it takes."""
+    connection = psycopg.Connection[Row].connect(**place.params, autocommit=True, prepare_threshold=None)
+    with connection:
+        yield connection

@@ -1,0 +1,63 @@
+-- cancel: scheduled | blocked | ready | retrying -> cancelled; a running job keeps running with a request, which
+-- its claim's own end carries out. Locks: the job rows, by id. Final jobs are told by cancel.states.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+held AS MATERIALIZED (
+    SELECT id, state, cancel_requested_at
+    FROM {schema}.job
+    WHERE id = ANY (:ids::uuid[])
+    ORDER BY id
+    FOR UPDATE
+),
+asked AS (
+    UPDATE {schema}.job
+    SET cancel_requested_at = (SELECT now FROM clock),
+        reason = coalesce(:reason::text, 'cancelled by ' || :by::text),
+        history = {schema}.grown(job.history, {schema}.note(
+            'cancel requested', (SELECT now FROM clock), :by::text, :reason::text
+        ))
+    FROM held
+    WHERE job.id = held.id
+        AND held.state = 'running'
+        AND held.cancel_requested_at IS NULL
+),
+gone AS (
+    DELETE FROM {schema}.job
+    USING held
+    WHERE job.id = held.id
+        AND held.state <> 'running'
+    RETURNING job.*
+),
+kept AS (
+    INSERT INTO {schema}.archive (
+        id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+        is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint, history, result, reason
+    )
+    SELECT
+        id, created_at, run_at, clock.now, fence, version, priority, attempt,
+        crashes,
+        rescues,
+        {schema}.drop_on('cancelled', keep_seconds, clock.now),
+        is_suspect,
+        is_given_id, 'cancelled', queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint,
+        {schema}.grown(history, {schema}.note('cancelled', clock.now, :by::text, :reason::text)),
+        NULL,
+        coalesce(:reason::text, 'cancelled by ' || :by::text)
+    FROM gone, clock
+)
+SELECT id::text, state
+FROM held;
+
+-- cancel.states: where the jobs are that an operator's verb did not find, live and kept ones in one look.
+SELECT id::text, state
+FROM {schema}.job
+WHERE id = ANY (:ids::uuid[])
+UNION ALL
+SELECT id::text, state
+FROM {schema}.archive
+WHERE id = ANY (:ids::uuid[]);

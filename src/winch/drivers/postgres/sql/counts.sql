@@ -1,0 +1,24 @@
+-- counts: how many jobs are in each state, counted up to a cap each.
+SELECT 'ready', count(*)
+FROM (SELECT FROM {schema}.job WHERE state = 'ready' LIMIT :cap) AS counted
+UNION ALL
+SELECT 'running', count(*)
+FROM (SELECT FROM {schema}.job WHERE state = 'running' LIMIT :cap) AS counted
+UNION ALL
+SELECT 'scheduled', count(*)
+FROM (SELECT FROM {schema}.job WHERE state IN ('scheduled', 'retrying') AND state = 'scheduled' LIMIT :cap) AS counted
+UNION ALL
+SELECT 'retrying', count(*)
+FROM (SELECT FROM {schema}.job WHERE state IN ('scheduled', 'retrying') AND state = 'retrying' LIMIT :cap) AS counted
+UNION ALL
+SELECT 'blocked', count(*)
+FROM (SELECT FROM {schema}.job WHERE state = 'blocked' LIMIT :cap) AS counted
+UNION ALL
+SELECT 'completed', count(*)
+FROM (SELECT FROM {schema}.archive WHERE state = 'completed' LIMIT :cap) AS counted
+UNION ALL
+SELECT 'cancelled', count(*)
+FROM (SELECT FROM {schema}.archive WHERE state <> 'completed' AND state = 'cancelled' LIMIT :cap) AS counted
+UNION ALL
+SELECT 'dead', count(*)
+FROM (SELECT FROM {schema}.archive WHERE state <> 'completed' AND state = 'dead' LIMIT :cap) AS counted;

@@ -1,0 +1,41 @@
+-- explain: the moment, the queue's pause, how many ready jobs stand before this one, and how many live
+-- sessions serve the queue and know the task.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+mine AS MATERIALIZED (
+    SELECT id, queue, sort_key
+    FROM {schema}.job
+    WHERE id = :id::uuid
+        AND state = 'ready'
+)
+SELECT
+    clock.now,
+    (SELECT paused_at FROM {schema}.queue WHERE name = :queue),
+    (SELECT pause_reason FROM {schema}.queue WHERE name = :queue AND paused_at IS NOT NULL),
+    (
+        SELECT count(*)
+        FROM {schema}.job AS other
+        WHERE other.state = 'ready'
+            AND other.queue = (SELECT queue FROM mine)
+            AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+    ),
+    count(session.id),
+    count(session.id) FILTER (WHERE :task = ANY (session.tasks))
+FROM clock
+LEFT JOIN {schema}.session ON session.ended_at IS NULL
+    AND :queue = ANY (session.queues)
+GROUP BY clock.now;
+
+-- explain.session: the session that claimed the job last.
+SELECT
+    id::text, worker, host, pid, release, queues, tasks, slots, started_at, lease_until, beats,
+    (
+        SELECT count(*)
+        FROM {schema}.job
+        WHERE job.state = 'running'
+            AND job.session = session.id
+    ),
+    ended_at, end_reason
+FROM {schema}.session
+WHERE id = :session::uuid;

@@ -1,0 +1,138 @@
+-- finish: running -> completed. Fenced by (id, token), pairwise. Locks: the job rows.
+-- The other outcomes grow the history and go through finish.other. Differs from claim: no look for ctids
+-- first, which would miss a row that a progress write changes at the same time.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+gone AS (
+    DELETE FROM {schema}.job
+    USING json_to_recordset(:outcomes::json) AS outcome (
+        job uuid, by_token uuid, result text, said text
+    )
+    WHERE job.id = outcome.job
+        AND job.token = outcome.by_token
+        AND job.state = 'running'
+    RETURNING job.*, outcome.result, outcome.said
+),
+kept AS (
+    INSERT INTO {schema}.archive (
+        id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+        is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint, history, result, reason
+    )
+    SELECT
+        id, created_at, run_at, clock.now, fence, version, priority, attempt,
+        crashes,
+        rescues,
+        {schema}.drop_on('completed', keep_seconds, clock.now),
+        is_suspect,
+        is_given_id, 'completed', queue, task, args, session, token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint,
+        history,
+        result,
+        said
+    FROM gone, clock
+)
+SELECT id::text
+FROM gone;
+
+-- finish.other: running -> retrying | scheduled | blocked | ready | cancelled | dead.
+-- Fenced by (id, token), pairwise. Locks: the job rows, by id, before it decides, so that a cancel requested
+-- at the same time is seen. A requested cancel beats every state that would run again.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+held AS MATERIALIZED (
+    SELECT
+        outcome.*,
+        CASE
+            WHEN outcome.state IN ('completed', 'cancelled', 'dead') THEN outcome.state
+            WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'
+            ELSE outcome.state
+        END AS next,
+        clock.now + make_interval(secs => outcome.delay_seconds) AS due
+    FROM json_to_recordset(:outcomes::json) AS outcome (
+        job uuid, by_token uuid, state text, what text, delay_seconds double precision, counts boolean,
+        result text, error jsonb, said text
+    )
+    JOIN {schema}.job ON job.id = outcome.job
+        AND job.token = outcome.by_token
+        AND job.state = 'running'
+    CROSS JOIN clock
+    ORDER BY job.id
+    FOR UPDATE OF job
+),
+again AS (
+    UPDATE {schema}.job
+    SET state = held.next,
+        run_at = held.due,
+        sort_key = {schema}.sort_key(held.due, job.priority),
+        attempt = CASE WHEN held.counts THEN job.attempt ELSE job.attempt - 1 END,
+        token = NULL,
+        ended_token = job.token,
+        history = {schema}.grown(job.history, {schema}.entry(
+            held.what, (SELECT now FROM clock), job.attempt, job.token, job.session, job.claimed_at,
+            held.error
+        )),
+        reason = held.said
+    FROM held
+    WHERE job.id = held.job
+        AND held.next NOT IN ('completed', 'cancelled', 'dead')
+    RETURNING job.queue, job.state, job.run_at
+),
+gone AS (
+    DELETE FROM {schema}.job
+    USING held
+    WHERE job.id = held.job
+        AND held.next IN ('completed', 'cancelled', 'dead')
+    RETURNING job.*, held.next, held.what, held.error, held.said, held.result
+),
+kept AS (
+    INSERT INTO {schema}.archive (
+        id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+        is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint, history, result, reason
+    )
+    SELECT
+        id, created_at, run_at, clock.now, fence, version, priority, attempt,
+        crashes,
+        rescues,
+        {schema}.drop_on(next, keep_seconds, clock.now),
+        is_suspect,
+        is_given_id, next, queue, task, args, session, token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint,
+        CASE
+            WHEN next = 'completed' THEN history
+            ELSE {schema}.grown(history, {schema}.entry(
+                CASE next WHEN 'cancelled' THEN 'cancelled' ELSE what END,
+                clock.now, attempt, token, session, claimed_at, error
+            ))
+        END,
+        CASE next WHEN 'completed' THEN result END,
+        CASE WHEN next = 'cancelled' AND cancel_requested_at IS NOT NULL THEN reason ELSE said END
+    FROM gone, clock
+)
+SELECT held.job::text, (
+    SELECT {schema}.ring(
+        array_agg(DISTINCT queue) FILTER (WHERE state = 'ready'),
+        bool_or(state <> 'ready' AND run_at < (SELECT now FROM clock) + make_interval(secs => :soon_seconds))
+    )
+    FROM again
+)
+FROM held;
+
+-- finish.ended: who had ended the claims that are no longer live, live jobs and kept ones in one look. A
+-- statement of its own, because the one that did not take has an older snapshot than what it waited for.
+SELECT
+    id::text, token::text, ended_token::text, jsonb_path_query_array(history, '$[*].token')::text
+FROM {schema}.job
+WHERE id = ANY (:ids::uuid[])
+UNION ALL
+SELECT
+    id::text, NULL, ended_token::text, jsonb_path_query_array(history, '$[*].token')::text
+FROM {schema}.archive
+WHERE id = ANY (:ids::uuid[]);

@@ -1,0 +1,60 @@
+-- give_up: running -> ready at the old place | cancelled where that was requested, for claims whose answer
+-- was lost. Locks: the job rows, by id. The tokens are not remembered: nobody ever heard of these claims.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+held AS MATERIALIZED (
+    SELECT id, cancel_requested_at IS NOT NULL AS is_cancelled
+    FROM {schema}.job
+    WHERE state = 'running'
+        AND session = :session::uuid
+        AND token = ANY (:tokens::uuid[])
+    ORDER BY id
+    FOR UPDATE
+),
+back AS (
+    UPDATE {schema}.job
+    SET state = 'ready',
+        attempt = job.attempt - 1,
+        token = NULL,
+        ended_token = job.ended_token
+    FROM held
+    WHERE job.id = held.id
+        AND NOT held.is_cancelled
+    RETURNING job.queue
+),
+gone AS (
+    DELETE FROM {schema}.job
+    USING held
+    WHERE job.id = held.id
+        AND held.is_cancelled
+    RETURNING job.*
+),
+kept AS (
+    INSERT INTO {schema}.archive (
+        id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+        is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint, history, result, reason
+    )
+    SELECT
+        id, created_at, run_at, clock.now, fence, version, priority, attempt - 1,
+        crashes,
+        rescues,
+        {schema}.drop_on('cancelled', keep_seconds, clock.now),
+        is_suspect,
+        is_given_id, 'cancelled', queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint,
+        {schema}.grown(history, {schema}.entry(
+            'cancelled', clock.now, attempt, NULL, session, claimed_at, NULL
+        )),
+        NULL,
+        reason
+    FROM gone, clock
+)
+SELECT count(*), (
+    SELECT {schema}.ring(array_agg(DISTINCT queue), false)
+    FROM back
+)
+FROM held;

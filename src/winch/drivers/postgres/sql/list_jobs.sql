@@ -1,0 +1,51 @@
+-- list_jobs: a page of live and kept jobs, newest first. The planner knows the parameters: a filter that is
+-- not asked for, and a side that cannot have these states, costs nothing.
+(
+    SELECT
+        id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+        tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+        fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint,
+        history::text, NULL::timestamptz, NULL, reason
+    FROM {schema}.job
+    WHERE :is_live::boolean
+        AND (:after::uuid IS NULL OR id < :after::uuid)
+        AND (:states::text[] IS NULL OR state = ANY (:states::text[]))
+        AND (:task::text IS NULL OR task = :task::text)
+        AND (:queue::text IS NULL OR queue = :queue::text)
+        AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
+    ORDER BY job.id DESC
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT
+        id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+        tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+        fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint,
+        history::text, finished_at, result, reason
+    FROM {schema}.archive
+    WHERE :is_kept::boolean
+        AND (:after::uuid IS NULL OR id < :after::uuid)
+        AND (:states::text[] IS NULL OR state = ANY (:states::text[]))
+        AND (:task::text IS NULL OR task = :task::text)
+        AND (:queue::text IS NULL OR queue = :queue::text)
+        AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
+    ORDER BY archive.id DESC
+    LIMIT :limit
+);
+
+-- list_jobs.unusual: the same for cancelled and dead jobs only, which are few among very many completed.
+SELECT
+    id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+    tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+    fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint,
+    history::text, finished_at, result, reason
+FROM {schema}.archive
+WHERE state <> 'completed'
+    AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND state = ANY (:states::text[])
+    AND (:task::text IS NULL OR task = :task::text)
+    AND (:queue::text IS NULL OR queue = :queue::text)
+    AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
+ORDER BY archive.id DESC
+LIMIT :limit;

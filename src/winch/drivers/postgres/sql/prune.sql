@@ -1,0 +1,11 @@
+-- prune: completed | cancelled | dead -> gone, when their keeping time is over, and sessions that ended long
+-- ago. Partitions whose day has come are dropped whole; partitions are made ahead.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+forgotten AS (
+    DELETE FROM {schema}.session
+    WHERE ended_at <= (SELECT now FROM clock) - make_interval(secs => :session_seconds)
+)
+SELECT {schema}.prune_archive(now, :limit)
+FROM clock;

@@ -1,0 +1,125 @@
+-- rescue: ends sessions whose lease is over. Locks: these sessions FOR UPDATE SKIP LOCKED: one in which a
+-- claim is on its way is left to the next sweep; a claim or beat that comes later finds its session ended.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+over AS MATERIALIZED (
+    SELECT id
+    FROM {schema}.session
+    WHERE ended_at IS NULL
+        AND lease_until <= (SELECT least(now, :as_of::timestamptz) FROM clock)
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {schema}.session
+SET ended_at = (SELECT now FROM clock),
+    end_reason = 'lease over'
+FROM over
+WHERE session.id = over.id;
+
+-- rescue.jobs: running -> ready | cancelled | dead, for jobs of ended and unknown sessions. Locks: the job
+-- rows, by id, SKIP LOCKED. A statement of its own, after the sessions' locks.
+-- Looked for first and locked then, by (id, token): a job that was finished and claimed anew in between is
+-- another claim, and the check of its session takes no part in the second look after a lock.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+orphan AS MATERIALIZED (
+    SELECT job.id, job.token
+    FROM {schema}.job
+    WHERE job.state = 'running'
+        AND NOT EXISTS (
+            SELECT
+            FROM {schema}.session
+            WHERE session.id = job.session
+                AND session.ended_at IS NULL
+        )
+    ORDER BY job.id
+    LIMIT :limit
+),
+locked AS MATERIALIZED (
+    SELECT
+        job.id, job.token, job.session, job.claimed_at, job.attempt, job.history,
+        job.cancel_requested_at IS NOT NULL AS is_cancelled
+    FROM orphan
+    JOIN {schema}.job ON job.id = orphan.id
+        AND job.token = orphan.token
+        AND job.state = 'running'
+    ORDER BY job.id
+    FOR UPDATE OF job SKIP LOCKED
+),
+told AS MATERIALIZED (
+    SELECT
+        id, token, session, is_cancelled,
+        {schema}.grown(history, {schema}.entry(
+            'rescued', clock.now, attempt, NULL, session, claimed_at,
+            jsonb_build_object('type', 'rescued', 'message', :cause::text)
+        )) AS history
+    FROM locked, clock
+),
+held AS MATERIALIZED (
+    SELECT
+        told.*,
+        {schema}.recent(history, 'rescued', clock.now - make_interval(secs => :window_seconds)) AS times
+    FROM told, clock
+),
+decided AS MATERIALIZED (
+    SELECT
+        held.*,
+        CASE
+            WHEN held.times >= :most THEN 'dead'
+            WHEN held.is_cancelled THEN 'cancelled'
+            ELSE 'ready'
+        END AS next
+    FROM held
+),
+back AS (
+    UPDATE {schema}.job
+    SET state = 'ready',
+        attempt = job.attempt - 1,
+        rescues = decided.times,
+        is_suspect = true,
+        token = NULL,
+        history = decided.history
+    FROM decided
+    WHERE job.id = decided.id
+        AND decided.next = 'ready'
+    RETURNING job.queue
+),
+gone AS (
+    DELETE FROM {schema}.job
+    USING decided
+    WHERE job.id = decided.id
+        AND decided.next <> 'ready'
+    RETURNING job.*, decided.next, decided.times, decided.history AS told
+),
+kept AS (
+    INSERT INTO {schema}.archive (
+        id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+        is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint, history, result, reason
+    )
+    SELECT
+        id, created_at, run_at, clock.now, fence, version, priority, attempt - 1,
+        crashes,
+        times,
+        {schema}.drop_on(next, keep_seconds, clock.now),
+        true,
+        is_given_id, next, queue, task, args, session, ended_token, claimed_at, expires_at,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        progress, checkpoint,
+        told,
+        NULL,
+        CASE next
+            WHEN 'dead' THEN 'rescued ' || times || ' times; last cause: ' || :cause::text
+            ELSE reason
+        END
+    FROM gone, clock
+)
+SELECT decided.id::text, decided.token::text, decided.session::text, decided.next, (
+    SELECT {schema}.ring(array_agg(DISTINCT queue), false)
+    FROM back
+)
+FROM decided
+ORDER BY decided.id;

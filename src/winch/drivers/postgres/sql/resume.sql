@@ -1,0 +1,10 @@
+-- resume: claims go on, and those who wait for the queue are woken.
+WITH resumed AS (
+    UPDATE {schema}.queue
+    SET paused_at = NULL,
+        pause_reason = NULL
+    WHERE name = :queue
+    RETURNING name
+)
+SELECT {schema}.ring(array_agg(name), false)
+FROM resumed;

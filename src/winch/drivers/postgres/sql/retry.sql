@@ -1,0 +1,49 @@
+-- retry: scheduled | retrying -> ready now; completed | cancelled | dead -> ready anew, from the archive.
+-- Locks: the job rows, by id. History and fence stay, so tokens and fence numbers never repeat.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+held AS MATERIALIZED (
+    SELECT id, state
+    FROM {schema}.job
+    WHERE id = ANY (:ids::uuid[])
+    ORDER BY id
+    FOR UPDATE
+),
+early AS (
+    UPDATE {schema}.job
+    SET state = 'ready',
+        run_at = clock.now,
+        sort_key = {schema}.sort_key(clock.now, job.priority),
+        crashes = 0,
+        rescues = 0,
+        history = {schema}.grown(job.history, {schema}.note('retried', clock.now, :by::text, NULL))
+    FROM held, clock
+    WHERE job.id = held.id
+        AND held.state IN ('scheduled', 'retrying')
+    RETURNING job.queue
+),
+final AS (
+    DELETE FROM {schema}.archive
+    WHERE id = ANY (:ids::uuid[])
+    RETURNING archive.*
+),
+anew AS (
+    INSERT INTO {schema}.job (
+        id, created_at, run_at, sort_key, fence, version, priority, is_suspect, is_given_id, state, queue,
+        task, args, session, ended_token, claimed_at, expires_at, keep_seconds, max_attempts, tenant, fifo,
+        unique_key, tags, headers, options, progress, checkpoint, history
+    )
+    SELECT
+        id, created_at, clock.now, {schema}.sort_key(clock.now, priority), fence, version, priority,
+        is_suspect, is_given_id, 'ready', queue, task, args, session, ended_token, claimed_at, expires_at,
+        keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options, progress, checkpoint,
+        {schema}.grown(history, {schema}.note('retried', clock.now, :by::text, NULL))
+    FROM final, clock
+    RETURNING queue
+)
+SELECT found.id::text, found.state, (
+    SELECT {schema}.ring(array_agg(DISTINCT queue), false)
+    FROM (SELECT queue FROM early UNION ALL SELECT queue FROM anew) AS ready
+)
+FROM (SELECT id, state FROM held UNION ALL SELECT id, state FROM final) AS found;

@@ -1,0 +1,275 @@
+"""The verbs of producers and workers: enqueue, claim, what ends a claim, sessions, time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from winch.core.errors import ConfigError
+from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim
+from winch.core.lifecycle import JobState
+from winch.drivers.postgres.bodies import Verbs, rounds
+from winch.drivers.postgres.rows import (
+    read_claims,
+    read_moment,
+    read_tokens,
+    write_claims,
+    write_completed,
+    write_jobs,
+    write_outcomes,
+)
+from winch.drivers.postgres.steps import Body, Step
+from winch.storage.params import (
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Enqueued,
+    Finish,
+    NewJob,
+    NewSession,
+    Promoted,
+    Pulse,
+    Rescued,
+)
+from winch.storage.verbs import Verb
+
+# A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
+SOON_SECONDS = 2.0
+KEEP_SESSIONS = timedelta(days=1)
+_WINDOW_SECONDS = POISON_WINDOW.total_seconds()
+
+
+class WorkingVerbs(Verbs):
+    """The hot half of Storage; see storage/protocol.py for the contracts."""
+
+    # -- producing ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        def plain() -> Body[list[Enqueued]]:
+            text = write_jobs(jobs)
+            yield self._step("enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS)
+            return [Enqueued(job.id, is_new=True) for job in jobs]
+
+        def checked() -> Body[list[Enqueued]]:
+            first = {job.id: job for job in reversed(jobs)}
+            rows = yield self._step(
+                "enqueue.checked",
+                is_alone=not is_repeat,
+                jobs=write_jobs(first.values()),
+                now=now,
+                soon_seconds=SOON_SECONDS,
+            )
+            stored = {row[0] for row in rows}
+            if is_repeat and stored:
+                rows = yield self._step("enqueue.final", ids=list(stored))
+                if final := [row[0] for row in rows]:
+                    yield self._step("enqueue.undo", ids=final)
+                    stored.difference_update(final)
+            answers = []
+            for job in jobs:
+                answers.append(Enqueued(job.id, job.id in stored))
+                stored.discard(job.id)
+            return answers
+
+        def body() -> Body[list[Enqueued]]:
+            if not jobs:
+                return []
+            times = Counter(job.id for job in jobs)
+            for job in jobs:
+                if times[job.id] > 1 and not (job.is_given_id or is_repeat):
+                    raise ConfigError(f"job id {job.id} was drawn twice")
+            is_checked = is_repeat or any(job.is_given_id for job in jobs)
+            return (yield from checked() if is_checked else plain())
+
+        return self._write("enqueue", body, now)
+
+    # -- working -----------------------------------------------------------------------------------
+
+    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        def body() -> Body[list[Claim]]:
+            rows = yield self._step(
+                "claim",
+                is_alone=True,
+                session=params.session,
+                token=params.token,
+                # The first place of a queue counts: a second one would find what the first has locked.
+                queues=list(dict.fromkeys(params.queues)),
+                tasks=None if params.tasks is None else list(params.tasks),
+                limit=params.limit,
+                now=now,
+            )
+            return read_claims(rows, params.token, params.queues)
+
+        return self._write("claim", body, now)
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def steps(places: Sequence[int]) -> list[Step]:
+            chosen = [outcomes[place] for place in places]
+            completed = [outcome for outcome in chosen if outcome.to is JobState.COMPLETED]
+            others = [outcome for outcome in chosen if outcome.to is not JobState.COMPLETED]
+            is_alone = len(places) == len(outcomes) and not (completed and others)
+            made = []
+            if completed:
+                text = write_completed(completed)
+                made.append(self._step("finish", is_alone=is_alone, outcomes=text, now=now))
+            if others:
+                made.append(
+                    self._step(
+                        "finish.other",
+                        is_alone=is_alone,
+                        outcomes=write_outcomes(others),
+                        soon_seconds=SOON_SECONDS,
+                        now=now,
+                    )
+                )
+            return made
+
+        refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+        return self._write("finish", lambda: self._end_claims(refs, steps), now)
+
+    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def steps(places: Sequence[int]) -> list[Step]:
+            text = write_claims(claims[place] for place in places)
+            is_alone = len(places) == len(claims)
+            return [self._step("release", is_alone=is_alone, claims=text, now=now)]
+
+        return self._write("release", lambda: self._end_claims(claims, steps), now)
+
+    def _end_claims(
+        self, refs: Sequence[ClaimRef], steps: Callable[[Sequence[int]], list[Step]]
+    ) -> Body[list[Answer]]:
+        """Send the steps for the claims' places and say for each pair whether it took."""
+        answers = [Answer.LOST] * len(refs)
+        for places in rounds([ref.id for ref in refs]):
+            took: set[str] = set()
+            for step in steps(places):
+                took.update(row[0] for row in (yield step))
+            missing = []
+            for place in places:
+                if refs[place].id in took:
+                    answers[place] = Answer.TOOK
+                else:
+                    missing.append(place)
+            if missing:
+                ids = [refs[place].id for place in missing]
+                rows = yield self._step("finish.ended", is_alone=True, ids=ids)
+                ended = {row[0]: read_tokens(row[2], row[3]) for row in rows}
+                for place in missing:
+                    if refs[place].token in ended.get(refs[place].id, ()):
+                        answers[place] = Answer.ALREADY
+        return answers
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            ((count, _),) = yield self._step(
+                "give_up", is_alone=True, session=session, tokens=list(tokens), now=now
+            )
+            return int(count)
+
+        return self._write("give_up", body, now)
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            rows = yield self._step("cancels", is_alone=True, sessions=list(sessions))
+            place = {session: number for number, session in enumerate(sessions)}
+            rows.sort(key=lambda row: place[row[2]])
+            return [ClaimRef(row[0], row[1]) for row in rows]
+
+        return self._read("cancels", body)
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+        def body() -> Body[datetime]:
+            ((moment,),) = yield self._step(
+                "start_session",
+                is_alone=True,
+                id=session.id,
+                worker=session.worker,
+                host=session.host,
+                pid=session.pid,
+                release=session.release,
+                queues=list(session.queues),
+                tasks=list(session.tasks),
+                slots=session.slots,
+                lease_seconds=session.lease.total_seconds(),
+                now=now,
+            )
+            return read_moment(moment)
+
+        return self._write("start_session", body, now)
+
+    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+        def body() -> Body[list[Pulse]]:
+            rows = yield self._step("beat", is_alone=True, sessions=list(sessions), now=now)
+            at = read_moment(rows[0][0])
+            beats = {row[1]: row[2] for row in rows}
+            return [Pulse(s, is_live=s in beats, beats=beats.get(s, 0), now=at) for s in sessions]
+
+        return self._write("beat", body, now)
+
+    def end_session(
+        self,
+        session: str,
+        *,
+        started: Sequence[ClaimRef] = (),
+        cause: str | None = None,
+        now: datetime | None = None,
+    ) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            yield self._step("end_session", session=session, reason=cause or "stopped", now=now)
+            rows = yield self._step(
+                "end_session.jobs",
+                session=session,
+                started=write_claims(started),
+                cause=cause,
+                most=MAX_CRASHES,
+                window_seconds=_WINDOW_SECONDS,
+                now=now,
+            )
+            return [Rescued(row[0], row[1], session, JobState(row[2])) for row in rows]
+
+        return self._write("end_session", body, now)
+
+    def rescue(
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+    ) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            yield self._step("rescue", as_of=as_of, now=now)
+            rows = yield self._step(
+                "rescue.jobs",
+                limit=limit,
+                cause="lease over",
+                most=MAX_RESCUES,
+                window_seconds=_WINDOW_SECONDS,
+                now=now,
+            )
+            return [Rescued(row[0], row[1], row[2], JobState(row[3])) for row in rows]
+
+        return self._write("rescue", body, now)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+        def body() -> Body[Promoted]:
+            ((at, count, next_at, _),) = yield self._step("promote", is_alone=True, limit=limit, now=now)
+            later = None if next_at is None else read_moment(next_at)
+            return Promoted(count, later, read_moment(at))
+
+        return self._write("promote", body, now)
+
+    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            ((count,),) = yield self._step(
+                "prune",
+                is_alone=True,
+                limit=limit,
+                session_seconds=KEEP_SESSIONS.total_seconds(),
+                now=now,
+            )
+            return int(count)
+
+        return self._write("prune", body, now)

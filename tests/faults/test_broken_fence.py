@@ -1,0 +1,35 @@
+"""A worker whose driver does not compare the token: a witness that misses it would be worth nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.stage import STORES, Stage
+from tests.servers import Databases
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.faults,
+    pytest.mark.scenario,
+    pytest.mark.parametrize("store", STORES),
+]
+
+BROKEN = Path(__file__).with_name("broken")
+
+
+def test_a_broken_fence_is_reported_by_name(store: str, postgres_server: Databases) -> None:
+    with Stage("broken fence, SIGSTOP past the lease", store, postgres_server) as stage:
+        other, sleeper = stage.two_workers(env={"PYTHONPATH": str(BROKEN)})
+        jobs = stage.enqueue("slow", 2.0, times=4)
+        stage.until_started(jobs)
+        other.wake()
+        sleeper.stop()
+        stage.until_started(jobs, times=2)
+        sleeper.go_on()
+        stage.until_final()
+        verdict = stage.verdict(takeover_limit=None)
+        found = verdict.named("I4")
+        assert {violation.job for violation in found} == set(jobs), verdict
+        stage.measured(f"found {', '.join(sorted({v.invariant for v in verdict.violations}))}")

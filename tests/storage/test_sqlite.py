@@ -1,0 +1,614 @@
+"""The SQLite driver beyond the conformance suite: addresses, files, schema, transactions, events, plans."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from winch.core.errors import ConfigError, SchemaMismatch, StorageError, StorageFull, StorageUnavailable
+from winch.core.ids import job_id, random_id
+from winch.core.job import MAX_CRASHES
+from winch.core.lifecycle import JobState
+from winch.drivers import _migrate, _sql
+from winch.drivers.memory import MemoryDriver
+from winch.drivers.sqlite import schema
+from winch.drivers.sqlite.connections import has_wal_reset_bug
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.drivers.sqlite.place import parse_url, refuse_network
+from winch.drivers.sqlite.steps import SQL
+from winch.storage.params import (
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Event,
+    Finish,
+    JobFilter,
+    NewJob,
+    NewSession,
+)
+from winch.storage.protocol import Driver
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+GOLDEN = Path(__file__).parents[1] / "golden" / "sqlite.sql"
+_ids = iter(range(1, 1_000_000))
+
+
+def make_id() -> str:
+    return job_id(next(_ids), bytes(8))
+
+
+def make_token() -> str:
+    return random_id(next(_ids).to_bytes(16, "big"))
+
+
+def make_job(**fields: object) -> NewJob:
+    values: dict[str, object] = {"id": make_id(), "task": "mail.send", "args": "{}", **fields}
+    return NewJob(**values)  # type: ignore[arg-type]  # fields of any type, by name
+
+
+def make_session(**fields: object) -> NewSession:
+    values: dict[str, object] = {
+        "id": make_token(),
+        "worker": "w",
+        "host": "h",
+        "pid": 1,
+        "release": "1",
+        "queues": ("default",),
+        "tasks": ("mail.send",),
+        "slots": 4,
+        "lease": timedelta(seconds=30),
+        **fields,
+    }
+    return NewSession(**values)  # type: ignore[arg-type]  # fields of any type, by name
+
+
+@pytest.fixture
+def driver(sqlite_path: Path) -> Iterator[SqliteDriver]:
+    opened = SqliteDriver(sqlite_path)
+    yield opened
+    opened.close()
+
+
+def test_it_is_a_driver(sqlite_path: Path) -> None:
+    is_one: Driver = SqliteDriver(sqlite_path)
+    assert is_one.name == "sqlite"
+
+
+# -- addresses ----------------------------------------------------------------------------------------
+
+
+def test_three_slashes_are_relative_and_four_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_url("sqlite:///jobs/queue.db").path == tmp_path / "jobs/queue.db"
+    assert parse_url("sqlite:////var/lib/queue.db").path == Path("/var/lib/queue.db")
+    assert parse_url("sqlite:///my%20jobs.db").path == tmp_path / "my jobs.db"
+    assert parse_url("sqlite:///queue.db?sync=normal").sync == "normal"
+
+
+@pytest.mark.parametrize(
+    "url, says",
+    [
+        ("sqlite://", "memory://"),
+        ("sqlite:///", "memory://"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite://:memory:", "memory://"),
+        ("sqlite://queue.db", "three slashes"),
+        ("sqlite:///queue.db?snyc=full", "did you mean 'sync'"),
+        ("sqlite:///queue.db?sync=off", "'full' or 'normal'"),
+    ],
+)
+def test_an_address_that_cannot_work_is_refused(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SqliteDriver.from_url(url)
+
+
+def test_opening_waits_for_the_first_use(sqlite_path: Path) -> None:
+    driver = SqliteDriver.from_url(f"sqlite:///{sqlite_path}")
+    assert not sqlite_path.exists()
+    assert not driver.check_schema().is_ready
+    assert "CREATE TABLE job" in driver.migration_sql()
+    assert not sqlite_path.exists()
+    driver.run(driver.enqueue([make_job()]))
+    assert driver.check_schema().is_ready
+    assert driver.migration_sql() == ""
+    driver.close()
+
+
+# -- the file -----------------------------------------------------------------------------------------
+
+
+def test_files_are_for_their_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        driver = SqliteDriver(tmp_path / "made" / "winch.db")
+        driver.run(driver.enqueue([make_job()]))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "made").rglob("*")}
+        driver.close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
+    assert modes.pop("winch.db-bells") == 0o700
+    assert set(modes) >= {"winch.db", "winch.db-wal", "winch.db-lock", "board"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real.db").touch(mode=0o600)
+    (tmp_path / "link.db").symlink_to(tmp_path / "real.db")
+    with pytest.raises(ConfigError, match="symbolic link"):
+        SqliteDriver(tmp_path / "link.db").migrate()
+
+
+def test_a_file_that_everybody_may_write_is_refused(sqlite_path: Path) -> None:
+    sqlite_path.touch()
+    sqlite_path.chmod(0o666)
+    with pytest.raises(ConfigError, match="chmod o-w"):
+        SqliteDriver(sqlite_path).migrate()
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a file"):
+        SqliteDriver(tmp_path).migrate()
+
+
+def test_what_is_not_a_database_is_refused(sqlite_path: Path) -> None:
+    sqlite_path.write_bytes(b"not a database, but long enough to be looked at as one" * 20)
+    driver = SqliteDriver(sqlite_path)
+    with pytest.raises(StorageError, match="not a SQLite database"):
+        driver.migrate()
+    driver.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StorageError, match="write permission"):
+            SqliteDriver(tmp_path / "winch.db").migrate()
+    finally:
+        tmp_path.chmod(0o700)
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 22 0:44 / /mnt/share rw - {kind} server:/export rw
+31 22 0:45 / /mnt/share/local\\040disk rw - xfs /dev/vdb rw
+"""
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"])
+def test_network_file_systems_are_refused(kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"network file system \\({kind}\\)"):
+        refuse_network(Path("/mnt/share/jobs"), MOUNTS.format(kind=kind))
+
+
+def test_local_file_systems_are_taken() -> None:
+    mounts = MOUNTS.format(kind="nfs4")
+    refuse_network(Path("/var/lib"), mounts)
+    refuse_network(Path("/mnt/share/local disk/jobs"), mounts)
+    refuse_network(Path("/mnt/shared"), mounts)
+
+
+def test_a_full_disk_is_told_and_survived(driver: SqliteDriver) -> None:
+    driver.run(driver.enqueue([make_job()]))
+    conn = driver._connections.writer()
+    (pages,) = conn.execute("PRAGMA page_count").fetchone()
+    conn.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(StorageFull, match="no room"):
+        driver.run(driver.enqueue([make_job(args='"' + "x" * 100_000 + '"')]))
+    conn.execute("PRAGMA max_page_count = 1000000")
+    driver.run(driver.enqueue([make_job(args='"' + "x" * 100_000 + '"')]))
+    assert driver.run(driver.counts())[JobState.READY] == 2
+
+
+def test_a_file_replaced_while_open_is_noticed_and_opened_anew(
+    driver: SqliteDriver, sqlite_path: Path
+) -> None:
+    driver.run(driver.enqueue([make_job()]))
+    for path in sqlite_path.parent.glob("winch.db*"):
+        if path.is_file():
+            path.unlink()
+    driver._connections._next_look = 0
+    with pytest.raises(StorageUnavailable, match="removed or replaced"):
+        driver.run(driver.enqueue([make_job()]))
+    driver.run(driver.enqueue([make_job()]))
+    assert driver.run(driver.counts())[JobState.READY] == 1
+
+
+def test_facts_for_doctor(driver: SqliteDriver) -> None:
+    facts = driver.facts()
+    assert facts["sqlite version"] == sqlite3.sqlite_version
+    assert facts["sync"] == "full"
+    assert int(facts["file bytes"]) > 0
+
+
+# -- builds -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "version, has_it",
+    [
+        ((3, 6, 23), False),
+        ((3, 7, 0), True),
+        ((3, 37, 0), True),
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 44, 9), False),
+        ((3, 45, 0), True),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 0), True),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((3, 52, 0), False),
+    ],
+)
+def test_which_builds_have_the_wal_reset_bug(version: tuple[int, int, int], has_it: bool) -> None:
+    assert has_wal_reset_bug(version) is has_it
+
+
+@pytest.mark.parametrize("sync, number", [("full", 2), ("normal", 1)])
+def test_every_connection_syncs_as_told_and_never_checkpoints_by_itself(
+    sqlite_path: Path, sync: str, number: int
+) -> None:
+    driver = SqliteDriver.from_url(f"sqlite:///{sqlite_path}?sync={sync}")
+    driver.migrate()
+    connections = driver._connections
+    with connections.reader() as reading, driver.transaction() as carrying:
+        watching = connections.watcher()
+        assert watching is not None
+        for conn in (connections.writer(), carrying, reading, watching):
+            assert conn.execute("PRAGMA synchronous").fetchone() == (number,)
+            assert conn.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+            assert conn.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    driver.close()
+
+
+# -- schema -------------------------------------------------------------------------------------------
+
+
+def test_schema_is_the_golden_one(driver: SqliteDriver) -> None:
+    events = SqliteDriver(driver._place.path, events=True)
+    events.migrate()
+    with events._connections.reader() as conn:
+        rows = conn.execute(
+            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, tbl_name, name"
+        ).fetchall()
+    events.close()
+    text = "\n\n".join(f"{row[0]};" for row in rows) + "\n"
+    if os.environ.get("WINCH_UPDATE_GOLDEN") == "1":
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), "WINCH_UPDATE_GOLDEN=1 writes it anew"
+
+
+def test_migrating_twice_takes_the_steps_once(driver: SqliteDriver) -> None:
+    assert driver.migrate() == ["0001_first"]
+    assert driver.migrate() == []
+    status = driver.check_schema()
+    assert (status.current, status.newest, status.is_ready) == (1, 1, True)
+
+
+def test_a_step_that_fails_leaves_what_was_before(
+    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.migrate()
+    broken = _migrate.Migration(2, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
+    mended = _migrate.Migration(2, "mended", "CREATE TABLE half (id TEXT);\n")
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, broken))
+    with pytest.raises(StorageError, match="syntax error"):
+        driver.migrate()
+    assert driver.check_schema().current == 1
+    monkeypatch.setattr(schema, "MIGRATIONS", (schema.MIGRATIONS[0], mended))
+    assert driver.migrate() == ["0002_mended"]
+
+
+def test_a_later_releases_schema_is_refused(driver: SqliteDriver) -> None:
+    driver.migrate()
+    driver._connections.writer().execute("INSERT INTO winch_migration VALUES (9, 'later', 0)")
+    late = SqliteDriver(driver._place.path)
+    with pytest.raises(SchemaMismatch, match="Upgrade Winch"):
+        late.run(late.enqueue([make_job()]))
+    assert not late.check_schema().is_ready
+    late.close()
+
+
+def test_a_file_with_tables_of_that_name_is_left_alone(sqlite_path: Path) -> None:
+    other = sqlite3.connect(sqlite_path)
+    other.execute("CREATE TABLE job (mine TEXT)")
+    other.close()
+    driver = SqliteDriver(sqlite_path)
+    with pytest.raises(ConfigError, match="a file to itself"):
+        driver.migrate()
+    driver.close()
+
+
+def test_every_statement_says_what_it_is_for() -> None:
+    for statement in SQL.values():
+        assert statement.header.startswith(f"-- {statement.name}: ")
+
+
+def test_parameters_are_numbered_and_texts_and_casts_left_alone() -> None:
+    text = "-- get: one.\nSELECT ':no', x::text -- why\nFROM t WHERE a = :a AND b = :b OR c = :a;\n"
+    (statement,) = _sql.parse(text, "get.sql", lambda _, number: f"?{number}").values()
+    assert statement.text == "SELECT ':no', x::text\nFROM t WHERE a = ?1 AND b = ?2 OR c = ?1"
+    assert statement.bind({"b": 2, "a": 1}) == (1, 2)
+    assert _sql.parse(text, "get.sql", lambda name, _: f"%({name})s")["get"].text.endswith("c = %(a)s")
+
+
+# -- transactions of callers --------------------------------------------------------------------------
+
+
+def test_a_transaction_commits_the_job_with_what_is_beside_it(driver: SqliteDriver) -> None:
+    with driver.transaction() as conn:
+        conn.execute("CREATE TABLE account (name TEXT)")
+    job = make_job()
+    with driver.transaction() as conn:
+        conn.execute("INSERT INTO account VALUES ('a')")
+        driver.run_on(conn, driver.enqueue([job]))
+        assert driver.run(driver.get([job.id])) == [None], "not before the commit"
+    assert driver.run(driver.get([job.id])) != [None]
+
+
+def test_a_transaction_that_raises_leaves_nothing(driver: SqliteDriver) -> None:
+    job = make_job()
+    with pytest.raises(ZeroDivisionError), driver.transaction() as conn:
+        driver.run_on(conn, driver.enqueue([job]))
+        raise ZeroDivisionError
+    assert driver.run(driver.get([job.id])) == [None]
+    driver.run(driver.enqueue([job]))
+
+
+def test_writing_beside_ones_own_transaction_is_refused_at_once(driver: SqliteDriver) -> None:
+    with driver.transaction(), pytest.raises(ConfigError, match="conn="):
+        driver.run(driver.enqueue([make_job()]))
+
+
+def test_committing_inside_the_block_is_refused(driver: SqliteDriver) -> None:
+    with driver.transaction() as conn, pytest.raises(ConfigError, match="end of its block"):
+        conn.commit()
+
+
+def test_a_transactions_connection_is_no_use_after_its_end(driver: SqliteDriver) -> None:
+    with driver.transaction() as conn:
+        pass
+    with pytest.raises(ConfigError, match="inside a transaction"):
+        driver.run_on(conn, driver.enqueue([make_job()]))
+
+
+def test_foreign_connections_are_refused_on_builds_with_the_bug(
+    driver: SqliteDriver, sqlite_path: Path
+) -> None:
+    driver.migrate()
+    driver._has_bug = True
+    foreign = sqlite3.connect(sqlite_path)
+    with pytest.raises(ConfigError, match="WAL-reset bug"):
+        driver.run_on(foreign, driver.enqueue([make_job()]))
+    foreign.close()
+
+
+def test_foreign_connections_to_the_file_are_taken_on_other_builds(
+    driver: SqliteDriver, sqlite_path: Path, tmp_path: Path
+) -> None:
+    driver.migrate()
+    driver._has_bug = False
+    job = make_job()
+    foreign = sqlite3.connect(sqlite_path, isolation_level=None)
+    foreign.row_factory = lambda _, row: {"row": row}
+    foreign.execute("PRAGMA wal_autocheckpoint = 0")
+    foreign.execute("BEGIN IMMEDIATE")
+    assert driver.run_on(foreign, driver.enqueue([job]))[0].is_new
+    assert asyncio.run(driver.arun_on(foreign, driver.get([job.id]))) != [None]
+    foreign.execute("COMMIT")
+    foreign.close()
+    assert driver.run(driver.get([job.id])) != [None]
+
+    elsewhere = sqlite3.connect(tmp_path / "other.db")
+    with pytest.raises(ConfigError, match=r"other\.db"):
+        driver.run_on(elsewhere, driver.enqueue([make_job()]))
+    elsewhere.close()
+    with pytest.raises(ConfigError, match="got object"):
+        driver.run_on(object(), driver.enqueue([make_job()]))
+
+
+# -- events -------------------------------------------------------------------------------------------
+
+
+def play(driver: Driver) -> dict[str, list[Event]]:
+    """A story in which every kind of change happens in every way; the events by job."""
+    now = NOW
+
+    def later(seconds: float = 1) -> datetime:
+        nonlocal now
+        now += timedelta(seconds=seconds)
+        return now
+
+    names = iter(range(1000))
+    ids: list[str] = []
+
+    def new(**fields: object) -> NewJob:
+        ids.append(job_id(next(names), bytes(8)))
+        return make_job(id=ids[-1], **fields)
+
+    def token() -> str:
+        return random_id(next(names).to_bytes(16, "big"))
+
+    def session() -> str:
+        opened = make_session(id=token())
+        driver.run(driver.start_session(opened, now=later()))
+        return opened.id
+
+    def take(holder: str, limit: int) -> list[ClaimRef]:
+        params = ClaimParams(session=holder, token=token(), queues=("default",), limit=limit)
+        return [ClaimRef(c.id, c.token) for c in driver.run(driver.claim(params, now=later()))]
+
+    def end(ref: ClaimRef, to: JobState, **fields: object) -> Answer:
+        values = {"id": ref.id, "token": ref.token, "to": to, "what": "failed", **fields}
+        outcome = Finish(**values)  # type: ignore[arg-type]  # fields of any type, by name
+        return driver.run(driver.finish([outcome], now=later()))[0]
+
+    first = session()
+    driver.run(driver.enqueue([new() for _ in range(8)], now=later()))
+    driver.run(driver.enqueue([new(delay=timedelta(seconds=5))], now=later()))
+    targets = (
+        *(JobState.COMPLETED, JobState.RETRYING, JobState.SCHEDULED, JobState.READY),
+        *(JobState.CANCELLED, JobState.DEAD),
+    )
+    for ref, to in zip(take(first, 6), targets, strict=True):
+        end(ref, to, counts=to is not JobState.SCHEDULED)
+        end(ref, to)
+    driver.run(driver.promote(now=later(10)))
+    held = take(first, 6)
+    driver.run(driver.cancel([ref.id for ref in held[3:]], by="me", now=later()))
+    driver.run(driver.release([held[0], held[3]], now=later()))
+    driver.run(driver.give_up(first, [held[1].token], now=later()))
+    held = take(first, 3)
+    second = session()
+    held += take(second, 9)
+    driver.run(driver.cancel([held[0].id], by="me", now=later()))
+    driver.run(driver.end_session(first, started=held[1:2], cause="killed", now=later()))
+    driver.run(driver.rescue(now=later(60)))
+    for _ in range(MAX_CRASHES):
+        third = session()
+        refs = take(third, 9)
+        driver.run(driver.end_session(third, started=refs, cause="killed", now=later()))
+    driver.run(driver.retry(ids, by="me", now=later()))
+    driver.run(driver.cancel(ids[:4], by="me", reason="enough", now=later()))
+    driver.run(driver.delete(ids, by="me", now=later()))
+    driver.run(driver.enqueue([new(keep=timedelta(0))], now=later()))
+    end(take(session(), 1)[0], JobState.COMPLETED)
+    driver.run(driver.prune(now=later()))
+    events = driver.run(driver.events())
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    found: dict[str, list[Event]] = {}
+    for event in events:
+        found.setdefault(event.job, []).append(event)
+    return found
+
+
+def without_seq(event: Event) -> tuple[object, ...]:
+    """Jobs changed by one call have no order among themselves."""
+    return (
+        *(event.v, event.kind, event.state, event.token, event.by_token),
+        *(event.session, event.attempt, event.at),
+    )
+
+
+class Clock:
+    def now(self) -> datetime:
+        return NOW
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+def test_triggers_write_the_events_of_the_reference(sqlite_path: Path) -> None:
+    driver = SqliteDriver(sqlite_path, events=True)
+    found, expected = play(driver), play(MemoryDriver(Clock(), events=True))
+    driver.close()
+    assert found.keys() == expected.keys()
+    for job, events in expected.items():
+        assert [without_seq(e) for e in found[job]] == [without_seq(e) for e in events]
+    kinds = {event.kind for events in expected.values() for event in events}
+    assert kinds == {
+        *("enqueued", "promoted", "claimed", "finished", "released", "rescued", "cancelled"),
+        *("retried", "deleted"),
+    }
+
+
+def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for_them(
+    driver: SqliteDriver,
+) -> None:
+    driver.run(driver.enqueue([make_job()]))
+    assert driver.run(driver.events()) == []
+    watched = SqliteDriver(driver._place.path, events=True)
+    assert not watched.check_schema().is_ready
+    assert "CREATE TRIGGER" in watched.migration_sql()
+    assert watched.migrate() == ["events"]
+    assert watched.check_schema().is_ready
+    driver.run(driver.enqueue([make_job()]))
+    assert [event.kind for event in watched.run(watched.events())] == ["enqueued"]
+    watched.close()
+
+
+# -- plans --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, index",
+    [
+        ("claim", "job_ready"),
+        ("promote", "job_due"),
+        ("promote.next", "job_due"),
+        ("cancels", "job_cancel"),
+        ("give_up", "job_running"),
+        ("end_session.running", "job_running"),
+        ("rescue.orphans", "job_running"),
+        ("finish", "sqlite_autoindex_job_1"),
+        ("finish.archive", "INTEGER PRIMARY KEY"),
+        ("get", "sqlite_autoindex_job_1"),
+        ("get.kept", "sqlite_autoindex_archive_1"),
+        ("list_jobs", "sqlite_autoindex_job_1"),
+        ("list_jobs.running", "job_running"),
+        ("list_jobs.kept", "sqlite_autoindex_archive_1"),
+        ("list_jobs.unusual", "archive_unusual"),
+        ("prune", "archive_drop"),
+        ("explain", "job_ready"),
+        ("wait", "job_ready"),
+    ],
+)
+def test_no_statement_scans_all_jobs(driver: SqliteDriver, name: str, index: str) -> None:
+    driver.migrate()
+    statement = SQL[name]
+    with driver._connections.reader() as conn:
+        rows = conn.execute(
+            f"EXPLAIN QUERY PLAN {statement.text}", ["[]"] * len(statement.names)
+        ).fetchall()
+    plan = [row[3] for row in rows]
+    assert any(index in line for line in plan), plan
+    # A scan of the running jobs' own index is as long as the fleet has slots.
+    scans = [line for line in plan if line.startswith(("SCAN job", "SCAN archive", "SCAN other"))]
+    assert all("job_running" in line or "job_due" in line for line in scans), plan
+    assert not any(line.endswith(("job", "archive")) for line in scans), plan
+
+
+def test_lists_find_what_is_rare_among_much(driver: SqliteDriver) -> None:
+    session = make_session()
+    driver.run(driver.start_session(session))
+    jobs = [make_job() for _ in range(20)]
+    driver.run(driver.enqueue(jobs))
+    params = ClaimParams(session=session.id, token=make_token(), queues=("default",), limit=3)
+    claims = driver.run(driver.claim(params))
+    dead = Finish(id=claims[0].id, token=params.token, to=JobState.DEAD, what="failed")
+    driver.run(driver.finish([dead]))
+    for states, expected in (
+        ((JobState.RUNNING,), {claims[1].id, claims[2].id}),
+        ((JobState.DEAD,), {claims[0].id}),
+        ((JobState.RUNNING, JobState.DEAD), {claim.id for claim in claims}),
+    ):
+        page = driver.run(driver.list_jobs(JobFilter(states=states)))
+        assert {job.id for job in page.jobs} == expected
+
+
+def test_a_damaged_row_does_not_stop_its_neighbours(driver: SqliteDriver) -> None:
+    session = make_session()
+    driver.run(driver.start_session(session))
+    jobs = [make_job(), make_job()]
+    driver.run(driver.enqueue(jobs))
+    with driver.transaction() as conn:
+        conn.execute(
+            "UPDATE job SET headers = '{', tags = 'x', history = '[1]' WHERE id = ?", [jobs[0].id]
+        )
+    params = ClaimParams(session=session.id, token=make_token(), queues=("default",), limit=9)
+    assert len(driver.run(driver.claim(params))) == 2
+    assert all(driver.run(driver.get([job.id for job in jobs])))
