@@ -182,8 +182,8 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _complain(message: str) -> None:
-    from winch.cli.redact import mask_text
     from winch.cli.text import one_line
+    from winch.core.redact import mask_text
 
     click.echo(f"winch: {one_line(mask_text(message))}", err=True)
 

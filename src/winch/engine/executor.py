@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from winch.core import codec
+from winch.core.duration import format_duration
 from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
 from winch.core.job import Claim
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
@@ -286,7 +287,9 @@ def _interrupted(attempt: Attempt, plan: Plan) -> Outcome | None:
 
 def timed_out(plan: Plan) -> Failed:
     """The outcome of an attempt that took longer than it may."""
-    error = JobTimeout(f"took longer than its timeout of {plan.timeout}")
+    error = JobTimeout(
+        f"took longer than its timeout of {format_duration(plan.timeout or timedelta(0))}"
+    )
     return _failed(error, plan)
 
 
