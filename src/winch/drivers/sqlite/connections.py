@@ -34,10 +34,11 @@ C = TypeVar("C", bound=sqlite3.Connection)
 # (a third of a lease of 30 s), shorter than what is left of the lease after it.
 TIMEOUT = 12.0
 CLOSE_TIMEOUT = 2.0
+_LOOK_SECONDS = 0.1
 # Checkpoint after about this much has been written to the WAL. How much is in use of its file, which is
 # written again from the start after a checkpoint, SQLite does not tell; so it is estimated from above.
 CHECKPOINT_BYTES = 4 * 1024 * 1024
-_COMMIT_BYTES, _CHANGE_BYTES = 16 * 1024, 700
+_COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
 # A checkpoint that a long read kept from coming to its end is tried again after this much more.
 _CHECKPOINT_STEP = 1024 * 1024
 # Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
@@ -78,7 +79,7 @@ class Connections:
     def __init__(self, place: Place) -> None:
         self._place = place
         self.path = place.path
-        self._path_text = os.fspath(place.path)
+        self._next_look = 0.0
         self._guard = threading.Lock()
         self._lock: FileLock | None = None
         self._identity: tuple[int, int] | None = None
@@ -91,8 +92,9 @@ class Connections:
         self._is_forked_open = False
         self._fork_lock: FileLock | None = None
         self.checkpoints = 0
-        self.openings = 0
-        """Grows each time the file is opened anew: what was known about it no longer holds."""
+        self.opening = 0
+        """The number of the opening of the file that holds now; 0 while it is closed."""
+        self._openings = 0
         _all.add(self)
 
     # -- the file ----------------------------------------------------------------------------------
@@ -105,17 +107,18 @@ class Connections:
         with self._guard:
             if self._lock is None:
                 self.path = prepare(self._place.path)
-                self._path_text = os.fspath(self.path)
+                self._next_look = 0.0
                 found = self.path.stat()
                 self._identity = (found.st_dev, found.st_ino)
                 self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
-                self.openings += 1
+                self._openings += 1
+                self.opening = self._openings
             return self._lock
 
     def acquire(self, timeout: float = TIMEOUT) -> FileLock:
         """Take the file's lock; give it back with `release`."""
         while True:
-            lock = self.lock()
+            lock = self._lock or self.lock()
             if lock.acquire(timeout):
                 if self._lock is lock:
                     return lock
@@ -136,20 +139,20 @@ class Connections:
     def check_identity(self) -> None:
         """With the lock held: raise when the file at the path is no longer the one that is open.
 
-        Writing on would store jobs in a file that nobody else can see.
+        Writing on would store jobs in a file that nobody else can see. Looked at ten times a second.
         """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
         try:
-            found = os.stat(self._path_text)  # noqa: PTH116  # on the path of every commit
+            found = self.path.stat()
             is_same = (found.st_dev, found.st_ino) == self._identity
         except FileNotFoundError:
             is_same = False
         if not is_same:
             self._close_all()
             raise StorageUnavailable(f"{self.path} was removed or replaced while open; try again")
-
-    @property
-    def is_open(self) -> bool:
-        return self._lock is not None
 
     def wal_bytes(self) -> int:
         try:
@@ -234,12 +237,10 @@ class Connections:
 
     # -- upkeep ------------------------------------------------------------------------------------
 
-    def count_commit(self, changes: int) -> None:
-        """Tell how much was written: after a commit with this many changed rows."""
-        self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
-
-    @property
-    def is_checkpoint_due(self) -> bool:
+    def is_checkpoint_due(self, changes: int) -> bool:
+        """After a commit with this many changed rows: whether it is time for a checkpoint."""
+        if changes:
+            self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
         return self._written > CHECKPOINT_BYTES
 
     def checkpoint(self) -> None:
@@ -303,6 +304,7 @@ class Connections:
         with self._guard:
             self._lock = None
             self._identity = None
+            self.opening = 0
             gone = [*self._idle, self._looking, self._carrying, self._writing]
             self._idle = []
             self._looking = self._carrying = self._writing = None
@@ -316,6 +318,7 @@ class Connections:
             self._idle = []
             self._looking = self._carrying = self._writing = None
             self._lock = None
+            self.opening = 0
         _left_open.extend(conn for conn in gone if conn is not None)
 
     def _retire(self, conn: sqlite3.Connection) -> None:

@@ -54,8 +54,9 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         self._writer = Writer(self._connections, self._ring)
         self._board: Board | None = None
         self._guard = threading.Lock()
-        self._ready_opening = 0
+        self._ready_opening = -1
         self._threads: ThreadPoolExecutor | None = None
+        self._threads_pid = 0
         self._has_bug = has_wal_reset_bug(sqlite3.sqlite_version_info)
         # A driver that nobody closes: its connections must still be closed under the lock.
         self._finalizer = weakref.finalize(self, self._connections.close)
@@ -69,12 +70,13 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
     # -- runners -----------------------------------------------------------------------------------
 
     def run(self, verb: Verb[T]) -> T:
-        self._ensure_ready()
+        if self._ready_opening != self._connections.opening:
+            self._ensure_ready()
         return self._read(verb) if verb.is_read else self._writer.run(verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         loop = asyncio.get_running_loop()
-        if not self._is_ready:
+        if self._ready_opening != self._connections.opening:
             await loop.run_in_executor(self._pool(), self._ensure_ready)
         if verb.is_read:
             return await loop.run_in_executor(self._pool(), self._read, verb)
@@ -91,9 +93,12 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         else:
             ring = Ring()  # we do not see this commit: whoever waits finds out by the poll
             self._check_foreign(conn)
-        if not conn.in_transaction:
-            raise ConfigError("conn= needs a connection inside a transaction; begin one first")
         try:
+            if not conn.in_transaction and conn.isolation_level is not None:
+                # In this mode sqlite3 begins before the first write by itself, but not before ours.
+                conn.execute("BEGIN IMMEDIATE")
+            if not conn.in_transaction:
+                raise ConfigError("conn= needs a connection inside a transaction; begin one first")
             return carry(conn, verb, ring)
         except sqlite3.Error as error:
             raise translated(error, self._connections.path) from error
@@ -125,7 +130,8 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                         "which ends it itself; its changes may be incomplete"
                     )
                 conn.execute("COMMIT")
-                self._connections.count_commit(conn.total_changes - before)
+                if self._connections.is_checkpoint_due(conn.total_changes - before):
+                    self._connections.checkpoint()
             except BaseException as error:
                 if conn.in_transaction:
                     conn.rollback()
@@ -157,7 +163,9 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                 "driver.transaction() gives; any will do from SQLite 3.51.3 on"
             )
         self._ensure_ready()
-        files = [row[2] for row in conn.execute("PRAGMA database_list") if row[1] == "main"]
+        cursor = conn.cursor()
+        cursor.row_factory = None
+        files = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] == "main"]
         if not files or os.path.realpath(files[0]) != os.path.realpath(self._connections.path):
             raise ConfigError(
                 f"conn= is open on {files[0] if files and files[0] else 'a database in memory'}, "
@@ -166,8 +174,9 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._guard:
-            if self._threads is None:
+            if self._threads is None or self._threads_pid != os.getpid():  # a fork leaves threads behind
                 self._threads = ThreadPoolExecutor(READ_THREADS, "winch-sqlite-read")
+                self._threads_pid = os.getpid()
             return self._threads
 
     # -- waking ------------------------------------------------------------------------------------
@@ -199,18 +208,14 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
             return self._board
 
     def _ring(self, ring: Ring) -> None:
-        self._open_board().ring(ring)
+        (self._board or self._open_board()).ring(ring)
 
     # -- upkeep ------------------------------------------------------------------------------------
 
-    @property
-    def _is_ready(self) -> bool:
-        opened = self._connections
-        return opened.is_open and opened.openings == self._ready_opening
-
     def _ensure_ready(self) -> None:
         """The schema is there and up to date: looked at once for each opening of the file."""
-        if not self._is_ready:
+        self._connections.refuse_forked()
+        if self._ready_opening != self._connections.opening:
             self.migrate()
 
     def check_schema(self) -> Status:
@@ -225,7 +230,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
 
     def migrate(self) -> list[str]:
         self._connections.lock()
-        opening = self._connections.openings
+        opening = self._connections.opening
         try:
             taken = schema.upgrade(self._connections, events=self._keeps_events)
         except sqlite3.Error as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -59,10 +60,6 @@ def read_moment(micros: int | None) -> datetime | None:
 
 def write_moment(moment: datetime | None) -> int | None:
     return None if moment is None else to_micros(moment)
-
-
-def write_span(span: timedelta | None) -> int | None:
-    return None if span is None else span // MICROSECOND
 
 
 def read_job(row: Row) -> JobRecord:
@@ -170,6 +167,7 @@ def put_values(job: JobRecord, now: int) -> dict[str, Any]:
 
 def read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[Claim]:
     """Claims from the columns of `claim`, in the order of the queue."""
+    moments = _Moments()
     return [
         Claim(
             id=row[1],
@@ -180,12 +178,12 @@ def read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[C
             queue=row[5],
             attempt=row[6],
             fence=row[7],
-            created_at=from_micros(row[8]),
-            run_at=from_micros(row[9]),
+            created_at=moments[row[8]],
+            run_at=moments[row[9]],
             claimed_at=claimed_at,
             is_suspect=bool(row[10]),
-            expires_at=read_moment(row[11]),
-            headers=read_headers(row[12]),
+            expires_at=None if row[11] is None else moments[row[11]],
+            headers={} if row[12] == "{}" else read_headers(row[12]),
             options=row[13],
             checkpoint=row[14],
         )
@@ -193,8 +191,15 @@ def read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[C
     ]
 
 
-def _place(row: Row) -> tuple[int, str]:
-    return row[0], row[1]
+_place = itemgetter(0, 1)
+
+
+class _Moments(dict[int, datetime]):
+    """Moments that are made once: jobs enqueued together share theirs."""
+
+    def __missing__(self, micros: int) -> datetime:
+        moment = self[micros] = from_micros(micros)
+        return moment
 
 
 def read_session(row: Row) -> SessionInfo:

@@ -27,7 +27,7 @@ class Step:
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         statement = SQL[name]
         self.text = statement.text
-        self.values: Any = statement.bind(values)
+        self.values: Any = tuple(map(values.__getitem__, statement.names))
         self.many = False
 
     @classmethod

@@ -67,6 +67,7 @@ class Board:
 
     def __init__(self, database: Path) -> None:
         self.folder = folder_for(database)
+        self._is_barred = False
         self._fd: int | None = None
         self._socket: socket.socket | None = None
         self._pid = os.getpid()
@@ -84,12 +85,14 @@ class Board:
 
     def ring(self, ring: Ring) -> None:
         """Wake as many bells as there is work for. Never raises: the poll is there."""
-        with suppress(OSError):
-            if (self._fd is None and not self._open(create=False)) or self._fd is None:
-                return
-            states = os.pread(self._fd, SLOTS, 0)
-            if _WAITING in states:
-                self._ring_some(self._fd, states, ring)
+        try:
+            fd = self._fd
+            if fd is None:
+                fd = self._open()
+            if fd is not None and _WAITING in (states := os.pread(fd, SLOTS, 0)):
+                self._ring_some(fd, states, ring)
+        except OSError:
+            return
 
     def _ring_some(self, fd: int, states: bytes, ring: Ring) -> None:
         wanted = {_filter_of((queue,)): count for queue, count in ring.ready.items()}
@@ -110,16 +113,13 @@ class Board:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
-        path = self.folder / slot.nonce.hex()
         self.rings += 1
         try:
-            self._socket.sendto(b"!", os.fspath(path))
+            self._socket.sendto(b"!", os.fspath(self.folder / slot.nonce.hex()))
         except BlockingIOError:
             return True  # its socket is full of rings
         except (ConnectionRefusedError, FileNotFoundError):
-            self._free(slot)  # whoever waited there is dead
-            with suppress(OSError):
-                path.unlink()
+            self._bury(slot)  # whoever waited there is dead
             return False
         return True
 
@@ -131,9 +131,7 @@ class Board:
             return self._take(queues, due)
 
     def _take(self, queues: Sequence[str], due: bool) -> tuple[_Slot, socket.socket] | None:
-        if self._fd is None and not self._open(create=True):
-            return None
-        fd = self._fd
+        fd = self._open() if self._fd is None else self._fd
         if fd is None:
             return None
         nonce = secrets.token_bytes(_NONCE)
@@ -170,10 +168,8 @@ class Board:
         return True
 
     def give_back(self, slot: _Slot) -> None:
-        self._free(slot)
-        if os.getpid() == self._pid:  # a forked child must not take its parent's socket away
-            with suppress(OSError):
-                (self.folder / slot.nonce.hex()).unlink()
+        if os.getpid() == self._pid:  # a forked child must not take its parent's away
+            self._bury(slot)
 
     def _free(self, slot: _Slot) -> None:
         with suppress(OSError):
@@ -191,33 +187,44 @@ class Board:
         if number >= 0:
             return number
         for taken in range(SLOTS):
-            nonce = os.pread(fd, _NONCE, SLOTS + taken * _RECORD)
-            if not self._send(_Slot(taken, nonce)):
+            slot = _Slot(taken, os.pread(fd, _NONCE, SLOTS + taken * _RECORD))
+            if not self._is_alive(slot):
+                self._bury(slot)
                 return taken
         return None
 
-    def _open(self, *, create: bool) -> bool:
-        if create:
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-        try:
-            found = self.folder.lstat()
-        except FileNotFoundError:
-            return False
+    def _is_alive(self, slot: _Slot) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(os.fspath(self.folder / slot.nonce.hex()))
+            except (ConnectionRefusedError, FileNotFoundError):
+                return False
+        return True
+
+    def _bury(self, slot: _Slot) -> None:
+        self._free(slot)
+        with suppress(OSError):
+            (self.folder / slot.nonce.hex()).unlink()
+
+    def _open(self) -> int | None:
+        """The board's file; None where it cannot be had, and then it is not tried again."""
+        if self._is_barred:
+            return None
+        self._is_barred = True
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        found = self.folder.lstat()
         if (
             not stat.S_ISDIR(found.st_mode)
             or found.st_uid != os.getuid()
             or found.st_mode & stat.S_IWOTH
         ):
-            return False  # somebody else's: do without
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        try:
-            fd = os.open(self.folder / "board", flags, 0o600)
-        except FileNotFoundError:
-            return False
-        if create and os.fstat(fd).st_size < SLOTS * (1 + _RECORD):
-            os.ftruncate(fd, SLOTS * (1 + _RECORD))
-        self._fd = fd
-        return True
+            return None  # somebody else's: do without
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(self.folder / "board", flags, 0o600)
+        if os.fstat(self._fd).st_size < SLOTS * (1 + _RECORD):
+            os.ftruncate(self._fd, SLOTS * (1 + _RECORD))
+        self._is_barred = False
+        return self._fd
 
 
 class SqliteBell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from winch.core import changes
@@ -25,9 +25,8 @@ from winch.drivers.sqlite.rows import (
     read_claims,
     read_history,
     to_json,
-    write_span,
 )
-from winch.drivers.sqlite.steps import Ring
+from winch.drivers.sqlite.steps import Ring, Step
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -58,6 +57,7 @@ class WorkingVerbs:
         def body() -> Body[list[Enqueued]]:
             at = micros(now)
             known: set[str] = set()
+            # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
                 known = {row[0] for row in (yield from ask("enqueue.known", ids=to_json(checked)))}
             answers = []
@@ -346,6 +346,46 @@ class WorkingVerbs:
 def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
     ring = Ring()
+    for job, args in _groups(jobs):
+        due = at
+        if job.delay is not None:
+            due = at + job.delay // MICROSECOND
+        elif job.run_at is not None:
+            due = to_micros(job.run_at)
+        run_at = max(due, at)
+        is_later = due > at
+        values = {
+            "jobs": to_json(args),
+            "task": job.task,
+            "version": job.version,
+            "queue": job.queue,
+            "priority": job.priority,
+            "now": at,
+            "run_at": run_at,
+            "state": "scheduled" if is_later else "ready",
+            "tenant": job.tenant,
+            "fifo": job.fifo,
+            "unique_key": job.unique_key,
+            "tags": to_json(job.tags) if job.tags else "[]",
+            "headers": to_json(job.headers) if job.headers else "{}",
+            "options": job.options,
+            "expires_at": None if job.expires is None else at + job.expires // MICROSECOND,
+            "max_attempts": job.max_attempts,
+            "keep": None if job.keep is None else job.keep // MICROSECOND,
+            "sort_key": run_at - job.priority * HEAD_START_MICROS,
+        }
+        yield Step("enqueue", values)
+        if not is_later:
+            ring.count(job.queue, len(args))
+        elif run_at - at < RING_WITHIN_MICROS:
+            ring.due = True
+    yield ring
+
+
+def _groups(jobs: Sequence[NewJob]) -> Iterable[tuple[NewJob, dict[str, str]]]:
+    """The jobs by their envelopes: one that has it, and the arguments of all of them by id."""
+    if len(jobs) == 1:
+        return [(jobs[0], {jobs[0].id: jobs[0].args})]
     groups: dict[tuple[object, ...], tuple[NewJob, dict[str, str]]] = {}
     for job in jobs:
         key = (
@@ -370,40 +410,7 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
             groups[key] = (job, {job.id: job.args})
         else:
             group[1][job.id] = job.args
-    for job, args in groups.values():
-        due = at
-        if job.delay is not None:
-            due = at + job.delay // MICROSECOND
-        elif job.run_at is not None:
-            due = to_micros(job.run_at)
-        run_at = max(due, at)
-        is_later = due > at
-        yield from ask(
-            "enqueue",
-            jobs=to_json(args),
-            task=job.task,
-            version=job.version,
-            queue=job.queue,
-            priority=job.priority,
-            now=at,
-            run_at=run_at,
-            state="scheduled" if is_later else "ready",
-            tenant=job.tenant,
-            fifo=job.fifo,
-            unique_key=job.unique_key,
-            tags=to_json(job.tags),
-            headers=to_json(job.headers),
-            options=job.options,
-            expires_at=None if job.expires is None else at + job.expires // MICROSECOND,
-            max_attempts=job.max_attempts,
-            keep=write_span(job.keep),
-            sort_key=run_at - job.priority * HEAD_START_MICROS,
-        )
-        if not is_later:
-            ring.count(job.queue, len(args))
-        elif run_at - at < RING_WITHIN_MICROS:
-            ring.due = True
-    yield ring
+    return groups.values()
 
 
 def _give_back(ids: Sequence[str], at: int, *, by_holder: bool = False) -> Body[None]:

@@ -17,7 +17,7 @@ import queue
 import sqlite3
 import threading
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -35,17 +35,17 @@ GROUP_LIMIT = 512
 class _Call:
     """One verb on its way. `gate` is held until it is done or its caller is to lead."""
 
-    __slots__ = ("error", "future", "gate", "is_done", "leads", "loop", "result", "verb")
+    # Defaults on the class: a lone caller's call, made and thrown away, sets two of them.
+    result: Any = None
+    error: BaseException | None = None
+    is_done = False
+    leads = False
+    gate: threading.Lock | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    future: asyncio.Future[Any] | None = None
 
     def __init__(self, verb: Verb[Any]) -> None:
         self.verb = verb
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.is_done = False
-        self.leads = False
-        self.gate: threading.Lock | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.future: asyncio.Future[Any] | None = None
 
     def answer(self) -> Any:
         if self.error is not None:
@@ -162,6 +162,8 @@ class Writer:
 
     def _take_queue(self, own: _Call | None) -> list[_Call]:
         calls = [] if own is None else [own]
+        if not self._queue:
+            return calls
         with self._guard:
             while self._queue and len(calls) < GROUP_LIMIT:
                 calls.append(self._queue.popleft())
@@ -178,14 +180,14 @@ class Writer:
                 raise
             return
         calls = [] if own is None else [own]
-        ring = Ring()
+        ring: Ring | None = None
         try:
             calls = self._take_queue(own)
-            ring = self._commit(calls)
-            if self._connections.is_checkpoint_due:
+            ring, changes = self._commit(calls)
+            if self._connections.is_checkpoint_due(changes):
                 self._deliver(calls)
                 self._ring_out(ring)
-                ring = Ring()
+                ring = None
                 self._connections.checkpoint()
         except BaseException as error:
             self._fail(calls, error)
@@ -196,7 +198,7 @@ class Writer:
             self._deliver(calls)
         self._ring_out(ring)
 
-    def _commit(self, calls: list[_Call]) -> Ring:
+    def _commit(self, calls: list[_Call]) -> tuple[Ring | None, int]:
         """One transaction for all of them. Only with the file's lock held."""
         self._connections.check_identity()
         conn = self._connections.writer()
@@ -216,10 +218,8 @@ class Writer:
             self._fail(calls, error, in_commit=in_commit)
             if not isinstance(error, Exception):
                 raise
-            return Ring()
-        if changes := conn.total_changes - before:
-            self._connections.count_commit(changes)
-        return ring
+            return None, 0
+        return ring, conn.total_changes - before
 
     def _carry(self, conn: sqlite3.Connection, calls: list[_Call]) -> Ring:
         rings = Ring()
@@ -254,13 +254,13 @@ class Writer:
     # -- answers -----------------------------------------------------------------------------------
 
     def _deliver(self, calls: list[_Call]) -> None:
-        loops: dict[asyncio.AbstractEventLoop, list[_Call]] = defaultdict(list)
+        loops: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
         for call in calls:
             if call.is_done:
                 continue
             call.is_done = True
             if call.loop is not None:
-                loops[call.loop].append(call)
+                loops.setdefault(call.loop, []).append(call)
             elif call.gate is not None:
                 call.gate.release()
         for loop, done in loops.items():
@@ -269,8 +269,8 @@ class Writer:
             except RuntimeError:  # the loop has closed: nobody waits there any more
                 continue
 
-    def _ring_out(self, ring: Ring) -> None:
-        if ring:
+    def _ring_out(self, ring: Ring | None) -> None:
+        if ring is not None and ring:
             self._ring(ring)
 
 

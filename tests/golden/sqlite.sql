@@ -1,0 +1,243 @@
+CREATE TRIGGER job_event_archive AFTER INSERT ON archive
+BEGIN
+    -- The live row is still there. A release hands the attempt back, a finish to a final state does not.
+    -- What others take back is told apart by the entry that each leaves in the history.
+    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    SELECT
+        NEW.id,
+        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        change.kind,
+        NEW.state,
+        change.token,
+        CASE
+            WHEN change.kind = 'finished' THEN change.token
+            WHEN change.kind = 'released' AND (NEW.ended_token IS change.token OR EXISTS (
+                SELECT 1 FROM session WHERE id = NEW.session AND ended_at IS NULL
+            )) THEN change.token
+        END,
+        NEW.session, NEW.attempt, NEW.finished_at
+    FROM (
+        SELECT token, CASE
+            WHEN state <> 'running' THEN 'cancelled'
+            WHEN NEW.attempt = attempt THEN 'finished'
+            WHEN json_extract(NEW.history, '$[#-1].what') IN ('crashed', 'rescued') THEN 'rescued'
+            ELSE 'released'
+        END AS kind
+        FROM job
+        WHERE id = NEW.id
+    ) AS change;
+END;
+
+CREATE TRIGGER job_event_delete_kept AFTER DELETE ON archive WHEN OLD.deleted_at IS NOT NULL
+BEGIN
+    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    VALUES (
+        OLD.id,
+        1 + coalesce((SELECT max(v) FROM job_event WHERE job = OLD.id), 0),
+        'deleted', NULL, NULL, NULL, OLD.session, OLD.attempt, OLD.deleted_at
+    );
+END;
+
+CREATE TRIGGER job_event_delete AFTER DELETE ON job WHEN OLD.deleted_at IS NOT NULL
+BEGIN
+    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    VALUES (
+        OLD.id,
+        1 + coalesce((SELECT max(v) FROM job_event WHERE job = OLD.id), 0),
+        'deleted', NULL, NULL, NULL, OLD.session, OLD.attempt, OLD.deleted_at
+    );
+END;
+
+CREATE TRIGGER job_event_insert AFTER INSERT ON job
+BEGIN
+    -- Only a job that comes back from the archive has a history.
+    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    VALUES (
+        NEW.id,
+        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        CASE WHEN NEW.history = '[]' THEN 'enqueued' ELSE 'retried' END,
+        NEW.state, NULL, NULL, NEW.session, NEW.attempt, NEW.changed_at
+    );
+END;
+
+CREATE TRIGGER job_event_update AFTER UPDATE OF state ON job WHEN OLD.state <> NEW.state
+BEGIN
+    -- The holder's own finish or release notes its token in the job; a finish grows the history, a
+    -- release does not. Of what others take back, only rescue grows it. give_up presents the token;
+    -- end_session does not, and has ended the session before.
+    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    SELECT
+        NEW.id,
+        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        change.kind,
+        NEW.state,
+        CASE change.kind WHEN 'claimed' THEN NEW.token ELSE OLD.token END,
+        CASE
+            WHEN change.kind = 'finished' THEN OLD.token
+            WHEN change.kind = 'released' AND (NEW.ended_token IS OLD.token OR EXISTS (
+                SELECT 1 FROM session WHERE id = OLD.session AND ended_at IS NULL
+            )) THEN OLD.token
+        END,
+        NEW.session, NEW.attempt, NEW.changed_at
+    FROM (
+        SELECT CASE
+            WHEN NEW.state = 'running' THEN 'claimed'
+            WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN 'retried'
+            WHEN OLD.state <> 'running' THEN 'promoted'
+            WHEN NEW.history = OLD.history THEN 'released'
+            WHEN NEW.ended_token IS OLD.token THEN 'finished'
+            ELSE 'rescued'
+        END AS kind
+    ) AS change;
+END;
+
+CREATE TABLE archive (
+    id TEXT PRIMARY KEY NOT NULL,
+    task TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    args TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    tenant TEXT,
+    fifo TEXT,
+    unique_key TEXT,
+    tags TEXT NOT NULL,
+    headers TEXT NOT NULL,
+    options TEXT,
+    expires_at INTEGER,
+    max_attempts INTEGER,
+    keep INTEGER,
+    attempt INTEGER NOT NULL,
+    crashes INTEGER NOT NULL,
+    rescues INTEGER NOT NULL,
+    is_suspect INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    session TEXT,
+    claimed_at INTEGER,
+    ended_token TEXT,
+    cancel_requested_at INTEGER,
+    progress TEXT,
+    checkpoint TEXT,
+    history TEXT NOT NULL,
+    finished_at INTEGER NOT NULL,
+    result TEXT,
+    reason TEXT,
+    drop_at INTEGER NOT NULL,
+    deleted_at INTEGER,
+    CONSTRAINT archive_state_is_final CHECK (
+        state = 'completed' OR state = 'cancelled' OR state = 'dead'
+    ),
+    CONSTRAINT archive_result_is_of_completed CHECK (result IS NULL OR state = 'completed')
+) STRICT;
+
+CREATE TABLE job (
+    id TEXT PRIMARY KEY NOT NULL,
+    task TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    args TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    tenant TEXT,
+    fifo TEXT,
+    unique_key TEXT,
+    tags TEXT NOT NULL DEFAULT '[]',
+    headers TEXT NOT NULL DEFAULT '{}',
+    options TEXT,
+    expires_at INTEGER,
+    max_attempts INTEGER,
+    keep INTEGER,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    crashes INTEGER NOT NULL DEFAULT 0,
+    rescues INTEGER NOT NULL DEFAULT 0,
+    is_suspect INTEGER NOT NULL DEFAULT 0,
+    fence INTEGER NOT NULL DEFAULT 0,
+    token TEXT,
+    session TEXT,
+    claimed_at INTEGER,
+    ended_token TEXT,
+    cancel_requested_at INTEGER,
+    progress TEXT,
+    checkpoint TEXT,
+    history TEXT NOT NULL DEFAULT '[]',
+    reason TEXT,
+    sort_key INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    deleted_at INTEGER,
+    -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
+    CONSTRAINT job_state_is_live CHECK (
+        state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'retrying'
+        OR state = 'blocked'
+    ),
+    CONSTRAINT job_token_iff_running CHECK ((state = 'running') = (token IS NOT NULL)),
+    CONSTRAINT job_running_has_session CHECK (
+        state <> 'running' OR (session IS NOT NULL AND claimed_at IS NOT NULL)
+    ),
+    CONSTRAINT job_attempt_from_0 CHECK (attempt >= 0)
+) STRICT;
+
+CREATE TABLE job_event (
+    seq INTEGER PRIMARY KEY,
+    job TEXT NOT NULL,
+    v INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    state TEXT,
+    token TEXT,
+    by_token TEXT,
+    session TEXT,
+    attempt INTEGER NOT NULL,
+    at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE queue (
+    name TEXT PRIMARY KEY NOT NULL,
+    paused_at INTEGER,
+    pause_reason TEXT
+) STRICT;
+
+CREATE TABLE session (
+    id TEXT PRIMARY KEY NOT NULL,
+    worker TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    release TEXT NOT NULL,
+    queues TEXT NOT NULL,
+    tasks TEXT NOT NULL,
+    slots INTEGER NOT NULL,
+    lease INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL,
+    beats INTEGER NOT NULL DEFAULT 0,
+    ended_at INTEGER,
+    end_reason TEXT,
+    CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
+) STRICT;
+
+CREATE TABLE winch_migration (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX archive_drop ON archive (drop_at);
+
+CREATE INDEX archive_unusual ON archive (id) WHERE state = 'cancelled' OR state = 'dead';
+
+CREATE INDEX job_blocked ON job (id) WHERE state = 'blocked';
+
+CREATE INDEX job_cancel ON job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
+
+CREATE INDEX job_due ON job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
+
+CREATE INDEX job_ready ON job (queue, sort_key, id) WHERE state = 'ready';
+
+CREATE INDEX job_running ON job (session) WHERE state = 'running';
+
+CREATE UNIQUE INDEX job_event_of_job ON job_event (job, v);
+
+CREATE INDEX session_live ON session (lease_until) WHERE ended_at IS NULL;

@@ -1,0 +1,273 @@
+"""Bells across processes: datagrams after the commit, and the poll as the floor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.storage.test_sqlite import make_job
+from winch.drivers.sqlite import wake
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.drivers.sqlite.wake import SLOTS, SqliteBell, folder_for
+
+PRODUCE = """
+import sys, time
+from pathlib import Path
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.storage.params import NewJob
+driver = SqliteDriver(Path(sys.argv[1]))
+driver.migrate()
+print("ready", flush=True)
+for line in sys.stdin:
+    id, queue = line.split()
+    driver.run(driver.enqueue([NewJob(id=id, task="t", args="{}", queue=queue)]))
+    print(time.monotonic(), flush=True)
+driver.close()
+"""
+
+
+def play(path: Path, story: Callable[[SqliteDriver], Awaitable[None]]) -> None:
+    async def main() -> None:
+        driver = SqliteDriver(path)
+        driver.migrate()
+        try:
+            await story(driver)
+        finally:
+            await driver.aclose()
+
+    asyncio.run(main())
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+async def ring_time(bell: SqliteBell, act: Callable[[], object]) -> float | None:
+    """Seconds from the end of `act`, in another thread, to the waking; None if it did not ring."""
+    await bell.arm()
+    waiting = asyncio.ensure_future(bell.wait(2))
+    await asyncio.sleep(0.02)
+    told = await asyncio.to_thread(act)
+    done = told if isinstance(told, float) else time.monotonic()
+    return time.monotonic() - done if await waiting else None
+
+
+def test_a_job_from_another_process_wakes_at_once(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "POLL_SECONDS", 5)  # so that only the datagram can do it
+
+    async def story(driver: SqliteDriver) -> None:
+        producer = subprocess.Popen(
+            [sys.executable, "-c", PRODUCE, str(sqlite_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert producer.stdin is not None
+        assert producer.stdout is not None
+        assert producer.stdout.readline() == "ready\n"
+
+        def produce(queue: str) -> float:
+            assert producer.stdin is not None
+            assert producer.stdout is not None
+            producer.stdin.write(f"{make_job().id} {queue}\n")
+            producer.stdin.flush()
+            return float(producer.stdout.readline())
+
+        bell = driver.bell(["mail"])
+        times = [await ring_time(bell, lambda: produce("mail")) for _ in range(5)]
+        assert all(passed is not None and passed < 0.05 for passed in times), times
+        quiet = driver.bell(["quiet"])
+        assert await ring_time(quiet, lambda: produce("mail")) is None
+        await quiet.aclose()
+        await bell.aclose()
+        producer.communicate()
+
+    play(sqlite_path, story)
+
+
+def test_the_poll_finds_what_no_datagram_told(sqlite_path: Path) -> None:
+    async def story(driver: SqliteDriver) -> None:
+        def write_by_hand() -> None:
+            conn = sqlite3.connect(sqlite_path)
+            conn.execute("PRAGMA wal_autocheckpoint = 0")
+            conn.execute(
+                "INSERT INTO job (id, task, version, args, queue, priority, created_at, run_at, state, "
+                "sort_key, changed_at) VALUES ('a', 't', 1, '{}', 'mail', 0, 0, 0, 'ready', 0, 0)"
+            )
+            conn.commit()
+            conn.close()
+
+        bell, other = driver.bell(["mail"]), driver.bell(["other"])
+        await other.arm()
+        assert (await ring_time(bell, write_by_hand) or 9) < 0.5
+        assert not await other.wait(0.25)
+        await bell.aclose()
+        await other.aclose()
+
+    play(sqlite_path, story)
+
+
+def test_one_job_wakes_one_of_many_and_a_resume_wakes_all(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "POLL_SECONDS", 5)
+
+    async def story(driver: SqliteDriver) -> None:
+        bells = [driver.bell(["mail"]) for _ in range(4)]
+
+        async def woken(act: Callable[[], object]) -> int:
+            for bell in bells:
+                await bell.arm()
+            before = driver._open_board().rings
+            act()
+            return driver._open_board().rings - before
+
+        assert await woken(lambda: driver.run(driver.enqueue([make_job(queue="mail")]))) == 1
+        jobs = [make_job(queue="mail") for _ in range(3)]
+        assert await woken(lambda: driver.run(driver.enqueue(jobs))) == 3
+        assert await woken(lambda: driver.run(driver.resume("mail", by="me"))) == 4
+        for bell in bells:
+            await bell.aclose()
+
+    play(sqlite_path, story)
+
+
+def test_jobs_due_soon_ring_the_promoters(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "POLL_SECONDS", 5)
+
+    async def story(driver: SqliteDriver) -> None:
+        bell, plain = driver.bell([], due=True), driver.bell(["default"])
+        await plain.arm()
+        soon, late = timedelta(seconds=1), timedelta(seconds=60)
+        assert await ring_time(bell, lambda: driver.run(driver.enqueue([make_job(delay=soon)])))
+        await bell.arm()
+        driver.run(driver.enqueue([make_job(delay=late)]))
+        assert driver._open_board().rings == 1
+        assert not await plain.wait(0.0)
+        await bell.aclose()
+        await plain.aclose()
+
+    play(sqlite_path, story)
+
+
+def test_nobody_is_rung_when_nobody_waits_and_before_the_commit(sqlite_path: Path) -> None:
+    async def story(driver: SqliteDriver) -> None:
+        driver.run(driver.enqueue([make_job()]))
+        bell = driver.bell(["default"])
+        await bell.arm()
+        board = driver._open_board()
+        with driver.transaction() as conn:
+            driver.run_on(conn, driver.enqueue([make_job()]))
+            assert board.rings == 0
+        assert board.rings == 1
+        assert await bell.wait(1)
+        driver.run(driver.enqueue([make_job()]))
+        assert board.rings == 1, "a bell that has rung is not rung again before it is armed"
+        await bell.aclose()
+
+    play(sqlite_path, story)
+
+
+def test_the_dead_leave_nothing_behind(sqlite_path: Path) -> None:
+    async def story(driver: SqliteDriver) -> None:
+        bell = driver.bell(["default"])
+        await bell.arm()
+        board = driver._open_board()
+        dead = board.take(["default"], due=False)
+        assert dead is not None
+        slot, socket = dead
+        board.set_waiting(slot)
+        socket.close()
+        driver.run(driver.enqueue([make_job(), make_job()]))
+        assert await bell.wait(1)
+        assert bell._slot is not None
+        assert names_in(board.folder) == {"board", bell._slot.nonce.hex()}
+        await bell.aclose()
+        assert names_in(board.folder) == {"board"}
+
+    play(sqlite_path, story)
+
+
+def test_a_full_board_makes_room_by_burying_the_dead_and_else_the_poll_remains(
+    sqlite_path: Path,
+) -> None:
+    async def story(driver: SqliteDriver) -> None:
+        driver.run(driver.enqueue([make_job(queue="before")]))
+        board = driver._open_board()
+        taken = [board.take(["x"], due=False) for _ in range(SLOTS)]
+        assert None not in taken
+        assert board.take(["x"], due=False) is None
+        bell = driver.bell(["default"])
+        assert await ring_time(bell, lambda: driver.run(driver.enqueue([make_job()])))
+        assert taken[7] is not None
+        taken[7][1].close()
+        again = board.take(["x"], due=False)
+        assert again is not None
+        assert again[0].number == 7
+        for found in (*taken, again):
+            assert found is not None
+            found[1].close()
+        await bell.aclose()
+
+    play(sqlite_path, story)
+
+
+def test_bells_leave_no_descriptors(sqlite_path: Path) -> None:
+    async def story(driver: SqliteDriver) -> None:
+        driver.run(driver.enqueue([make_job(queue="other")]))
+        warm = driver.bell(["default"])
+        await warm.arm()
+        await warm.wait(0)
+        await warm.aclose()
+        before = len(names_in(Path("/dev/fd")))
+        for _ in range(20):
+            bell = driver.bell(["default"])
+            await bell.arm()
+            await bell.wait(0)
+            await bell.aclose()
+        assert len(names_in(Path("/dev/fd"))) == before
+
+    play(sqlite_path, story)
+
+
+def test_a_long_path_puts_the_bells_elsewhere_for_all_alike(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 100) / "winch.db"
+    assert folder_for(long) == folder_for(long)
+    assert len(os.fsencode(folder_for(long))) < 80
+    assert folder_for(Path("/srv/winch.db")) == Path("/srv/winch.db-bells")
+
+    async def story(driver: SqliteDriver) -> None:
+        bell = driver.bell(["default"])
+        await bell.arm()
+        driver.run(driver.enqueue([make_job()]))
+        assert await bell.wait(1)
+        assert driver._open_board().rings == 1
+        await bell.aclose()
+        (folder_for(long) / "board").unlink()
+        folder_for(long).rmdir()
+
+    play(long, story)
+
+
+def test_a_folder_of_somebody_else_is_not_used(sqlite_path: Path) -> None:
+    folder_for(sqlite_path).mkdir()
+    folder_for(sqlite_path).chmod(0o777)
+
+    async def story(driver: SqliteDriver) -> None:
+        bell = driver.bell(["default"])
+        assert await ring_time(bell, lambda: driver.run(driver.enqueue([make_job()])))
+        assert names_in(folder_for(sqlite_path)) == set()
+        await bell.aclose()
+
+    play(sqlite_path, story)

@@ -1,0 +1,215 @@
+"""Many callers to one commit; checkpoints; errors that end a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage.test_sqlite import make_job
+from winch.core.errors import ConfigError, StorageUnavailable
+from winch.core.lifecycle import JobState
+from winch.drivers.sqlite import connections as connections_module
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.storage.verbs import Verb
+
+
+@pytest.fixture
+def driver(sqlite_path: Path) -> Iterator[SqliteDriver]:
+    opened = SqliteDriver(sqlite_path)
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+def verb_of(act: Callable[[], Any]) -> Verb[Any]:
+    def body() -> Generator[Any, Any, Any]:
+        yield from ()
+        return act()
+
+    return Verb("test", body)
+
+
+def test_what_waits_is_written_with_one_commit(driver: SqliteDriver) -> None:
+    """The first writer is held up inside its verb; all who come meanwhile share the next commit."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        go_on.wait(10)
+
+    first = threading.Thread(target=lambda: driver.run(verb_of(hold)))
+    first.start()
+    entered.wait(10)
+    jobs = [make_job() for _ in range(20)]
+    others = [threading.Thread(target=lambda job=job: driver.run(driver.enqueue([job]))) for job in jobs]
+    for other in others:
+        other.start()
+    while len(driver._writer._queue) < len(jobs):
+        threading.Event().wait(0.001)
+    before = driver._writer.groups
+    go_on.set()
+    for thread in (first, *others):
+        thread.join()
+    assert driver._writer.groups == before + 1
+    found = driver.run(driver.get([job.id for job in jobs]))
+    assert None not in found
+
+
+def test_one_that_fails_takes_nobody_with_it(driver: SqliteDriver) -> None:
+    taken = make_job()
+    driver.run(driver.enqueue([taken]))
+
+    async def together() -> list[object]:
+        good = [make_job() for _ in range(3)]
+        verbs = [driver.enqueue([job]) for job in good]
+        verbs.insert(1, driver.enqueue([make_job(), taken]))
+        answers = await asyncio.gather(*map(driver.arun, verbs), return_exceptions=True)
+        await driver.aclose()
+        return list(answers)
+
+    first, failed, *rest = asyncio.run(together())
+    assert isinstance(failed, ConfigError)
+    assert "drawn twice" in str(failed)
+    assert isinstance(first, list)
+    assert all(isinstance(answer, list) for answer in rest)
+    assert driver.run(driver.counts())[JobState.READY] == 4
+
+
+def test_sync_and_async_callers_share_the_writer(driver: SqliteDriver) -> None:
+    def produce() -> None:
+        for _ in range(30):
+            driver.run(driver.enqueue([make_job()]))
+
+    async def consume() -> None:
+        await asyncio.gather(*(driver.arun(driver.enqueue([make_job()])) for _ in range(200)))
+
+    threads = [threading.Thread(target=produce) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(consume())
+    for thread in threads:
+        thread.join()
+    assert driver.run(driver.counts())[JobState.READY] == 320
+    assert driver._writer.groups < 320
+
+
+def test_a_cancelled_caller_leaves_the_others_be(driver: SqliteDriver) -> None:
+    async def main() -> int:
+        gone = asyncio.ensure_future(driver.arun(driver.enqueue([make_job()])))
+        kept = asyncio.ensure_future(driver.arun(driver.enqueue([make_job()])))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await kept
+        found = await driver.arun(driver.counts())
+        await driver.aclose()
+        return found[JobState.READY]
+
+    assert asyncio.run(main()) in (1, 2)
+
+
+def test_an_interrupt_of_the_leader_is_its_own(driver: SqliteDriver) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(verb_of(interrupt))
+    driver.run(driver.enqueue([make_job()]))
+
+
+def test_threads_end_when_the_driver_closes(driver: SqliteDriver) -> None:
+    async def main() -> None:
+        await driver.arun(driver.enqueue([make_job()]))
+        await driver.arun(driver.counts())
+        await driver.aclose()
+
+    asyncio.run(main())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("winch-sqlite")]
+    driver.run(driver.enqueue([make_job()]))  # it opens again when used again
+
+
+def test_the_wal_is_copied_when_it_has_grown(
+    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections_module, "CHECKPOINT_BYTES", 200_000)
+    size = driver._connections.path.stat().st_size
+    for _ in range(60):
+        driver.run(driver.enqueue([make_job(args='"' + "x" * 4000 + '"')]))
+    assert driver._connections.checkpoints >= 2
+    assert driver._connections.path.stat().st_size > size
+    assert driver._connections.wal_bytes() < 1_500_000
+
+
+def test_a_wal_that_a_reader_kept_from_being_reused_is_cut_later(
+    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections_module, "CHECKPOINT_BYTES", 200_000)
+    monkeypatch.setattr(connections_module, "WAL_FILE_BYTES", 400_000)
+    monkeypatch.setattr(connections_module, "_CHECKPOINT_STEP", 50_000)
+    with driver._connections.reader() as conn:
+        conn.execute("BEGIN")
+        conn.execute("SELECT count(*) FROM job").fetchall()
+        for _ in range(60):
+            driver.run(driver.enqueue([make_job(args='"' + "x" * 8000 + '"')]))
+        assert driver._connections.wal_bytes() > 400_000
+        conn.execute("COMMIT")
+    for _ in range(30):
+        driver.run(driver.enqueue([make_job()]))
+    assert driver._connections.wal_bytes() < 400_000
+
+
+def test_a_connection_whose_sync_failed_is_not_used_again(driver: SqliteDriver) -> None:
+    driver.run(driver.enqueue([make_job()]))
+    before = driver._connections.writer()
+
+    def fail() -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    with pytest.raises(StorageUnavailable, match="disk I/O error"):
+        driver.run(verb_of(fail))
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        before.execute("SELECT 1")
+    driver.run(driver.enqueue([make_job()]))
+
+
+def test_a_file_held_too_long_is_unavailable(
+    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections_module.Connections.acquire, "__defaults__", (0.05,))
+    answers: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            driver.run(driver.enqueue([make_job()]))
+        except StorageUnavailable as error:
+            answers.append(error)
+
+    with driver.transaction():
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(answers) == 3
+    assert not any(error.maybe_applied for error in answers if isinstance(error, StorageUnavailable))
+    driver.run(driver.enqueue([make_job()]))
+
+
+def test_readers_do_not_wait_for_a_writer(driver: SqliteDriver) -> None:
+    driver.run(driver.enqueue([make_job()]))
+    found: list[int] = []
+    with driver.transaction() as conn:
+        driver.run_on(conn, driver.enqueue([make_job()]))
+        reader = threading.Thread(
+            target=lambda: found.append(driver.run(driver.counts())[JobState.READY])
+        )
+        reader.start()
+        reader.join(5)
+    assert found == [1]
