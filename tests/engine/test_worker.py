@@ -32,6 +32,7 @@ def run(app: App, body: Callable[[Any], Awaitable[None]], **options: Any) -> Non
         async with asyncio.timeout(20):
             async with app.worker(**options) as worker:
                 await body(worker)
+            await app.aclose()
 
     asyncio.run(main())
 

@@ -52,6 +52,7 @@ class Attempt:
         "handler",
         "interrupted",
         "interrupted_at",
+        "is_finished",
         "is_given_up",
         "reports",
         "slot",
@@ -65,6 +66,7 @@ class Attempt:
         self.interrupted: Interrupt | None = None
         self.interrupted_at = 0.0
         self.is_given_up = False
+        self.is_finished = False
         self.reports = Reports()
 
     def interrupt(self, why: Interrupt, now: float) -> None:
@@ -74,6 +76,10 @@ class Attempt:
             self.interrupted_at = now
         if self.handler is not None:
             self.handler.interrupt(self.interrupted)
+
+    def finished(self) -> None:
+        """The handler has ended its job itself, in its own transaction."""
+        self.is_finished = True
 
     @property
     def is_stopping(self) -> bool:

@@ -65,6 +65,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
         nonlocal running
         plan = executor.plan(claim)
         settled: Settled | None
+        is_finished = False
         if isinstance(plan, Plan):
             deadline = None if timeout is None else time.monotonic() + timeout
             running = attempt = Attempt(claim, 0, deadline)
@@ -72,9 +73,10 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
             settled = await executor.run_here(attempt, plan)
             running = None
             telling.cancel()
+            is_finished = attempt.is_finished
         else:
             settled = plan
-        writer.write(msgspec.json.encode(Ended(settled)) + b"\n")
+        writer.write(msgspec.json.encode(Ended(settled, is_finished)) + b"\n")
         await writer.drain()
 
     while True:

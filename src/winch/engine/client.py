@@ -30,6 +30,7 @@ from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
 from winch.engine.runtime import Runtime
 from winch.engine.task import Bound
+from winch.engine.transaction import Transaction
 from winch.engine.why import explain
 from winch.storage.params import Acted, Enqueued, JobFilter, NewJob
 from winch.storage.protocol import Driver
@@ -97,6 +98,8 @@ class Client:
         driver = self._driver()
         for middleware in self._runtime.middleware:
             jobs = [middleware.enqueue(job) for job in jobs]
+        if isinstance(conn, Transaction):
+            conn = conn.connection
         if conn is not None:
             answers: list[Enqueued] = yield OnConnection(conn, driver.enqueue(jobs))
             return answers

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from winch.core import codec
 from winch.core.errors import ConfigError, LostClaim
 from winch.core.job import LOG_LIMIT, Note
+from winch.engine.transaction import Transaction
 from winch.storage.params import Answer, ClaimRef, Standing
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Context:
         is_cancelled: Callable[[], bool],
         store: Callable[[], Driver],
         resources: Mapping[str, Any],
+        finished: Callable[[], None],
     ) -> None:
         self._claim = claim
         self._reports = reports
@@ -74,6 +76,7 @@ class Context:
         self._is_cancelled = is_cancelled
         self._store = store
         self.resources = resources
+        self._finished = finished
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------
@@ -165,6 +168,11 @@ class Context:
         """`still_mine` without blocking the event loop."""
         driver = self._store()
         return await driver.arun(driver.standing([self._ref])) == [Standing.LIVE]
+
+    def transaction(self) -> Transaction:
+        """The job's own transaction: its writes, its completion and child jobs in one commit. See
+        winch.engine.transaction; keep it well within the lease."""
+        return Transaction(self._store(), self._ref, self._finished)
 
     @property
     def _ref(self) -> ClaimRef:

@@ -132,6 +132,7 @@ class EmbeddedWorker:
                 wait.cancel()
             await self.stop(self._said.grace.total_seconds())
         finally:
+            await self._driver.aclose()
             for number in handled:
                 loop.remove_signal_handler(number)
 

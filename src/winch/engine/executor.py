@@ -95,7 +95,7 @@ class Executor:
     async def _run_alone(self, cells: Cells, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
         timeout = None if plan.timeout is None else plan.timeout.total_seconds()
         ended = await cells.run(attempt, timeout)
-        if ended is not None:
+        if ended is not None or attempt.is_finished:
             return ended
         outcome = _interrupted(attempt, plan)
         spent = plan.timeout or timedelta(0)
@@ -105,12 +105,16 @@ class Executor:
         """`run` in this process."""
         began = self._monotonic()
         outcome = await self._outcome(attempt, plan)
-        if outcome is None:
+        if attempt.is_finished and not isinstance(outcome, Done):
+            log.error(
+                "job %s committed its own completion and then failed: %r", attempt.claim.id, outcome
+            )
+        if outcome is None or attempt.is_finished:
             return None
         spent = timedelta(seconds=self._monotonic() - began)
         settled = self._settle(attempt.claim, outcome, plan.retry, spent)
-        log = attempt.reports.take_log()
-        return settled if log is None else msgspec.structs.replace(settled, log=log)
+        lines = attempt.reports.take_log()
+        return settled if lines is None else msgspec.structs.replace(settled, log=lines)
 
     def _settle(self, claim: Claim, outcome: Outcome, policy: Retry, spent: timedelta) -> Settled:
         age = claim.claimed_at - claim.created_at + spent
@@ -176,6 +180,7 @@ class Executor:
             is_cancelled=lambda: attempt.is_stopping,
             store=self._store,
             resources=self._runtime.resources,
+            finished=attempt.finished,
         )
 
     async def _on_loop(

@@ -50,6 +50,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """The job ended; `settled` is None where an interrupted handler says nothing."""
 
     settled: Settled | None
+    is_finished: bool = False
 
 
 Order = Run | Stop
@@ -86,7 +87,7 @@ class Cell:
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_MESSAGE)
         return cls(process, reader, writer)
 
-    async def run(self, claim: Claim, timeout: float | None) -> Settled | Crash | None:
+    async def run(self, claim: Claim, timeout: float | None) -> Ended | Crash:
         """Run one job to its end, or to the cell's."""
         self.jobs += 1
         ooms = oom_kills()
@@ -96,7 +97,7 @@ class Cell:
         except (ConnectionError, ValueError):
             line = b""
         if line.endswith(b"\n"):
-            return _ended_decoder.decode(line).settled
+            return _ended_decoder.decode(line)
         self.is_usable = False
         self._writer.close()
         code = await self.process.wait()
@@ -149,6 +150,9 @@ class Cells:
             self._idle.append(cell)
         elif cell.is_usable:
             await cell.close()
+        if isinstance(ended, Ended):
+            attempt.is_finished = ended.is_finished
+            return ended.settled
         return None if handler.is_killed else ended
 
     async def _take(self) -> Cell:

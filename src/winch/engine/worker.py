@@ -308,7 +308,9 @@ class Worker:
             del self._attempts[slot]
             if self._board is not None:
                 self._board.end(slot)
-        if isinstance(ended, Crash):
+        if attempt.is_finished:
+            self._tell("completed", claim, duration=timedelta(seconds=time.monotonic() - began))
+        elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self._finisher.crash(ClaimRef(claim.id, claim.token), ended.cause)
             self._tell("crashed", claim, reason=ended.cause)
