@@ -83,7 +83,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection inside a transaction of its own: commits at the end, rolls back on an exception."""
+        """A connection in a transaction of its own: commits at the end, rolls back on an exception."""
         with self._pool.lend() as connection:
             yield connection
 
