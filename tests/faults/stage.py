@@ -100,6 +100,12 @@ class Stage:
         self.ready(other)
         other.quiet()
         self.ready(doomed, processes)
+        # By now it has long heard that it is to be quiet; and when a lease that begins now is over, it
+        # will have beaten for a whole one, and may sweep.
+        [session] = self.sessions_of(other)
+        self.until(
+            lambda: any(s.id == session.id and s.beats >= 3 for s in self.sessions()), 10, "three beats"
+        )
         return other, doomed
 
     def sessions_of(self, worker: Worker) -> list[SessionInfo]:
