@@ -227,5 +227,8 @@ class Stage:
 
 
 def show(seconds: Iterable[float]) -> str:
-    """Measured times, shortest to longest."""
-    return ", ".join(f"{second:.2f}" for second in sorted(seconds)) + " s"
+    """Measured times: all of a few, the extremes of many."""
+    found = sorted(seconds)
+    if len(found) > 6:
+        return f"{found[0]:.2f} to {found[-1]:.2f} s ({len(found)} times)"
+    return ", ".join(f"{second:.2f}" for second in found) + " s"
