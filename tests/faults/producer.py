@@ -20,13 +20,17 @@ def main(seed: str) -> None:
     assert recorder is not None
     rng = random.Random(seed)
     app = make()
-    quick = app.tasks.get("quick")
+    quick, slow = app.tasks.get("quick"), app.tasks.get("slow")
     while True:
         # Several in one call: all of them are stored, or none.
         ids = [random_id(os.urandom(16)) for _ in range(rng.choice([1, 1, 1, 5]))]
         call = recorder.sent(ids)
         try:
-            jobs = app.enqueue_many([quick.using(id=drawn).bind(1) for drawn in ids])
+            calls = [
+                slow.using(id=drawn).bind(0.1) if rng.random() < 0.1 else quick.using(id=drawn).bind(1)
+                for drawn in ids
+            ]
+            jobs = app.enqueue_many(calls)
         except EnqueueUncertain:
             recorder.told(call, "unknown", ids)
         except StorageUnavailable as error:

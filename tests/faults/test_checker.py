@@ -595,6 +595,19 @@ def second_run_after_the_first_returned(story: Story, session: str) -> None:
     story.run(job, session)
 
 
+@plant("alive")
+def finished_work_is_lost_in_a_drain(story: Story, session: str) -> None:
+    job = story.enqueue()
+    stopping = story.session()
+    token = story.claim(job, stopping)
+    run = story.start(job)
+    story.nemesis("term", stopping)
+    story.end(run)
+    story.give_back(job, "released", by_token=token)
+    story.lines.append(Exited(**story.line(), who=story.pid_of(stopping), code=0))
+    story.run(job, session)
+
+
 @plant("order")
 def event_is_missing(story: Story, session: str) -> None:
     story.fails_once(session)

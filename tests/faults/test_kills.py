@@ -125,12 +125,12 @@ def test_a_worker_that_slept_past_its_lease_changes_nothing(
 
 def test_a_handler_that_holds_the_gil_is_not_run_twice(store: str, postgres_server: Databases) -> None:
     with Stage("GIL held for three leases", store, postgres_server) as stage:
-        other, holder = stage.two_workers(processes=1)
+        holder = stage.worker(concurrency=2)
         [neighbour] = stage.enqueue("aslow", 1.0)
         stage.until_started([neighbour])
         [job] = stage.enqueue("spin", 3 * LEASE + 0.5)
         stage.until_started([job])
-        other.wake()
+        stage.worker(concurrency=2)
         stage.until_final()
         # The neighbour's second was over long before, and its event loop did not turn.
         [spun], [waited] = stage.ends(job), stage.ends(neighbour)

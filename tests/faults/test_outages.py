@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.apps import LEASE
 from tests.faults.fleet import until
-from tests.faults.stage import Stage
+from tests.faults.stage import STORES, Stage
 from tests.servers import Databases, PostgresServer
 from winch.core.lifecycle import JobState
 from winch.testing.history import read
@@ -117,10 +117,11 @@ def test_postgres_killed_and_restarted_loses_nothing(postgres_server: Databases)
         stage.measured(f"work went on after {shown} s; {verdict.counters['recovered']} recovered")
 
 
-def test_sqlite_survives_kills_in_the_middle_of_writes(postgres_server: Databases) -> None:
+@pytest.mark.parametrize("store", STORES)
+def test_a_store_survives_kills_in_the_middle_of_writes(store: str, postgres_server: Databases) -> None:
     seed = random.randrange(10**6)
     rng = random.Random(seed)
-    with Stage(f"kill -9 in the middle of writes, seed {seed}", "sqlite", postgres_server) as stage:
+    with Stage(f"kill -9 in the middle of writes, seed {seed}", store, postgres_server) as stage:
         stage.worker(concurrency=8)  # stays, and sweeps
         for round_ in range(4):
             doomed = stage.fleet.worker(concurrency=8)
@@ -152,6 +153,9 @@ def _acked(stage: Stage) -> int:
 
 
 def _integrity(stage: Stage) -> list[str]:
+    """What SQLite says about its file; a server recovers by itself, and the history tells the rest."""
+    if stage.store != "sqlite":
+        return ["ok"]
     found: list[str] = []
 
     def look() -> None:  # in a thread of its own: nothing of SQLite's is left in this one

@@ -8,7 +8,7 @@ invariants: I1 to I20 in the reliability page). Order within a job is that of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -31,7 +31,8 @@ VERBS = {
     "deleted": "delete",
 }
 ENDS = frozenset({"finished", "released", "rescued"})
-HARM = frozenset({"kill", "stop", "term"})
+VIOLENCE = frozenset({"kill", "stop"})
+HARM = VIOLENCE | {"term"}
 FAULTS = ("cut", "rescued", "lost", "killed", "stopped", "term", "outage", "hold", "skew", "flake")
 ACTIONS = {"kill": "killed", "stop": "stopped"}
 # Two statements of the store may read its clock in another order than they take effect.
@@ -91,13 +92,14 @@ class _Facts:
                 for job in told.ids:
                     yield job, told
 
-    def is_harmed(self, pid: int, before: float) -> bool:
-        """Whether something was done to this process, or it had ended, before that moment."""
-        harmed = any(
-            act.action in HARM and pid in act.pids and act.mono <= before for act in self.nemesis
+    def is_harmed(self, pid: int, before: float, *, by: Collection[str] = HARM) -> bool:
+        """Whether something was done to this process before that moment, or it left claims behind."""
+        harmed = any(act.action in by and pid in act.pids and act.mono <= before for act in self.nemesis)
+        left = any(
+            pid in (end.who, *end.children) and end.mono <= before and end.code != 0
+            for end in self.exits
         )
-        gone = any(pid in (end.who, *end.children) and end.mono <= before for end in self.exits)
-        return harmed or gone
+        return harmed or left
 
 
 def _claims(events: Sequence[Event]) -> Iterator[_Claim]:
@@ -411,7 +413,9 @@ def alive(facts: _Facts) -> Iterator[Violation]:
                 is_over = end is not None and end.mono <= start
                 if is_over and end is not None and not end.is_ok:
                     continue
-                if facts.is_harmed(earlier.start.pid, start):
+                # A worker told to stop may give a job back, but not one whose handler has returned.
+                excuses = VIOLENCE if is_over else HARM
+                if facts.is_harmed(earlier.start.pid, start, by=excuses):
                     continue
                 if any(retried[0] < moment < retried[index] for moment in operator):
                     continue
