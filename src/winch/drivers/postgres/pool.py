@@ -93,7 +93,7 @@ class Pool:
     @contextmanager
     def lend(self) -> Iterator[Connection]:
         """A connection of the application's own for one transaction, not one of the pool's: what it
-        sets and how long it takes is the application's. An error of COMMIT tells that it may have applied."""
+        sets and how long it takes is the application's. A lost COMMIT may have applied."""
         in_commit = False
         try:
             with psycopg.Connection[Row].connect(
