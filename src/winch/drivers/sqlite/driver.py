@@ -199,7 +199,11 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
             except (sqlite3.Error, StorageError):
                 return seen, False
 
-        return SqliteBell(self._open_board, look, self._ensure_ready, queues, due=due)
+        def prepare() -> None:
+            self._ensure_ready()
+            self._connections.watcher()
+
+        return SqliteBell(self._open_board, look, prepare, queues, due=due)
 
     def _open_board(self) -> Board:
         with self._guard:
@@ -232,7 +236,10 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         self._connections.lock()
         opening = self._connections.opening
         try:
-            taken = schema.upgrade(self._connections, events=self._keeps_events)
+            taken = []
+            # Mostly there is nothing to do, and then no writer is waited for.
+            if not self._connections.path.stat().st_size or not self.check_schema().is_ready:
+                taken = schema.upgrade(self._connections, events=self._keeps_events)
         except sqlite3.Error as error:
             raise translated(error, self._connections.path) from error
         self._ready_opening = opening

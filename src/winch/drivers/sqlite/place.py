@@ -22,7 +22,7 @@ LOOKS_LIKE = "sqlite:///relative.db or sqlite:////absolute/path.db"
 _NETWORK = frozenset(
     {
         *("9p", "afs", "ceph", "cifs", "coda", "davfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4"),
-        *("smb", "smb2", "smb3", "smbfs", "virtiofs"),
+        *("smb", "smb2", "smb3", "smbfs"),
         *("fuse.davfs", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"),
     }
 )

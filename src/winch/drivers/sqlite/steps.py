@@ -56,8 +56,11 @@ class Ring:
         self.ready[queue] = self.ready.get(queue, 0) + jobs
 
     def add(self, other: Ring) -> None:
-        for queue, jobs in other.ready.items():
-            self.count(queue, jobs)
+        if not self.ready:
+            self.ready = other.ready.copy()
+        else:
+            for queue, jobs in other.ready.items():
+                self.count(queue, jobs)
         self.due = self.due or other.due
 
 

@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from winch.core.errors import StorageError
 from winch.drivers.sqlite.steps import Ring
 
 POLL_SECONDS = 0.1
@@ -255,7 +256,7 @@ class SqliteBell:
         self._seen: int | None = None
 
     async def arm(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, StorageError):
             if self._slot is None:
                 await asyncio.get_running_loop().run_in_executor(None, self._prepare)
                 self._register()

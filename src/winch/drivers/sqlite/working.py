@@ -355,9 +355,10 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         run_at = max(due, at)
         is_later = due > at
         values = {
-            "jobs": to_json(args),
+            "id": job.id,
             "task": job.task,
             "version": job.version,
+            "args": job.args,
             "queue": job.queue,
             "priority": job.priority,
             "now": at,
@@ -374,7 +375,10 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
             "keep": None if job.keep is None else job.keep // MICROSECOND,
             "sort_key": run_at - job.priority * HEAD_START_MICROS,
         }
-        yield Step("enqueue", values)
+        if len(args) == 1:
+            yield Step("enqueue.one", values)
+        else:
+            yield Step("enqueue", {**values, "jobs": to_json(args)})
         if not is_later:
             ring.count(job.queue, len(args))
         elif run_at - at < RING_WITHIN_MICROS:

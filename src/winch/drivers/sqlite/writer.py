@@ -223,7 +223,7 @@ class Writer:
 
     def _carry(self, conn: sqlite3.Connection, calls: list[_Call]) -> Ring:
         rings = Ring()
-        if len(calls) == 1:
+        if len(calls) == 1:  # nobody to keep from harm
             calls[0].result = carry(conn, calls[0].verb, rings)
             return rings
         for call in calls:
