@@ -34,7 +34,10 @@ from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
 from winch.core.retry import Retry
 from winch.engine.context import Context
+from winch.engine.events import JobEvent
 from winch.engine.handle import Job
+from winch.engine.injection import Depends
+from winch.engine.middleware import Middleware
 from winch.engine.task import Task
 
 __all__ = [
@@ -42,16 +45,19 @@ __all__ = [
     "Cancel",
     "ConfigError",
     "Context",
+    "Depends",
     "Discard",
     "DuplicateJob",
     "EnqueueUncertain",
     "InvalidPayload",
     "InvalidTransition",
     "Job",
+    "JobEvent",
     "JobFailed",
     "JobNotFound",
     "JobState",
     "LostClaim",
+    "Middleware",
     "PayloadTooLarge",
     "QueueFull",
     "Retry",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,8 +12,11 @@ from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.lifecycle import JobState
 from winch.drivers.connect import connect
 from winch.engine.client import Client, actor
+from winch.engine.events import JobEvent
+from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
+from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.task import AsyncTask, Bound, Task
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+L = TypeVar("L", bound=Callable[..., Any])
 
 
 class SystemClock:
@@ -77,8 +82,8 @@ class App:
         self._loaded: Loaded | None = None
         self._driver: Driver | None = None
         self.clock = SystemClock()
-        self.tasks = Registry()
-        self.client = Client(self.ready, self.clock)
+        self.runtime = Runtime()
+        self.client = Client(self.ready, self.clock, self.runtime)
         self.jobs = Jobs(self)
         self.dead = Dead(self)
         self.queues = Queues(self)
@@ -154,6 +159,28 @@ class App:
         if self._driver is not None:
             await self._driver.aclose()
 
+    # -- hooks -------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Registry:
+        return self.runtime.tasks
+
+    def lifespan(self, function: L) -> L:
+        """Decorate a function that yields a dict of resources: made once per worker process, before it
+        claims, and cleaned up after its last job. Handlers find them as `ctx.resources` or `Depends`."""
+        self.runtime.add_lifespan(function)
+        return function
+
+    def use(self, middleware: Middleware) -> None:
+        """Run these hooks around every enqueue and every attempt."""
+        if not isinstance(middleware, Middleware):
+            raise ConfigError(f"app.use takes an instance of winch.Middleware, got {middleware!r}")
+        self.runtime.middleware.append(middleware)
+
+    def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
+        """Call `function` for every event of this kind that happens in this process."""
+        self.runtime.events.on(kind, function)
+
     # -- tasks -------------------------------------------------------------------------------------
 
     @overload
@@ -172,6 +199,8 @@ class App:
         expires: Duration | None = ...,
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
+        isolate: Literal["process"] | None = ...,
+        version: int = ...,
     ) -> _Decorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
@@ -221,10 +250,25 @@ class App:
         burst: bool = False,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker inside this process and event loop: `async with app.worker(): …`."""
-        from winch.engine.embedded import EmbeddedWorker
+        from winch.engine.embedded import EmbeddedWorker, cell_command
 
         self.ready()
-        return EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
+        return EmbeddedWorker(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            burst=burst,
+            cell_command=cell_command(self._spec()),
+        )
+
+    def _spec(self) -> str | None:
+        """module:attribute under which this app can be imported again, if there is one."""
+        for name, module in list(sys.modules.items()):
+            if name != "__main__" and getattr(module, "__file__", None):
+                for attribute, value in list(vars(module).items()):
+                    if value is self:
+                        return f"{name}:{attribute}"
+        return None
 
     def run_worker(
         self,
@@ -236,10 +280,16 @@ class App:
         """Run a worker in this process until it is stopped, or until no job is left with `burst`."""
         import asyncio
 
-        from winch.engine.embedded import EmbeddedWorker
+        from winch.engine.embedded import EmbeddedWorker, cell_command
 
         self.ready()
-        worker = EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst)
+        worker = EmbeddedWorker(
+            self,
+            queues=queues,
+            concurrency=concurrency,
+            burst=burst,
+            cell_command=cell_command(self._spec()),
+        )
         asyncio.run(worker.run_until_stopped())
 
 

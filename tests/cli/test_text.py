@@ -8,7 +8,7 @@ import pytest
 
 from winch.cli import text
 from winch.cli.output import Column, Table
-from winch.cli.redact import mask, mask_text
+from winch.core.redact import mask, mask_text
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -40,7 +40,7 @@ def test_only_a_claim_makes_a_job_run() -> None:
 
 
 def test_only_the_verbs_of_a_claim_and_a_request_touch_a_running_job() -> None:
-    assert set(allowed(JobState.RUNNING)) == {"finish", "release", "rescue", "cancel"}
+    assert set(allowed(JobState.RUNNING)) == {"finish", "release", "crash", "rescue", "cancel"}
 
 
 def test_every_state_can_be_reached() -> None:

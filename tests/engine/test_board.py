@@ -7,7 +7,6 @@ import signal
 import time
 
 from winch.engine.board import Board
-from winch.engine.supervisor import describe_death
 
 JOB = "0192c8f0-0000-7000-8000-000000000001"
 TOKEN = "1192c8f0-0000-4000-8000-00000000000f"
@@ -28,9 +27,3 @@ def test_what_a_killed_child_wrote_can_still_be_read() -> None:
     assert (started.claim.id, started.claim.token, started.deadline) == (JOB, TOKEN, 12.5)
     assert 0 <= time.monotonic() - board.last_pulse < 10
     board.close()
-
-
-def test_a_death_in_words() -> None:
-    assert describe_death(-9) == "killed by SIGKILL (out of memory?)"
-    assert describe_death(-11) == "killed by SIGSEGV"
-    assert describe_death(3) == "exit code 3"

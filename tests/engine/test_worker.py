@@ -32,6 +32,7 @@ def run(app: App, body: Callable[[Any], Awaitable[None]], **options: Any) -> Non
         async with asyncio.timeout(20):
             async with app.worker(**options) as worker:
                 await body(worker)
+            await app.aclose()
 
     asyncio.run(main())
 
@@ -458,3 +459,31 @@ def test_burst_ends_when_nothing_is_left() -> None:
     jobs = app.enqueue_many(quick.bind(n) for n in range(50))
     app.run_worker(burst=True, concurrency=4)
     assert {job.refresh().state for job in jobs} == {JobState.COMPLETED}
+
+
+def test_a_claim_that_only_the_store_remembers_is_given_up() -> None:
+    from winch.storage.params import ClaimParams
+
+    app = new_app(lease="600ms", heartbeat="200ms")
+    ran = []
+
+    @app.task(name="t")
+    async def task() -> None:
+        ran.append(1)
+
+    async def body(worker: Any) -> None:
+        driver = app.ready()
+        worker.quiet(True)
+        await asyncio.sleep(0.05)
+        job = await task.aenqueue()
+        # As a store does that was set back to before the finish: claimed here, and forgotten here.
+        token = "11111111-1111-4111-8111-111111111111"
+        params = ClaimParams(session=worker.session, token=token, queues=("default",), limit=1)
+        [claim] = await driver.arun(driver.claim(params))
+        assert claim.id == job.id
+        worker.quiet(False)
+        await until(job, JobState.COMPLETED)
+        assert ran == [1]
+        assert job.record.rescues == 0
+
+    run(app, body)

@@ -45,8 +45,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("config", "config", "Show the settings in force."),
     "demo": ("demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
     "worker-child": ("child", "worker_child", ""),
+    "worker-cell": ("cell", "worker_cell", ""),
 }
-HIDDEN = frozenset({"worker-child"})
+HIDDEN = frozenset({"worker-child", "worker-cell"})
 
 USAGE, UNREACHABLE, MIGRATE, NO_WORKER = 2, 3, 4, 69
 # The first class that fits decides; everything else is a failure: 1.
@@ -181,8 +182,8 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _complain(message: str) -> None:
-    from winch.cli.redact import mask_text
     from winch.cli.text import one_line
+    from winch.core.redact import mask_text
 
     click.echo(f"winch: {one_line(mask_text(message))}", err=True)
 

@@ -16,6 +16,7 @@ from winch.cli.load import load_app
 from winch.cli.worker import start_logging, worker_options
 from winch.core.errors import ConfigError
 from winch.engine.child import Child, ignore_terminal_signals
+from winch.engine.embedded import cell_command
 from winch.engine.link import ENV, Link, from_env
 from winch.engine.order import QueueOrder
 from winch.engine.worker import WorkerConfig
@@ -44,14 +45,14 @@ def worker_child(
     cli = {"url": url, "schema": schema, "app": app_spec, "concurrency": concurrency, "grace": grace}
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
-    code = asyncio.run(_run(app, queues, burst))
+    code = asyncio.run(_run(app, queues, burst, app_spec))
     logging.shutdown()
     sys.stdout.flush()
     # Not sys.exit: a handler that would not end may still hold a thread, and its claim is released.
     os._exit(code)
 
 
-async def _run(app: App, queues: str, burst: bool) -> int:
+async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
     said = app.settings
     sock, board = from_env()
     if said.concurrency > board.slots:
@@ -64,6 +65,7 @@ async def _run(app: App, queues: str, burst: bool) -> int:
         poll=said.poll.total_seconds(),
         release=version("winch"),
         burst=burst,
+        cell_command=cell_command(app_spec or said.app),
     )
-    child = Child(app.driver, app.tasks, said, config, board)
+    child = Child(app.driver, app.runtime, said, config, board)
     return await child.run(await Link.open(sock))

@@ -10,9 +10,9 @@ import msgspec
 
 from winch.cli import text
 from winch.cli.output import Column, Table, emit_json
-from winch.cli.redact import mask_text
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.duration import format_duration
+from winch.core.redact import mask_text
 
 
 @click.command()

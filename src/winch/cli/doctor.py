@@ -7,8 +7,8 @@ import click
 from winch.cli import MIGRATE, text
 from winch.cli.checks import Finding, Level, checks_for
 from winch.cli.output import emit_json, say
-from winch.cli.redact import mask_text
 from winch.cli.store import Said, json_option, opened, store_options
+from winch.core.redact import mask_text
 
 LIKE = {
     Level.OK: "completed",

@@ -8,12 +8,12 @@ import click
 
 from winch.app import App
 from winch.cli.output import emit_json, remark, say
-from winch.cli.redact import mask
 from winch.cli.store import Said, find_app, json_option, store_options
 from winch.cli.text import one_line
 from winch.cli.workers import is_live
 from winch.core import codec
 from winch.core.errors import ConfigError, InvalidPayload, UnknownTask
+from winch.core.redact import mask
 from winch.engine.handle import Job
 from winch.engine.options import EnqueueOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob

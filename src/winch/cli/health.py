@@ -6,10 +6,10 @@ import click
 
 from winch.cli import text
 from winch.cli.output import emit_json, say
-from winch.cli.redact import mask_text
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.cli.workers import is_live
 from winch.core.errors import StorageError
+from winch.core.redact import mask_text
 
 Check = tuple[str, bool, str]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from winch.cli import text
 from winch.cli.output import Column, Table, say, terminal_width
-from winch.cli.redact import mask, mask_text
 from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.redact import mask, mask_text
 from winch.storage.params import SessionInfo
 
 Workers = Mapping[str, str]  # session id -> the worker's label

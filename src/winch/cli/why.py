@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from winch.cli.output import emit_json, say
-from winch.cli.redact import mask_text
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.cli.text import one_line
+from winch.core.redact import mask_text
 
 
 @click.command()

@@ -12,7 +12,9 @@ import click
 
 from winch.app import SystemClock
 from winch.cli.load import load_app
+from winch.cli.text import lines, one_line
 from winch.core.errors import ConfigError
+from winch.core.redact import mask_text
 from winch.drivers.connect import connect
 from winch.engine.link import Hello
 from winch.engine.order import QueueOrder
@@ -120,7 +122,21 @@ def connect_for(hello: Hello) -> Driver:
     return connect(hello.url, clock=SystemClock(), schema=hello.schema, events=hello.events)
 
 
+class SafeFormatter(logging.Formatter):
+    """One record per line, without the secrets and escapes that a job's error text may hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record = logging.makeLogRecord(record.__dict__)
+        record.msg, record.args = one_line(mask_text(record.getMessage())), None
+        return super().format(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
+        return "\n".join(lines(mask_text(super().formatException(ei))))
+
+
 def start_logging(verbose: int) -> None:
     """Logs go to stderr; data to stdout."""
-    logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=logging.INFO)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(SafeFormatter(LOG_FORMAT))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger("winch").setLevel(logging.DEBUG if verbose else logging.INFO)

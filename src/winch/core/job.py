@@ -25,6 +25,8 @@ MAX_CRASHES = 3
 MAX_RESCUES = 10
 # A job that snoozes for ever must not grow for ever: only this many entries of its history are kept.
 HISTORY_LIMIT = 100
+# Characters of an attempt's log that are kept: the last ones.
+LOG_LIMIT = 32_768
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,6 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Failure | None = None
     by: str | None = None
     note: str | None = None
+    log: str | None = None
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +90,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested_at: datetime | None = None
     progress: str | None = None
     checkpoint: str | None = None
+    log: str | None = None
     history: tuple[Entry, ...] = ()
     finished_at: datetime | None = None
     result: str | None = None
@@ -117,6 +121,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     options: str | None = None
     checkpoint: str | None = None
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running handler reports: JSON texts of its progress and checkpoint, lines for its log."""
+
+    progress: str | None = None
+    checkpoint: str | None = None
+    log: str | None = None
 
 
 def sort_key(arrival: datetime, priority: int) -> int:

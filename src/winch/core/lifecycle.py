@@ -42,6 +42,7 @@ TRANSITIONS: Mapping[str, Mapping[JobState, frozenset[JobState]]] = {
         )
     },
     "release": {S.RUNNING: frozenset({S.READY, S.CANCELLED})},
+    "crash": {S.RUNNING: frozenset({S.READY, S.CANCELLED, S.DEAD})},
     "rescue": {S.RUNNING: frozenset({S.READY, S.CANCELLED, S.DEAD})},
     "promote": {
         S.SCHEDULED: frozenset({S.READY, S.BLOCKED}),

@@ -83,6 +83,7 @@ class Settled(msgspec.Struct, frozen=True):
     result: str | None = None
     error: Failure | None = None
     reason: str | None = None
+    log: str | None = None
 
 
 def settle(
@@ -114,6 +115,10 @@ def settle(
 
 def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: timedelta) -> Settled:
     if policy.gives_up(attempt, age):
-        reason = f"failed {attempt} times" if attempt >= policy.attempts else "retry time is over"
+        reason = (
+            f"failed {attempt} time{'s' if attempt > 1 else ''}"
+            if attempt >= policy.attempts
+            else "retry time is over"
+        )
         return Settled(JobState.DEAD, "failed", error=error, reason=reason)
     return Settled(JobState.RETRYING, "failed", delay, error=error)

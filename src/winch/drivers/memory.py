@@ -16,22 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from winch.core import changes
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError
-from winch.core.job import (
-    HISTORY_LIMIT,
-    KEEP,
-    MAX_CRASHES,
-    MAX_RESCUES,
-    POISON_WINDOW,
-    Claim,
-    Entry,
-    Failure,
-    JobRecord,
-    sort_key,
-    to_micros,
-)
-from winch.core.lifecycle import FINAL, TRANSITIONS, JobState, after_claim
+from winch.core.job import KEEP, Claim, JobRecord, Note, sort_key
+from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
@@ -51,6 +40,7 @@ from winch.storage.params import (
     QueueInfo,
     Rescued,
     SessionInfo,
+    Standing,
 )
 from winch.storage.verbs import Verb
 
@@ -220,15 +210,7 @@ class MemoryDriver:
         )
 
     def _take(self, job: JobRecord, params: ClaimParams, at: datetime) -> Claim:
-        running = replace(
-            job,
-            state=JobState.RUNNING,
-            attempt=job.attempt + 1,
-            fence=max(job.fence + 1, to_micros(at)),
-            token=params.token,
-            session=params.session,
-            claimed_at=at,
-        )
+        running = changes.claimed(job, params.token, params.session, at)
         self._put(running, "claimed", at)
         return Claim(
             id=job.id,
@@ -260,37 +242,16 @@ class MemoryDriver:
         job = self._state.live.get(outcome.id)
         if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:
             return self._look_up(outcome.id, outcome.token)
-        to = after_claim(outcome.to, cancel_requested=job.cancel_requested_at is not None)
-        history = job.history
-        if to is not JobState.COMPLETED:
-            # The record's own fields describe a completed attempt; others are written down.
-            what = "cancelled" if to is JobState.CANCELLED else outcome.what
-            history = self._grown(job, what, at, outcome.error, by_token=outcome.token)
-        ended = replace(
-            job,
-            state=to,
-            attempt=job.attempt if outcome.counts or to in FINAL else job.attempt - 1,
-            token=None,
-            ended_token=outcome.token,
-            history=history,
-            result=outcome.result if to is JobState.COMPLETED else None,
-            reason=self._reason(job, outcome.reason, to),
-            run_at=job.run_at if to in FINAL else at + outcome.delay,
-        )
+        ended = changes.finished(job, outcome.token, outcome, at)
         self._put(ended, "finished", at, by_token=outcome.token)
         return Answer.TOOK
-
-    def _reason(self, job: JobRecord, reason: str | None, to: JobState) -> str | None:
-        if to is JobState.CANCELLED and job.cancel_requested_at is not None:
-            return job.reason
-        return reason
 
     def _look_up(self, job_id: str, token: str) -> Answer:
         job = self._state.live.get(job_id) or self._state.archive.get(job_id)
         if job is None:
             return Answer.LOST
-        tokens = {entry.token for entry in job.history} | {job.ended_token}
-        return Answer.ALREADY if token in tokens else Answer.LOST
+        is_own = changes.was_ended_by(token, job.ended_token, job.history)
+        return Answer.ALREADY if is_own else Answer.LOST
 
     def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
@@ -310,23 +271,9 @@ class MemoryDriver:
     def _give_back(
         self, job: JobRecord, at: datetime, *, by_token: str | None, by_holder: bool = False
     ) -> JobState:
-        requested = job.cancel_requested_at is not None
-        to = after_claim(JobState.READY, cancel_requested=requested)
-        # Only the holder's own release is remembered by its token: what others took back is lost to it.
-        ended_token = job.token if by_holder else None
-        history = job.history
-        if requested:
-            history = self._grown(job, "cancelled", at, by_token=ended_token)
-        freed = replace(
-            job,
-            state=to,
-            attempt=job.attempt - 1,
-            token=None,
-            ended_token=ended_token or job.ended_token,
-            history=history,
-        )
+        freed = changes.given_back(job, at, by_holder=by_holder)
         self._put(freed, "released", at, by_token=by_token)
-        return to
+        return freed.state
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
         def body() -> int:
@@ -337,6 +284,54 @@ class MemoryDriver:
             return len(mine)
 
         return self._verb("give_up", body)
+
+    def crash(
+        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def body() -> list[Answer]:
+            at = self._now(now)
+            answers = []
+            for ref in claims:
+                job = self._state.live.get(ref.id)
+                if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
+                    answers.append(self._look_up(ref.id, ref.token))
+                    continue
+                self._suspect(job, "crashed", cause, at, by_token=ref.token)
+                answers.append(Answer.TOOK)
+            return answers
+
+        return self._verb("crash", body)
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        def body() -> Answer:
+            job = self._state.live.get(claim.id)
+            if job is None or job.state is not JobState.RUNNING or job.token != claim.token:
+                return Answer.LOST
+            self._state.live[job.id] = changes.noted(job, note)
+            return Answer.TOOK
+
+        return self._verb("note", body)
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        def body() -> list[Standing]:
+            found = []
+            for ref in claims:
+                job = self._state.live.get(ref.id)
+                if job is not None and job.state is JobState.RUNNING and job.token == ref.token:
+                    found.append(Standing.LIVE)
+                elif self._look_up(ref.id, ref.token) is Answer.ALREADY:
+                    found.append(Standing.ENDED)
+                else:
+                    found.append(Standing.LOST)
+            return found
+
+        return self._verb("standing", body)
+
+    def held(self, session: str) -> Verb[list[str]]:
+        def body() -> list[str]:
+            return sorted({job.token for job in self._running(session) if job.token is not None})
+
+        return self._verb("held", body, is_read=True)
 
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> list[ClaimRef]:
@@ -439,29 +434,12 @@ class MemoryDriver:
         session = self._state.sessions.get(session_id or "")
         return session is not None and session.ended_at is None
 
-    def _suspect(self, job: JobRecord, what: str, cause: str, at: datetime) -> JobState:
-        error = Failure(what, cause)
-        history = self._grown(job, what, at, error, by_token=None)
-        times = _recent(history, what, at - POISON_WINDOW)
-        limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
-        to = JobState.DEAD if times >= limit else JobState.READY
-        to = after_claim(to, cancel_requested=job.cancel_requested_at is not None)
-        reason = job.reason
-        if to is JobState.DEAD:
-            reason = f"{what} {times} times; last cause: {cause}"
-        taken = replace(
-            job,
-            state=to,
-            attempt=job.attempt - 1,
-            crashes=times if what == "crashed" else job.crashes,
-            rescues=times if what == "rescued" else job.rescues,
-            is_suspect=True,
-            token=None,
-            history=history,
-            reason=reason,
-        )
-        self._put(taken, "rescued", at)
-        return to
+    def _suspect(
+        self, job: JobRecord, what: str, cause: str, at: datetime, *, by_token: str | None = None
+    ) -> JobState:
+        taken = changes.suspected(job, what, cause, at, by_token=by_token)
+        self._put(taken, "rescued", at, by_token=by_token)
+        return taken.state
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -499,41 +477,19 @@ class MemoryDriver:
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
     ) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
-            if job.state is JobState.RUNNING:
-                if job.cancel_requested_at is None:
-                    noted = replace(
-                        job,
-                        cancel_requested_at=at,
-                        reason=reason or f"cancelled by {by}",
-                        history=self._acted(job, "cancel requested", by, reason, at),
-                    )
-                    self._state.live[job.id] = noted
-                return
-            gone = replace(
-                job,
-                state=JobState.CANCELLED,
-                reason=reason or f"cancelled by {by}",
-                history=self._acted(job, "cancelled", by, reason, at),
-            )
-            self._put(gone, "cancelled", at)
+            asked = changes.cancelled(job, by, reason, at)
+            if asked.state is JobState.RUNNING:
+                self._state.live[job.id] = asked
+            else:
+                self._put(asked, "cancelled", at)
 
         return self._operate("cancel", ids, now, act)
 
     def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
-            history = self._acted(job, "retried", by, None, at)
-            again = replace(job, state=JobState.READY, run_at=at, crashes=0, rescues=0, history=history)
             if job.state in FINAL:
-                again = replace(
-                    again,
-                    attempt=0,
-                    cancel_requested_at=None,
-                    finished_at=None,
-                    result=None,
-                    reason=None,
-                )
                 del self._state.archive[job.id], self._state.drop_at[job.id]
-            self._put(again, "retried", at)
+            self._put(changes.retried(job, by, at), "retried", at)
 
         return self._operate("retry", ids, now, act)
 
@@ -757,33 +713,6 @@ class MemoryDriver:
             )
         )
 
-    def _grown(
-        self,
-        job: JobRecord,
-        what: str,
-        at: datetime,
-        error: Failure | None = None,
-        *,
-        by_token: str | None,
-    ) -> tuple[Entry, ...]:
-        """The history with the attempt that ends now; `by_token` where its own holder ended it."""
-        entry = Entry(
-            what=what,
-            at=at,
-            attempt=job.attempt,
-            token=by_token,
-            session=job.session,
-            claimed_at=job.claimed_at,
-            error=error,
-        )
-        return (*job.history, entry)[-HISTORY_LIMIT:]
-
-    def _acted(
-        self, job: JobRecord, what: str, by: str, note: str | None, at: datetime
-    ) -> tuple[Entry, ...]:
-        """The history with what an operator did."""
-        return (*job.history, Entry(what=what, at=at, by=by, note=note))[-HISTORY_LIMIT:]
-
     # -- waking ------------------------------------------------------------------------------------
 
     def _ring(self, queues: set[str], *, due: bool = False) -> None:
@@ -853,17 +782,6 @@ class _Bell:
 
     async def aclose(self) -> None:
         self._bells.discard(self)
-
-
-def _recent(history: Sequence[Entry], what: str, since: datetime) -> int:
-    """How often this happened in the window; an operator's retry starts the count over."""
-    times = 0
-    for entry in history:
-        if entry.what == "retried":
-            times = 0
-        elif entry.what == what and entry.at > since:
-            times += 1
-    return times
 
 
 def _matches(job: JobRecord, which: JobFilter) -> bool:

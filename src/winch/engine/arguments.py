@@ -2,7 +2,7 @@
 
 The signature becomes a msgspec type once; enqueue encodes the call and reads it back through that
 type, so what the worker will see is checked before anything is stored. Parameters annotated with an
-injected type (Context) are left out: they belong to the run, not to the call.
+injected type (Context, Depends) are left out: they belong to the run, not to the call.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 
 from winch.core import codec
 from winch.core.errors import ConfigError, InvalidPayload, did_you_mean
+from winch.engine.injection import Wanted, needs_async, wanted
 
 P = inspect.Parameter
 _POSITIONAL = (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD)
@@ -27,12 +28,9 @@ _POSITIONAL = (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD)
 class Arguments:
     """How one task's calls are packed and unpacked."""
 
-    def __init__(
-        self, task: str, fn: Callable[..., Any], injected: Sequence[type], max_bytes: int
-    ) -> None:
+    def __init__(self, task: str, fn: Callable[..., Any], max_bytes: int) -> None:
         self._task = task
         self._fn = fn
-        self._injected = tuple(injected)
         self._max_bytes = max_bytes
 
     def pack(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
@@ -66,9 +64,15 @@ class Arguments:
         return positional, keywords
 
     @cached_property
-    def injected(self) -> dict[str, type]:
-        """Parameter name -> injected type."""
-        return {name: hint for name, hint in self._hints.items() if hint in self._injected}
+    def injected(self) -> Wanted:
+        """Parameter name -> where its injected value comes from."""
+        wants = wanted(self._fn, self._hints)
+        if not inspect.iscoroutinefunction(self._fn) and needs_async(wants):
+            raise ConfigError(
+                f"task {self._task} is a plain function, so its dependencies must be plain too; "
+                "make the task `async def`, or the dependency a plain function"
+            )
+        return wants
 
     @cached_property
     def _hints(self) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from enum import StrEnum
+from typing import Protocol
 
 from winch.core.job import Claim
-from winch.engine.threads import ThreadCall
+from winch.engine.context import Reports
 
 
 class Interrupt(StrEnum):
@@ -26,17 +26,35 @@ class JobCancelled(Exception):  # names what happened, as asyncio's does
     """Raised inside a synchronous handler whose job was cancelled, lost, or must stop."""
 
 
+class Handler(Protocol):
+    """A handler that runs: a coroutine in its runner, a call in a thread, a job in its own process."""
+
+    def interrupt(self, why: Interrupt) -> None:
+        """Ask it to end. May be asked again."""
+        ...
+
+    def give_up(self) -> bool:
+        """Stop waiting for it. False: it cannot be left alone here, only asked again."""
+        ...
+
+    @property
+    def leaves_a_thread(self) -> bool:
+        """Whether giving it up leaves a thread behind, so that the worker has to be replaced."""
+        ...
+
+
 class Attempt:
     """A running job. Interrupting it a second time repeats the request, not the decision."""
 
     __slots__ = (
-        "call",
         "claim",
         "deadline",
+        "handler",
         "interrupted",
         "interrupted_at",
+        "is_finished",
         "is_given_up",
-        "runner",
+        "reports",
         "slot",
     )
 
@@ -44,21 +62,24 @@ class Attempt:
         self.claim = claim
         self.slot = slot
         self.deadline = deadline
+        self.handler: Handler | None = None
         self.interrupted: Interrupt | None = None
         self.interrupted_at = 0.0
         self.is_given_up = False
-        self.runner: asyncio.Task[None] | None = None
-        self.call: ThreadCall | None = None
+        self.is_finished = False
+        self.reports = Reports()
 
     def interrupt(self, why: Interrupt, now: float) -> None:
-        """Ask the handler to end: cancel its coroutine, or raise in its thread."""
+        """Ask the handler to end."""
         if self.interrupted is None:
             self.interrupted = why
             self.interrupted_at = now
-        if self.call is not None:
-            self.call.interrupt(JobTimeout if self.interrupted is Interrupt.TIMEOUT else JobCancelled)
-        elif self.runner is not None:
-            self.runner.cancel()
+        if self.handler is not None:
+            self.handler.interrupt(self.interrupted)
+
+    def finished(self) -> None:
+        """The handler has ended its job itself, in its own transaction."""
+        self.is_finished = True
 
     @property
     def is_stopping(self) -> bool:

@@ -10,7 +10,7 @@ import time
 
 from winch.engine.board import Board
 from winch.engine.link import Drain, Drained, DumpStacks, Hello, Link, Quiet, SessionBegan, SessionLost
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.service import log
 from winch.engine.settings import Settings
 from winch.engine.worker import Worker, WorkerConfig
@@ -23,7 +23,7 @@ class Child:
     """Runs until told to drain, until the burst is over, or until its supervisor is gone."""
 
     def __init__(
-        self, driver: Driver, registry: Registry, settings: Settings, config: WorkerConfig, board: Board
+        self, driver: Driver, runtime: Runtime, settings: Settings, config: WorkerConfig, board: Board
     ) -> None:
         self._driver = driver
         self._settings = settings
@@ -31,7 +31,7 @@ class Child:
         self._hurry = asyncio.Event()
         self._end_by = float("inf")
         self._board = board
-        self.worker = Worker(driver, registry, config, board=board, on_session=self._began)
+        self.worker = Worker(driver, runtime, config, board=board, on_session=self._began)
 
     def _began(self, session: str) -> None:
         self._link.send(SessionBegan(session))

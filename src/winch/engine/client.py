@@ -25,9 +25,12 @@ from winch.core.ids import parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
 from winch.engine import operation
+from winch.engine.events import JobEvent
 from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
+from winch.engine.runtime import Runtime
 from winch.engine.task import Bound
+from winch.engine.transaction import Transaction
 from winch.engine.why import explain
 from winch.storage.params import Acted, Enqueued, JobFilter, NewJob
 from winch.storage.protocol import Driver
@@ -45,8 +48,9 @@ RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 class Client:
     """Everything an application asks of the store."""
 
-    def __init__(self, driver: Callable[[], Driver], clock: Clock) -> None:
+    def __init__(self, driver: Callable[[], Driver], clock: Clock, runtime: Runtime) -> None:
         self._driver = driver
+        self._runtime = runtime
         self._clock = clock
         self._last_tick = 0
 
@@ -92,6 +96,10 @@ class Client:
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
         driver = self._driver()
+        for middleware in self._runtime.middleware:
+            jobs = [middleware.enqueue(job) for job in jobs]
+        if isinstance(conn, Transaction):
+            conn = conn.connection
         if conn is not None:
             answers: list[Enqueued] = yield OnConnection(conn, driver.enqueue(jobs))
             return answers
@@ -112,8 +120,15 @@ class Client:
                     ) from error
                 raise
             else:
+                self._tell_enqueued(jobs)
                 return answers
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+    def _tell_enqueued(self, jobs: Sequence[NewJob]) -> None:
+        events = self._runtime.events
+        if events.wants("enqueued"):
+            for job in jobs:
+                events.tell(JobEvent(kind="enqueued", job_id=job.id, task=job.task, queue=job.queue))
 
     # -- one job -----------------------------------------------------------------------------------
 

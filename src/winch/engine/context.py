@@ -1,14 +1,53 @@
-"""What a running handler is given: facts about its attempt, by annotation (`ctx: Context`)."""
+"""What a running handler is given by annotation (`ctx: Context`): facts about its attempt, and ways to
+report on it."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from winch.core import codec
+from winch.core.errors import ConfigError, LostClaim
+from winch.core.job import LOG_LIMIT, Note
+from winch.engine.transaction import Transaction
+from winch.storage.params import Answer, ClaimRef, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from winch.core.job import Claim
+    from winch.storage.protocol import Driver
+
+MAX_CHECKPOINT_BYTES = 256 * 1024
+MAX_LOG_LINE = 8 * 1024
+
+
+class Reports:
+    """What an attempt has said and the store has not been told yet."""
+
+    __slots__ = ("_log", "_progress")
+
+    def __init__(self) -> None:
+        self._progress: str | None = None
+        self._log: list[str] = []
+
+    def progress(self, text: str) -> None:
+        self._progress = text  # only the latest matters
+
+    def line(self, text: str) -> None:
+        self._log.append(text)
+
+    def take(self) -> Note | None:
+        """What is to be told now, if anything."""
+        if self._progress is None and not self._log:
+            return None
+        note = Note(progress=self._progress, log=self.take_log())
+        self._progress = None
+        return note
+
+    def take_log(self) -> str | None:
+        lines, self._log = self._log, []
+        return "".join(lines)[-LOG_LIMIT:] if lines else None
 
 
 class Context:
@@ -18,20 +57,29 @@ class Context:
     can refuse a late writer. `idempotency_key` is the same in every attempt.
     """
 
-    __slots__ = ("_claim", "_deadline", "_is_cancelled", "_monotonic")
-
     def __init__(
         self,
         claim: Claim,
+        reports: Reports,
         *,
         deadline: float | None,
         monotonic: Callable[[], float],
         is_cancelled: Callable[[], bool],
+        store: Callable[[], Driver],
+        resources: Mapping[str, Any],
+        finished: Callable[[], None],
     ) -> None:
         self._claim = claim
+        self._reports = reports
         self._deadline = deadline
         self._monotonic = monotonic
         self._is_cancelled = is_cancelled
+        self._store = store
+        self.resources = resources
+        self._finished = finished
+        self._log: AttemptLog | None = None
+
+    # -- facts -------------------------------------------------------------------------------------
 
     @property
     def job_id(self) -> str:
@@ -77,3 +125,83 @@ class Context:
     def cancelled(self) -> bool:
         """True once a cancel was requested or the claim was lost: stop when convenient."""
         return self._is_cancelled()
+
+    @property
+    def last_checkpoint(self) -> Any:
+        """What an earlier attempt saved with `checkpoint`, or None."""
+        text = self._claim.checkpoint
+        return None if text is None else codec.loads(text, what="the checkpoint")
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """Say how far the job is, for people to see. Never waits; stored twice a second."""
+        if not 0 <= percent <= 100:
+            raise ConfigError(f"progress must be from 0 to 100, got {percent!r}")
+        said = {"percent": percent} if message is None else {"percent": percent, "message": message}
+        self._reports.progress(codec.dumps(said, what="progress", limit=MAX_LOG_LINE))
+
+    @property
+    def log(self) -> AttemptLog:
+        """A logger whose lines are kept with this attempt, and go to the worker's log as well."""
+        if self._log is None:
+            self._log = AttemptLog(self._claim, self._reports)
+        return self._log
+
+    def checkpoint(self, state: object) -> None:
+        """Save where the job is; the next attempt finds it as `last_checkpoint`. Returns when it is
+        stored; raises LostClaim when the job is somebody else's by now."""
+        driver = self._store()
+        self._saved(driver.run(driver.note(self._ref, self._checkpoint(state))))
+
+    async def acheckpoint(self, state: object) -> None:
+        """`checkpoint` without blocking the event loop."""
+        driver = self._store()
+        self._saved(await driver.arun(driver.note(self._ref, self._checkpoint(state))))
+
+    def still_mine(self) -> bool:
+        """Ask the store whether this attempt's claim is live: before an act that cannot be undone."""
+        driver = self._store()
+        return driver.run(driver.standing([self._ref])) == [Standing.LIVE]
+
+    async def astill_mine(self) -> bool:
+        """`still_mine` without blocking the event loop."""
+        driver = self._store()
+        return await driver.arun(driver.standing([self._ref])) == [Standing.LIVE]
+
+    def transaction(self) -> Transaction:
+        """The job's own transaction: its writes, its completion and child jobs in one commit. See
+        winch.engine.transaction; keep it well within the lease."""
+        return Transaction(self._store(), self._ref, self._finished)
+
+    @property
+    def _ref(self) -> ClaimRef:
+        return ClaimRef(self._claim.id, self._claim.token)
+
+    def _checkpoint(self, state: object) -> Note:
+        return Note(checkpoint=codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES))
+
+    def _saved(self, answer: Answer) -> None:
+        if answer is not Answer.TOOK:
+            raise LostClaim(
+                f"job {self._claim.id} is no longer this attempt's; its checkpoint is not kept"
+            )
+
+
+class AttemptLog(logging.LoggerAdapter[logging.Logger]):
+    """Lines for people who look at the job."""
+
+    def __init__(self, claim: Claim, reports: Reports) -> None:
+        super().__init__(logging.getLogger("winch.job"), {})
+        self._claim = claim
+        self._reports = reports
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if level >= logging.INFO:
+            text = str(msg) % args if args else str(msg)
+            text = codec.clean_text(text.replace("\n", "\n    "), MAX_LOG_LINE)
+            self._reports.line(f"{logging.getLevelName(level).lower()}: {text}\n")
+        super().log(level, msg, *args, **kwargs)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
+        return f"[{self._claim.id}] {msg}", kwargs

@@ -10,19 +10,20 @@ import asyncio
 import contextlib
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from winch.core.errors import StorageError
+from winch.core.errors import ConfigError, StorageError
 from winch.engine import operation
 from winch.engine.heartbeat import Heart
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.order import QueueOrder
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.service import Service, log
 from winch.engine.settings import Settings
 from winch.engine.worker import Worker, WorkerConfig
@@ -39,7 +40,7 @@ class Host(Protocol):
     def driver(self) -> Driver: ...
 
     @property
-    def tasks(self) -> Registry: ...
+    def runtime(self) -> Runtime: ...
 
 
 class EmbeddedWorker:
@@ -53,10 +54,11 @@ class EmbeddedWorker:
         concurrency: int | None,
         burst: bool,
         release: str = "",
+        cell_command: tuple[str, ...] | None = None,
     ) -> None:
         said = host.settings
         self._driver = host.driver
-        self._registry = host.tasks
+        self._runtime = host.runtime
         self._said = said
         self._config = WorkerConfig(
             order=QueueOrder.of(queues, random.Random()),  # noqa: S311  # order, not a secret
@@ -66,14 +68,22 @@ class EmbeddedWorker:
             poll=said.poll.total_seconds(),
             release=release,
             burst=burst,
+            cell_command=cell_command,
         )
+        if cell_command is None:
+            alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
+            if alone:
+                raise ConfigError(
+                    f"task {alone[0]} runs in a process of its own, which has to import the app: define "
+                    "the app at the top of an importable module, or use `winch worker -A module:app`"
+                )
 
     async def __aenter__(self) -> Worker:
         said = self._said
         self._loop = asyncio.get_running_loop()
         self._heart = Heart(self._driver, said.lease.total_seconds(), time.monotonic)
         self._stopped = threading.Event()
-        self.worker = Worker(self._driver, self._registry, self._config, on_session=self._heart.add)
+        self.worker = Worker(self._driver, self._runtime, self._config, on_session=self._heart.add)
         await self.worker.start()
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),
@@ -122,6 +132,7 @@ class EmbeddedWorker:
                 wait.cancel()
             await self.stop(self._said.grace.total_seconds())
         finally:
+            await self._driver.aclose()
             for number in handled:
                 loop.remove_signal_handler(number)
 
@@ -135,3 +146,10 @@ class EmbeddedWorker:
                 continue
             for session in lost:
                 asyncio.run_coroutine_threadsafe(self.worker.session_lost(session), self._loop)
+
+
+def cell_command(app_spec: str | None) -> tuple[str, ...] | None:
+    """How to start a cell for this app; None when it cannot be imported by a name."""
+    if app_spec is None:
+        return None
+    return (sys.executable, "-m", "winch", "worker-cell", "--app", app_spec)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
+import random
 import types
 from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
@@ -13,18 +15,25 @@ from typing import Any
 import msgspec
 
 from winch.core import codec
+from winch.core.duration import format_duration
 from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
 from winch.core.job import Claim
-from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome
-from winch.core.retry import Retry, from_stored
-from winch.engine.attempt import Attempt, Interrupt, JobTimeout
+from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
+from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
+from winch.engine.attempt import Attempt, Interrupt, JobCancelled, JobTimeout
 from winch.engine.context import Context
 from winch.engine.failure import describe
+from winch.engine.injection import Injector, Wanted
+from winch.engine.isolation import Cells, Crash
 from winch.engine.options import StoredOptions
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.service import log
 from winch.engine.task import Task
-from winch.engine.threads import Threads
+from winch.engine.threads import ThreadCall, Threads
+from winch.storage.protocol import Driver
+
+# A job of a newer version than this worker's waits this long before somebody looks again.
+NEWER_PAUSE = timedelta(seconds=5)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -33,50 +42,100 @@ class Plan(msgspec.Struct, frozen=True):
     task: Task[Any, Any]
     timeout: timedelta | None
     retry: Retry
+    is_alone: bool = False
 
 
 class Executor:
-    """Runs handlers: coroutines on the loop, functions in threads."""
+    """Runs handlers: coroutines on the loop, functions in threads, isolated ones in cells."""
 
-    def __init__(self, registry: Registry, threads: Threads, monotonic: Callable[[], float]) -> None:
-        self._registry = registry
+    def __init__(
+        self,
+        runtime: Runtime,
+        threads: Threads,
+        monotonic: Callable[[], float],
+        rng: random.Random,
+        store: Callable[[], Driver],
+        cells: Cells | None = None,
+    ) -> None:
+        self._runtime = runtime
         self._threads = threads
         self._monotonic = monotonic
+        self._rng = rng
+        self._store = store
+        self._cells = cells
 
-    def plan(self, claim: Claim) -> Plan | Outcome:
-        """How to run this job; an outcome instead where it cannot be run at all."""
+    def plan(self, claim: Claim) -> Plan | Settled:
+        """How to run this job; how it ends where it cannot be run at all."""
         try:
-            task = self._registry.get(claim.task)
+            task = self._runtime.tasks.get(claim.task)
         except UnknownTask as error:
-            return Discard(str(error))
+            return self._unrun(claim, Discard(str(error)))
         timeout, retry = task.options.timeout, task.options.retry
         if claim.options is not None:
             try:
                 said = msgspec.json.decode(claim.options, type=StoredOptions)
             except (msgspec.DecodeError, UnicodeEncodeError) as error:
-                return Discard(f"malformed: options: {error}")
+                return self._unrun(claim, Discard(f"malformed: options: {error}"))
             if said.timeout is not None:
                 timeout = None if said.timeout == "none" else said.timeout
             if said.retry is not None:
                 retry = from_stored(said.retry)
         if claim.expires_at is not None and claim.claimed_at >= claim.expires_at:
-            return Cancel(f"expired at {claim.expires_at:%Y-%m-%d %H:%M:%S} UTC, before it ran")
-        return Plan(task, timeout, retry)
+            when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+            return self._unrun(claim, Cancel(f"expired at {when}, before it ran"))
+        is_alone = self._cells is not None and (task.options.isolate == "process" or claim.is_suspect)
+        return Plan(task, timeout, retry, is_alone)
 
-    async def run(self, attempt: Attempt, plan: Plan) -> Outcome | None:
-        """The outcome of one attempt; None when the handler was interrupted and says nothing."""
-        task = plan.task
+    async def run(self, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
+        """How one attempt ends; None when the handler was interrupted and says nothing."""
+        if plan.is_alone and self._cells is not None:
+            return await self._run_alone(self._cells, attempt, plan)
+        return await self.run_here(attempt, plan)
+
+    async def _run_alone(self, cells: Cells, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
+        timeout = None if plan.timeout is None else plan.timeout.total_seconds()
+        ended = await cells.run(attempt, timeout)
+        if ended is not None or attempt.is_finished:
+            return ended
+        outcome = _interrupted(attempt, plan)
+        spent = plan.timeout or timedelta(0)
+        return None if outcome is None else self._settle(attempt.claim, outcome, plan.retry, spent)
+
+    async def run_here(self, attempt: Attempt, plan: Plan) -> Settled | None:
+        """`run` in this process."""
+        began = self._monotonic()
+        outcome = await self._outcome(attempt, plan)
+        if attempt.is_finished and not isinstance(outcome, Done):
+            log.error(
+                "job %s committed its own completion and then failed: %r", attempt.claim.id, outcome
+            )
+        if outcome is None or attempt.is_finished:
+            return None
+        spent = timedelta(seconds=self._monotonic() - began)
+        settled = self._settle(attempt.claim, outcome, plan.retry, spent)
+        lines = attempt.reports.take_log()
+        return settled if lines is None else msgspec.structs.replace(settled, log=lines)
+
+    def _settle(self, claim: Claim, outcome: Outcome, policy: Retry, spent: timedelta) -> Settled:
+        age = claim.claimed_at - claim.created_at + spent
+        return settle(outcome, attempt=claim.attempt, age=age, policy=policy, rng=self._rng)
+
+    def _unrun(self, claim: Claim, outcome: Outcome) -> Settled:
+        return self._settle(claim, outcome, DEFAULT_RETRY, timedelta(0))
+
+    async def _outcome(self, attempt: Attempt, plan: Plan) -> Outcome | None:
+        task, claim = plan.task, attempt.claim
+        if claim.version > task.options.version:
+            mine = f"this worker has version {task.options.version} of {task.name}"
+            return Snooze(NEWER_PAUSE, f"{mine}, the job needs version {claim.version}")
         try:
-            args, kwargs = task.arguments.unpack(attempt.claim.args)
+            text = task.current_args(claim.args, claim.version)
+            args, kwargs = task.arguments.unpack(text)
         except InvalidPayload as error:
             return Discard(f"malformed: {error}")
-        for name in task.arguments.injected:
-            kwargs[name] = self._context(attempt)
         try:
-            if task.is_async:
-                value = await _in_own_context(task.fn(*args, **kwargs))
-            else:
-                value = await self._in_thread(attempt, functools.partial(task.fn, *args, **kwargs))
+            call = self._call(attempt, task, args, kwargs)
+            value = await (_in_own_context(call) if task.is_async or self._runtime.middleware else call)
         except asyncio.CancelledError as error:
             if attempt.is_stopping:
                 return _interrupted(attempt, plan)
@@ -96,21 +155,103 @@ class Executor:
             return _directive(value)
         return _done(value, attempt.claim)
 
+    def _call(
+        self, attempt: Attempt, task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        """The handler inside the app's middleware."""
+        wants = task.arguments.injected
+        hooks = self._runtime.middleware
+        ctx = self._context(attempt) if wants or hooks else None
+        if task.is_async:
+            attempt.handler = _OnLoop(asyncio.current_task())
+            handler = functools.partial(self._on_loop, task.fn, args, kwargs, wants, ctx)
+        else:
+            handler = functools.partial(self._in_thread, attempt, task.fn, args, kwargs, wants, ctx)
+        for middleware in reversed(hooks):
+            handler = functools.partial(middleware.run, ctx, handler)  # type: ignore[arg-type]
+        return handler()
+
     def _context(self, attempt: Attempt) -> Context:
         return Context(
             attempt.claim,
+            attempt.reports,
             deadline=attempt.deadline,
             monotonic=self._monotonic,
             is_cancelled=lambda: attempt.is_stopping,
+            store=self._store,
+            resources=self._runtime.resources,
+            finished=attempt.finished,
         )
 
-    async def _in_thread(self, attempt: Attempt, fn: Callable[[], Any]) -> Any:
-        call = self._threads.submit(fn)
-        attempt.call = call
+    async def _on_loop(
+        self,
+        fn: Callable[..., Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
+        wants: Wanted,
+        ctx: Context | None,
+    ) -> Any:
+        if ctx is None or not wants:
+            return await fn(*args, **kwargs)
+        async with contextlib.AsyncExitStack() as stack:
+            given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
+            return await fn(*args, **kwargs, **given)
+
+    async def _in_thread(
+        self,
+        attempt: Attempt,
+        fn: Callable[..., Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
+        wants: Wanted,
+        ctx: Context | None,
+    ) -> Any:
+        def run() -> Any:
+            if ctx is None or not wants:
+                return fn(*args, **kwargs)
+            with contextlib.ExitStack() as stack:
+                given = Injector(ctx, self._runtime.resources).make(wants, stack)
+                return fn(*args, **kwargs, **given)
+
+        call = self._threads.submit(run)
+        attempt.handler = _InThread(call, self._threads)
         await call.done
         if call.error is not None:
             raise call.error
         return call.value
+
+
+class _OnLoop:
+    """A coroutine that is stepped by a runner of this loop."""
+
+    leaves_a_thread = False
+
+    def __init__(self, runner: asyncio.Task[Any] | None) -> None:
+        self._runner = runner
+
+    def interrupt(self, why: Interrupt) -> None:
+        if self._runner is not None:
+            self._runner.cancel()
+
+    def give_up(self) -> bool:
+        return False
+
+
+class _InThread:
+    """A function that runs in a thread."""
+
+    leaves_a_thread = True
+
+    def __init__(self, call: ThreadCall, threads: Threads) -> None:
+        self._call = call
+        self._threads = threads
+
+    def interrupt(self, why: Interrupt) -> None:
+        self._call.interrupt(JobTimeout if why is Interrupt.TIMEOUT else JobCancelled)
+
+    def give_up(self) -> bool:
+        self._threads.give_up(self._call)
+        return True
 
 
 @types.coroutine
@@ -151,7 +292,9 @@ def _interrupted(attempt: Attempt, plan: Plan) -> Outcome | None:
 
 def timed_out(plan: Plan) -> Failed:
     """The outcome of an attempt that took longer than it may."""
-    error = JobTimeout(f"took longer than its timeout of {plan.timeout}")
+    error = JobTimeout(
+        f"took longer than its timeout of {format_duration(plan.timeout or timedelta(0))}"
+    )
     return _failed(error, plan)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
+from types import TracebackType
 
 from winch.core.codec import MAX_ERROR_BYTES, clean_text
 from winch.core.job import Failure
@@ -22,7 +24,10 @@ def describe(error: BaseException) -> Failure:
     except Exception as broken:  # user code: its __str__ may do anything
         message = f"<the message cannot be shown: {type(broken).__name__}>"
     try:
-        frames = "".join(traceback.format_exception(error, limit=-MAX_FRAMES))
+        shown = traceback.TracebackException(
+            type(error), error, _own_frames(error.__traceback__), limit=-MAX_FRAMES
+        )
+        frames = "".join(shown.format())
     except Exception as broken:  # as above
         frames = f"<the traceback cannot be shown: {type(broken).__name__}>"
     return Failure(
@@ -30,3 +35,14 @@ def describe(error: BaseException) -> Failure:
         clean_text(message, MAX_MESSAGE_BYTES),
         clean_text(frames, MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 512),
     )
+
+
+_ENGINE = str(Path(__file__).parent)
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """From the handler on: how the engine called it says nothing about the error."""
+    own = frames
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_ENGINE):
+        own = own.tb_next
+    return frames if own is None else own

@@ -51,6 +51,7 @@ class Fetcher(Service):
         self._slot_freed = asyncio.Event()
         self._quiet = False
         self.given_up: list[str] = []
+        self.in_flight: str | None = None
 
     def slot_freed(self) -> None:
         self._slot_freed.set()
@@ -107,32 +108,57 @@ class Fetcher(Service):
             tasks=self._tasks,
         )
         sent = time.monotonic()
+        self.in_flight = token
         try:
             claims = await self._driver.arun(self._driver.claim(params))
         except StorageUnavailable as error:
             if error.maybe_applied:
                 self.given_up.append(token)
             raise
+        finally:
+            self.in_flight = None
         if claims:
             self._measured(time.monotonic() - sent)
         return claims
 
 
 class GiveUps(Service):
-    """Releases what lost claims may have taken, at every beat for as long as the session lasts."""
+    """Releases claims of this session that nobody here works on.
+
+    Claims whose answer was lost, at every beat for as long as the session lasts. And, once in a lease,
+    those that the store has and this worker has not: a store that was set back by less than a beat
+    brings back claims whose jobs are finished and forgotten here, and nobody else would free them.
+    """
 
     name = "give-ups"
 
     def __init__(
-        self, driver: Driver, every: float, session: Callable[[], str], tokens: list[str]
+        self,
+        driver: Driver,
+        *,
+        every: float,
+        lease: float,
+        session: Callable[[], str],
+        lost: list[str],
+        in_use: Callable[[], set[str]],
     ) -> None:
         super().__init__()
         self._driver = driver
         self._every = every
+        self._lease = lease
         self._session = session
-        self._tokens = tokens
+        self._lost = lost
+        self._in_use = in_use
+        self._audited_at = time.monotonic()
 
     async def run_once(self) -> float:
-        if self._tokens:
-            await self._driver.arun(self._driver.give_up(self._session(), list(self._tokens)))
+        session = self._session()
+        tokens = list(self._lost)
+        if time.monotonic() - self._audited_at >= self._lease:
+            self._audited_at = time.monotonic()
+            held = await self._driver.arun(self._driver.held(session))
+            # Compared when the answer is read: whatever was claimed meanwhile is in use by now.
+            tokens += set(held) - self._in_use() - set(tokens)
+        if tokens and session == self._session():
+            await self._driver.arun(self._driver.give_up(session, tokens))
         return self._every

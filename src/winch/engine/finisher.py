@@ -8,7 +8,8 @@ the culprit stands alone, and that one is written as dead with the store's compl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable
 from winch.core.job import Failure
@@ -16,6 +17,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.service import Backoff, log
 from winch.storage.params import Answer, ClaimRef, Finish
 from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
 
 BATCH = 500
 
@@ -27,6 +29,7 @@ class Finisher:
         self._driver = driver
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
+        self._crashes: list[tuple[ClaimRef, str]] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -44,9 +47,22 @@ class Finisher:
             self._idle.clear()
             self._wake.set()
 
+    def crash(self, claim: ClaimRef, cause: str) -> None:
+        """The job's own process died: counted apart from failures."""
+        self._crashes.append((claim, cause))
+        self._idle.clear()
+        self._wake.set()
+
     @property
     def pending(self) -> int:
-        return len(self._finishes) + len(self._releases)
+        return len(self._finishes) + len(self._releases) + len(self._crashes)
+
+    @property
+    def tokens(self) -> set[str]:
+        """The claims whose end is not answered yet."""
+        tokens = {outcome.token for outcome in self._finishes}
+        tokens |= {ref.token for ref in self._releases}
+        return tokens | {ref.token for ref, _ in self._crashes}
 
     async def flushed(self) -> None:
         """Wait until everything handed over has been answered."""
@@ -63,8 +79,12 @@ class Finisher:
                 del self._finishes[: len(batch)]
             while self._releases:
                 refs = self._releases[:BATCH]
-                await self._release(refs)
+                await self._repeat(functools.partial(self._driver.release, refs), refs)
                 del self._releases[: len(refs)]
+            while self._crashes:
+                claim, cause = self._crashes[0]
+                await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])
+                del self._crashes[0]
             if not self.pending:
                 self._idle.set()
 
@@ -104,17 +124,17 @@ class Finisher:
         )
         await self._finish([plain])
 
-    async def _release(self, refs: Sequence[ClaimRef]) -> None:
+    async def _repeat(self, verb: Callable[[], Verb[list[Answer]]], refs: Sequence[ClaimRef]) -> None:
         while True:
             try:
-                answers = await self._driver.arun(self._driver.release(refs))
+                answers = await self._driver.arun(verb())
             except StorageError as error:
                 await asyncio.sleep(self._backoff.failed(error))
                 continue
             self._backoff.worked()
             for ref, answer in zip(refs, answers, strict=True):
                 if answer is Answer.LOST:
-                    self._tell_lost(ref.id, "there was nothing left to release")
+                    self._tell_lost(ref.id, "there was nothing left to give back")
             return
 
     def _tell_lost(self, job_id: str, what: str) -> None:

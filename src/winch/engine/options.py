@@ -21,7 +21,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=15)
 LATER = frozenset(
     {
         "unique", "fifo", "tenant", "limit", "breaker", "retry_budget", "collect", "collect_wait",
-        "search", "isolate", "version",
+        "search",
     }
 )  # fmt: skip
 
@@ -36,6 +36,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     expires: timedelta | None = None
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
+    isolate: str | None = None
+    version: int = 1
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +188,21 @@ def _duration(name: str) -> Any:
     return check
 
 
+def _isolate(value: object) -> str:
+    if value != "process":
+        raise ConfigError(f"isolate must be 'process' (or left out), got {value!r}")
+    return "process"
+
+
+def _version(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise ConfigError(f"version must be a whole number from 1, got {value!r}")
+    return value
+
+
 _CHECKS: dict[str, Any] = {
+    "isolate": _isolate,
+    "version": _version,
     "queue": check_queue,
     "priority": _priority,
     "retry": _retry,

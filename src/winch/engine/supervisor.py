@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from winch.core.errors import StorageError
 from winch.engine import operation
 from winch.engine.board import Board
+from winch.engine.death import describe_death, oom_kills
 from winch.engine.heartbeat import Heart
 from winch.engine.link import (
     Drain,
@@ -59,6 +60,7 @@ class _Child:
     board: Board
     link: Link
     started_at: float
+    ooms: int = field(default_factory=oom_kills)
     sessions: list[str] = field(default_factory=list)
     left: int = 0
     guilty: list[ClaimRef] | None = None
@@ -235,7 +237,9 @@ class Supervisor:
         """A child has ended: tell the store what died with it, then replace it."""
         del self._children[child.process.pid]
         started = [job.claim for job in child.board.started()]
-        cause = child.cause or (None if code in (0, EX_LEFT) else describe_death(code))
+        cause = child.cause or (
+            None if code in (0, EX_LEFT) else describe_death(code, is_oom=oom_kills() > child.ooms)
+        )
         guilty = started if child.guilty is None else child.guilty
         if cause is not None and child.sessions:
             log.error("child %d died (%s) while running %d jobs", child.process.pid, cause, len(started))
@@ -325,15 +329,3 @@ class Beating(Service):
     async def run_once(self) -> float:
         await self._supervisor.beat()
         return self._every
-
-
-def describe_death(code: int) -> str:
-    """A return code in words."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = " (out of memory?)" if name == "SIGKILL" else ""
-    return f"killed by {name}{hint}"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
+from winch.core.errors import ConfigError, InvalidPayload
 from winch.engine.arguments import Arguments
-from winch.engine.context import Context
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
+
 _NO_OPTIONS = EnqueueOptions()
 
 
@@ -39,7 +42,8 @@ class Task(Generic[P, R]):
         self.fn = fn
         self.options = options
         self.is_async = inspect.iscoroutinefunction(fn)
-        self.arguments = Arguments(name, fn, injected=(Context,), max_bytes=MAX_ARGS_BYTES)
+        self.arguments = Arguments(name, fn, max_bytes=MAX_ARGS_BYTES)
+        self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", name)
@@ -96,6 +100,35 @@ class Task(Generic[P, R]):
         if timeout is not msgspec.UNSET:
             given["timeout"] = timeout
         return Using(self, enqueue_options(given, tuple(EnqueueOptions.__struct_fields__)))
+
+    def upgrade(self, *, from_version: int) -> Callable[[Upgrader], Upgrader]:
+        """Register a function that turns arguments of `from_version` into those of the next version."""
+        if not 1 <= from_version < self.options.version:
+            raise ConfigError(
+                f"task {self.name} has version {self.options.version}; from_version must be from 1 to "
+                f"{self.options.version - 1}, got {from_version}"
+            )
+
+        def register(function: Upgrader) -> Upgrader:
+            self._upgraders[from_version] = function
+            return function
+
+        return register
+
+    def current_args(self, text: str, version: int) -> str:
+        """Stored arguments of any version as those of this one; raises InvalidPayload."""
+        if version == self.options.version:
+            return text
+        args = codec.loads(text, dict[str, Any], what="arguments")
+        for step in range(version, self.options.version):
+            upgrader = self._upgraders.get(step)
+            if upgrader is None:
+                raise InvalidPayload(
+                    f"{self.name} has no upgrader from version {step} to {step + 1}; "
+                    f"add one with @{self.__name__}.upgrade(from_version={step})"
+                )
+            args = upgrader(args)
+        return codec.dumps(args, what=f"the upgraded arguments of {self.name}")
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -160,6 +193,7 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
         id=said.id or drawn_id,
         is_given_id=said.id is not None,
         task=task.name,
+        version=own.version,
         args=args,
         queue=said.queue or own.queue,
         priority=own.priority if said.priority is None else said.priority,

@@ -15,29 +15,32 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from winch.core.errors import StorageError
 from winch.core.ids import random_id
 from winch.core.job import Claim
-from winch.core.outcome import Outcome, settle
-from winch.core.retry import DEFAULT_RETRY
+from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
+from winch.engine.events import JobEvent, kind_of
 from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
+from winch.engine.isolation import Cells, Crash
 from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
-from winch.engine.registry import Registry
+from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service, log
 from winch.engine.threads import Threads
-from winch.storage.params import ClaimRef, Finish, NewSession
+from winch.storage.params import Answer, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 
 # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
 HARD_AFTER = 10.0
 WATCH_EVERY = 0.05
 CANCELS_EVERY = 1.0
+NOTES_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class WorkerConfig:
     poll: float
     release: str
     burst: bool = False
+    cell_command: tuple[str, ...] | None = None
 
 
 class Worker:
@@ -59,7 +63,7 @@ class Worker:
     def __init__(
         self,
         driver: Driver,
-        registry: Registry,
+        runtime: Runtime,
         config: WorkerConfig,
         *,
         board: Board | None = None,
@@ -67,19 +71,21 @@ class Worker:
         rng: random.Random | None = None,
     ) -> None:
         self._driver = driver
-        self._registry = registry
+        self._runtime = runtime
         self._config = config
         self._board = board
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._threads = Threads(config.concurrency, asyncio.get_running_loop())
-        self._executor = Executor(registry, self._threads, time.monotonic)
+        self._cells = None if config.cell_command is None else Cells(config.cell_command)
+        self._executor = Executor(
+            runtime, self._threads, time.monotonic, self._rng, lambda: driver, self._cells
+        )
         self._finisher = Finisher(driver)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[tuple[float, Claim]] = deque()  # (when it came, the claim)
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
-        self._plans: dict[int, Plan] = {}
         self._services: list[Service] = []
         self._runners: list[asyncio.Task[None]] = []
         self._all_ended = asyncio.Event()
@@ -92,13 +98,14 @@ class Worker:
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin a session and start all services."""
+        """Make the app's resources, begin a session and start all services."""
+        await self._runtime.start()
         await self._new_session()
         config = self._config
         self._fetcher = Fetcher(
             self._driver,
             config.order,
-            self._registry.names,
+            self._runtime.tasks.names,
             poll=config.poll,
             session=lambda: self.session,
             room=self._room,
@@ -108,9 +115,17 @@ class Worker:
         )
         self._services = [
             self._fetcher,
-            GiveUps(self._driver, config.heartbeat, lambda: self.session, self._fetcher.given_up),
+            GiveUps(
+                self._driver,
+                every=config.heartbeat,
+                lease=config.lease.total_seconds(),
+                session=lambda: self.session,
+                lost=self._fetcher.given_up,
+                in_use=self._tokens_in_use,
+            ),
             Watch(self._watch),
             Cancels(self._driver, self),
+            Notes(self._driver, self),
         ]
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")
@@ -130,7 +145,7 @@ class Worker:
             pid=os.getpid(),
             release=self._config.release,
             queues=self._config.order.names,
-            tasks=self._registry.names,
+            tasks=self._runtime.tasks.names,
             slots=self._config.concurrency,
             lease=self._config.lease,
         )
@@ -215,6 +230,9 @@ class Worker:
             runner.cancel()
         await asyncio.gather(*self._runners, *self._slots, self._finishing, return_exceptions=True)
         self._threads.close()
+        if self._cells is not None:
+            await self._cells.close()
+        await self._runtime.stop()
 
     # -- slots -------------------------------------------------------------------------------------
 
@@ -232,6 +250,14 @@ class Worker:
         self._waiting.clear()
         if not self._attempts:
             self._all_ended.set()
+
+    def _tokens_in_use(self) -> set[str]:
+        tokens = {claim.token for _, claim in self._waiting}
+        tokens |= {attempt.claim.token for attempt in self._attempts.values()}
+        tokens |= self._finisher.tokens
+        if self._fetcher.in_flight is not None:
+            tokens.add(self._fetcher.in_flight)
+        return tokens
 
     def _deliver(self, claims: Sequence[Claim]) -> None:
         if self._is_draining:  # the claim was on its way when the stop came
@@ -266,37 +292,34 @@ class Worker:
     async def _run_job(self, claim: Claim, slot: int, began: float) -> None:
         plan = self._executor.plan(claim)
         if not isinstance(plan, Plan):
-            self._settle(claim, plan, None, began)
+            self._finish(claim, plan, began)
             return
         limit = None if plan.timeout is None else plan.timeout.total_seconds()
         attempt = Attempt(claim, slot, None if limit is None else began + limit)
-        attempt.runner = asyncio.current_task()
         self._attempts[slot] = attempt
-        self._plans[slot] = plan
-        if self._board is not None:
+        if self._board is not None and not plan.is_alone:
             # The supervisor kills a child whose loop is blocked past this moment.
             last = None if attempt.deadline is None else attempt.deadline + 2 * HARD_AFTER
             self._board.start(slot, claim.id, claim.token, last)
+        self._tell("started", claim)
         try:
-            outcome = await self._executor.run(attempt, plan)
+            ended = await self._executor.run(attempt, plan)
         finally:
-            del self._attempts[slot], self._plans[slot]
+            del self._attempts[slot]
             if self._board is not None:
                 self._board.end(slot)
-        if outcome is not None:
-            self._settle(claim, outcome, plan, began)
+        if attempt.is_finished:
+            self._tell("completed", claim, duration=timedelta(seconds=time.monotonic() - began))
+        elif isinstance(ended, Crash):
+            log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
+            self._finisher.crash(ClaimRef(claim.id, claim.token), ended.cause)
+            self._tell("crashed", claim, reason=ended.cause)
+        elif ended is not None:
+            self._finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
             self._finisher.release([ClaimRef(claim.id, claim.token)])
 
-    def _settle(self, claim: Claim, outcome: Outcome, plan: Plan | None, began: float) -> None:
-        spent = timedelta(seconds=time.monotonic() - began)
-        settled = settle(
-            outcome,
-            attempt=claim.attempt,
-            age=claim.claimed_at - claim.created_at + spent,
-            policy=plan.retry if plan is not None else DEFAULT_RETRY,
-            rng=self._rng,
-        )
+    def _finish(self, claim: Claim, settled: Settled, began: float) -> None:
         if settled.error is not None:
             log.warning(
                 "job %s (%s) attempt %d failed: %s: %s; it is %s now%s",
@@ -308,6 +331,13 @@ class Worker:
                 settled.to,
                 f", due in {settled.delay.total_seconds():.1f}s" if settled.delay else "",
             )
+        self._tell(
+            kind_of(settled.to, settled.what),
+            claim,
+            duration=timedelta(seconds=time.monotonic() - began),
+            error=settled.error,
+            reason=settled.reason,
+        )
         self._finisher.finish(
             Finish(
                 id=claim.id,
@@ -319,8 +349,22 @@ class Worker:
                 result=settled.result,
                 error=settled.error,
                 reason=settled.reason,
+                log=settled.log,
             )
         )
+
+    def _tell(self, kind: str, claim: Claim, **facts: Any) -> None:
+        events = self._runtime.events
+        if events.wants(kind):
+            event = JobEvent(
+                kind=kind,
+                job_id=claim.id,
+                task=claim.task,
+                queue=claim.queue,
+                attempt=claim.attempt,
+                **facts,
+            )
+            events.tell(event)
 
     # -- watching ----------------------------------------------------------------------------------
 
@@ -349,27 +393,31 @@ class Worker:
                 attempt.interrupt(Interrupt.TIMEOUT, now)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """A handler that does not end: settle its job without it, and take no new ones."""
-        if attempt.call is None:
-            attempt.interrupt(Interrupt.STOP, time.monotonic())  # a coroutine may be asked again
+        """A handler that does not end: settle its job without it."""
+        if attempt.is_given_up or attempt.handler is None:
             return
-        if attempt.is_given_up:
+        if not attempt.handler.give_up():
+            attempt.interrupt(Interrupt.STOP, time.monotonic())  # a coroutine can only be asked again
             return
         attempt.is_given_up = True
         log.error(
-            "job %s (%s) did not end when asked to; its thread is given up and this worker is replaced",
-            attempt.claim.id,
-            attempt.claim.task,
+            "job %s (%s) did not end when asked to; given up", attempt.claim.id, attempt.claim.task
         )
-        self.is_stuck = True
-        self._threads.give_up(attempt.call)
-        self.drained.set()
+        if attempt.handler.leaves_a_thread:
+            log.error("a thread is left behind; this worker takes no more jobs and is replaced")
+            self.is_stuck = True
+            self.drained.set()
 
     def cancel_requested(self, ref: ClaimRef) -> None:
         for attempt in self._attempts.values():
             is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
             if is_it and not attempt.is_stopping:
                 attempt.interrupt(Interrupt.CANCEL, time.monotonic())
+
+    def claim_lost(self, attempt: Attempt) -> None:
+        """The store refused a report of this attempt: its job is somebody else's now."""
+        if self._attempts.get(attempt.slot) is attempt and not attempt.is_stopping:
+            attempt.interrupt(Interrupt.LOST, time.monotonic())
 
     def interrupt_all(self) -> None:
         """Ask every running handler to end now; what they held is released."""
@@ -414,3 +462,23 @@ class Cancels(Service):
             for ref in await self._driver.arun(self._driver.cancels([self._worker.session])):
                 self._worker.cancel_requested(ref)
         return CANCELS_EVERY
+
+
+class Notes(Service):
+    """Tells the store what running handlers report, twice a second."""
+
+    name = "notes"
+
+    def __init__(self, driver: Driver, worker: Worker) -> None:
+        super().__init__()
+        self._driver = driver
+        self._worker = worker
+
+    async def run_once(self) -> float:
+        for attempt in self._worker.attempts:
+            note = attempt.reports.take()
+            if note is not None:
+                ref = ClaimRef(attempt.claim.id, attempt.claim.token)
+                if await self._driver.arun(self._driver.note(ref, note)) is Answer.LOST:
+                    self._worker.claim_lost(attempt)
+        return NOTES_EVERY

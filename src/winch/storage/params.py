@@ -56,7 +56,7 @@ class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
-    """The settled outcome of one claim. `delay` counts from the store's now."""
+    """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part."""
 
     id: str
     token: str
@@ -67,6 +67,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None
     error: Failure | None = None
     reason: str | None = None
+    log: str | None = None
 
 
 class Answer(StrEnum):
@@ -82,6 +83,14 @@ class ClaimRef(msgspec.Struct, frozen=True):
 
     id: str
     token: str
+
+
+class Standing(StrEnum):
+    """Where a claim stands: live, ended by its own token, or ended by somebody else."""
+
+    LIVE = "live"
+    ENDED = "ended"
+    LOST = "lost"
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):

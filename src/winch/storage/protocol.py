@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from winch.core.job import Claim, JobRecord
+from winch.core.job import Claim, JobRecord, Note
 from winch.core.lifecycle import JobState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
@@ -35,6 +35,7 @@ from winch.storage.params import (
     QueueInfo,
     Rescued,
     SessionInfo,
+    Standing,
 )
 from winch.storage.verbs import Verb
 
@@ -87,6 +88,29 @@ class Storage(Protocol):
         """Release what claims whose answer was lost may have taken: every job of this session that
         runs under one of these tokens. Returns how many. May be repeated; a delayed claim can land
         after the first try."""
+        ...
+
+    def crash(
+        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
+        crash counted, suspect, dead at MAX_CRASHES within POISON_WINDOW. Answers as `finish` does."""
+        ...
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        """Keep what a running handler reports, while its claim is live: TOOK, else LOST. Fields that
+        are None stay as they are; the log grows at its end. A new claim starts without progress and
+        log, and with the last checkpoint."""
+        ...
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        """Where the claims stand. Waits for a write about them that is under way, so that the answer
+        settles an unknown COMMIT: a finish that is not ENDED now will never be."""
+        ...
+
+    def held(self, session: str) -> Verb[list[str]]:
+        """The tokens under which jobs of this session run, each once. A worker gives up those that it
+        does not use: a store that was set back has claims its worker has finished and forgotten."""
         ...
 
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:

@@ -8,8 +8,9 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -79,6 +80,18 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
 
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
         return await foreign.arun_on(conn, verb, self._place)
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection in a transaction of its own: commits at the end, rolls back on an exception."""
+        with self._pool.lend() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def atransaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """`transaction` on an async connection."""
+        async with self._side().pool.lend() as connection:
+            yield connection
 
     def _side(self) -> _AsyncSide:
         loop = asyncio.get_running_loop()

@@ -17,9 +17,9 @@ BEGIN
         DELETE FROM {schema}.job_event WHERE job = job_id AND v = next_v - 1;
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' AND verb = 'delete' THEN
-        SELECT NULL::text AS state, OLD.session, OLD.attempt, OLD.history INTO after;
+        SELECT NULL::text AS state, OLD.session, OLD.attempt, OLD.history, NULL::uuid AS ended_token INTO after;
     ELSIF TG_OP = 'DELETE' THEN
-        SELECT state, session, attempt, history INTO after FROM {schema}.archive WHERE id = job_id;
+        SELECT state, session, attempt, history, ended_token INTO after FROM {schema}.archive WHERE id = job_id;
     END IF;
     INSERT INTO {schema}.job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
@@ -32,6 +32,7 @@ BEGIN
             WHEN 'release' THEN 'released'
             WHEN 'give_up' THEN 'released'
             WHEN 'rescue' THEN 'rescued'
+            WHEN 'crash' THEN 'rescued'
             WHEN 'promote' THEN 'promoted'
             WHEN 'cancel' THEN 'cancelled'
             WHEN 'retry' THEN 'retried'
@@ -44,7 +45,11 @@ BEGIN
         END,
         after.state,
         CASE verb WHEN 'claim' THEN NEW.token ELSE OLD.token END,
-        CASE WHEN verb IN ('finish', 'release', 'give_up') THEN OLD.token END,
+        -- What the writer presented, not what the row had: a check of the fence must be able to fail.
+        CASE
+            WHEN verb IN ('finish', 'release', 'crash') THEN after.ended_token
+            WHEN verb = 'give_up' THEN OLD.token
+        END,
         after.session,
         after.attempt,
         coalesce(nullif(current_setting('winch.at', true), '')::timestamptz, clock_timestamp())

@@ -95,6 +95,7 @@ class _OutcomeRow(msgspec.Struct, omit_defaults=True):
     result: str | None = None
     error: Failure | None = None
     said: str | None = None
+    more_log: str | None = None
 
 
 def write_completed(outcomes: Iterable[Finish]) -> str:
@@ -114,6 +115,7 @@ def write_outcomes(outcomes: Iterable[Finish]) -> str:
                 o.result,
                 _clean_error(o.error),
                 _clean(o.reason),
+                _clean(o.log),
             )
             for o in outcomes
         ]
@@ -212,6 +214,7 @@ def read_job(row: Row) -> JobRecord:
         cancel_requested_at,
         progress,
         checkpoint,
+        log,
         history,
         finished_at,
         result,
@@ -248,6 +251,7 @@ def read_job(row: Row) -> JobRecord:
         cancel_requested_at=_maybe(cancel_requested_at),
         progress=progress,
         checkpoint=checkpoint,
+        log=log,
         history=_read_history(history),
         finished_at=_maybe(finished_at),
         result=result,

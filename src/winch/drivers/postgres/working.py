@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from winch.core.errors import ConfigError
-from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim
+from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Note
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.bodies import Verbs, rounds
 from winch.drivers.postgres.rows import (
@@ -31,6 +31,7 @@ from winch.storage.params import (
     Promoted,
     Pulse,
     Rescued,
+    Standing,
 )
 from winch.storage.verbs import Verb
 
@@ -108,8 +109,8 @@ class WorkingVerbs(Verbs):
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def steps(places: Sequence[int]) -> list[Step]:
             chosen = [outcomes[place] for place in places]
-            completed = [outcome for outcome in chosen if outcome.to is JobState.COMPLETED]
-            others = [outcome for outcome in chosen if outcome.to is not JobState.COMPLETED]
+            completed = [outcome for outcome in chosen if _is_plain(outcome)]
+            others = [outcome for outcome in chosen if not _is_plain(outcome)]
             is_alone = len(places) == len(outcomes) and not (completed and others)
             made = []
             if completed:
@@ -171,6 +172,67 @@ class WorkingVerbs(Verbs):
 
         return self._write("give_up", body, now)
 
+    def crash(
+        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def steps(places: Sequence[int]) -> list[Step]:
+            return [self._crash(None, [claims[place] for place in places], cause, now)]
+
+        return self._write("crash", lambda: self._end_claims(claims, steps), now)
+
+    def _crash(
+        self, session: str | None, started: Sequence[ClaimRef], cause: str | None, now: datetime | None
+    ) -> Step:
+        return self._step(
+            "crash",
+            session=session,
+            started=write_claims(started),
+            is_own=session is None,
+            cause=cause,
+            most=MAX_CRASHES,
+            window_seconds=_WINDOW_SECONDS,
+            now=now,
+        )
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        def body() -> Body[Answer]:
+            rows = yield self._step(
+                "note",
+                is_alone=True,
+                id=claim.id,
+                token=claim.token,
+                progress=note.progress,
+                checkpoint=note.checkpoint,
+                log=note.log,
+            )
+            return Answer.TOOK if rows else Answer.LOST
+
+        return Verb("note", body)
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        def body() -> Body[list[Standing]]:
+            ids = [ref.id for ref in claims]
+            yield self._step("standing", ids=ids)
+            rows = yield self._step("finish.ended", ids=ids)
+            live = {(row[0], row[1]) for row in rows}
+            ended = {row[0]: read_tokens(row[2], row[3]) for row in rows}
+            return [
+                Standing.LIVE
+                if (ref.id, ref.token) in live
+                else Standing.ENDED
+                if ref.token in ended.get(ref.id, ())
+                else Standing.LOST
+                for ref in claims
+            ]
+
+        return Verb("standing", body)
+
+    def held(self, session: str) -> Verb[list[str]]:
+        def body() -> Body[list[str]]:
+            return [row[0] for row in (yield self._step("held", is_alone=True, session=session))]
+
+        return self._read("held", body)
+
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
             rows = yield self._step("cancels", is_alone=True, sessions=list(sessions))
@@ -221,15 +283,7 @@ class WorkingVerbs(Verbs):
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             yield self._step("end_session", session=session, reason=cause or "stopped", now=now)
-            rows = yield self._step(
-                "end_session.jobs",
-                session=session,
-                started=write_claims(started),
-                cause=cause,
-                most=MAX_CRASHES,
-                window_seconds=_WINDOW_SECONDS,
-                now=now,
-            )
+            rows = yield self._crash(session, started, cause, now)
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in rows]
 
         return self._write("end_session", body, now)
@@ -273,3 +327,8 @@ class WorkingVerbs(Verbs):
             return int(count)
 
         return self._write("prune", body, now)
+
+
+def _is_plain(outcome: Finish) -> bool:
+    """Whether the outcome goes the short way: completed, with nothing to add to the row."""
+    return outcome.to is JobState.COMPLETED and outcome.log is None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from winch.core import changes
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
-from winch.drivers.sqlite import changes
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     Body,

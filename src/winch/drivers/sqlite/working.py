@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from winch.core import changes
 from winch.core.errors import ConfigError
-from winch.core.job import KEEP, Claim, from_micros, to_micros
+from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros, to_micros
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite import changes
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     RING_WITHIN_MICROS,
@@ -38,6 +38,7 @@ from winch.storage.params import (
     Promoted,
     Pulse,
     Rescued,
+    Standing,
 )
 from winch.storage.verbs import Verb
 
@@ -113,7 +114,7 @@ class WorkingVerbs:
                 if row is None:
                     continue
                 answers[place] = Answer.TOOK
-                if outcome.to is JobState.COMPLETED and outcome.reason is None:
+                if outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None:
                     completed[str(row)] = outcome.result
                 else:
                     others[outcome.id] = outcome
@@ -128,7 +129,10 @@ class WorkingVerbs:
             if others:
                 jobs = yield from read_jobs(others)
                 ended_at = from_micros(at)
-                ended = [changes.finished(jobs[i], other, ended_at) for i, other in others.items()]
+                ended = [
+                    changes.finished(jobs[i], other.token, other, ended_at)
+                    for i, other in others.items()
+                ]
                 yield from store(ended, at)
             refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
             return (yield from _answers(refs, answers))
@@ -160,6 +164,66 @@ class WorkingVerbs:
             return len(rows)
 
         return verb("give_up", body)
+
+    def crash(
+        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            at = micros(now)
+            rows = yield from ask("crash", ids=to_json([ref.id for ref in claims]))
+            held = {(row[0], row[1]) for row in rows}
+            answers: dict[int, Answer] = {}
+            for place, ref in enumerate(claims):
+                if (ref.id, ref.token) in held:
+                    held.discard((ref.id, ref.token))
+                    answers[place] = Answer.TOOK
+            jobs = yield from read_jobs(claims[place].id for place in answers)
+            moment = from_micros(at)
+            dead = [
+                changes.suspected(job, "crashed", cause, moment, by_token=job.token)
+                for job in jobs.values()
+            ]
+            yield from store(dead, at)
+            return (yield from _answers(claims, answers))
+
+        return verb("crash", body)
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        def body() -> Body[Answer]:
+            rows = yield from ask(
+                "note",
+                id=claim.id,
+                token=claim.token,
+                progress=note.progress,
+                checkpoint=note.checkpoint,
+                log=note.log,
+                log_limit=LOG_LIMIT,
+            )
+            return Answer.TOOK if rows else Answer.LOST
+
+        return verb("note", body)
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        def body() -> Body[list[Standing]]:
+            rows = yield from ask("standing", ids=to_json([ref.id for ref in claims]))
+            live = {(row[0], row[1]) for row in rows}
+            answers = yield from _answers(claims, {})
+            return [
+                Standing.LIVE
+                if (ref.id, ref.token) in live
+                else Standing.ENDED
+                if answer is Answer.ALREADY
+                else Standing.LOST
+                for ref, answer in zip(claims, answers, strict=True)
+            ]
+
+        return verb("standing", body)
+
+    def held(self, session: str) -> Verb[list[str]]:
+        def body() -> Body[list[str]]:
+            return [row[0] for row in (yield from ask("held", session=session))]
+
+        return verb("held", body, is_read=True)
 
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:

@@ -55,6 +55,10 @@ def release(bench: Bench, job: JobRecord) -> bool:
     return took(bench.release(ref_of(bench, job)))
 
 
+def crash(bench: Bench, job: JobRecord) -> bool:
+    return took(bench.call(bench.driver.crash([ref_of(bench, job)], cause="SIGSEGV", now=bench.now)))
+
+
 def rescue(bench: Bench, job: JobRecord) -> bool:
     bench.advance(2 * LEASE)
     return job.id in [rescued.id for rescued in bench.rescue()]
@@ -85,6 +89,7 @@ def prune(bench: Bench, job: JobRecord) -> bool:
 APPLY: dict[str, Apply] = {
     "claim": claim,
     "release": release,
+    "crash": crash,
     "rescue": rescue,
     "promote": promote,
     "cancel": cancel,

@@ -57,13 +57,19 @@ CREATE FUNCTION {schema}.stamp(moment timestamptz) RETURNS text
 
 -- How an attempt ended, as the history has it. The token only where the attempt's own holder ended it.
 CREATE FUNCTION {schema}.entry(
-    what text, at timestamptz, attempt integer, token uuid, session uuid, claimed_at timestamptz, error jsonb
+    what text, at timestamptz, attempt integer, token uuid, session uuid, claimed_at timestamptz, error jsonb,
+    log text
 ) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN jsonb_strip_nulls(jsonb_build_object(
         'what', what, 'at', {schema}.stamp(at), 'attempt', attempt, 'token', token, 'session', session,
-        'claimed_at', {schema}.stamp(claimed_at), 'error', error
+        'claimed_at', {schema}.stamp(claimed_at), 'error', error, 'log', log
     ));
+
+-- A log with more at its end; only the last part is kept.
+CREATE FUNCTION {schema}.longer(log text, more text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN more IS NULL THEN log ELSE right(coalesce(log, '') || more, 32768) END;
 
 -- What an operator did, as the history has it.
 CREATE FUNCTION {schema}.note(what text, at timestamptz, who text, note text) RETURNS jsonb
@@ -128,6 +134,7 @@ CREATE TABLE {schema}.job (
     options text,
     progress text,
     checkpoint text,
+    log text,
     history jsonb,
     reason text,
     CONSTRAINT job_state_is_live
@@ -194,6 +201,7 @@ CREATE TABLE {schema}.archive (
     options text,
     progress text,
     checkpoint text,
+    log text,
     history jsonb,
     result text,
     reason text,

@@ -34,7 +34,7 @@ kept AS (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, history, result, reason
+        progress, checkpoint, log, history, result, reason
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt,
@@ -44,7 +44,7 @@ kept AS (
         is_suspect,
         is_given_id, 'cancelled', queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint,
+        progress, checkpoint, log,
         {schema}.grown(history, {schema}.note('cancelled', clock.now, :by::text, :reason::text)),
         NULL,
         coalesce(:reason::text, 'cancelled by ' || :by::text)

@@ -20,7 +20,9 @@ SET state = 'running',
     fence = greatest(fence + 1, (SELECT {schema}.micros(now) FROM clock)),
     token = :token::uuid,
     session = :session::uuid,
-    claimed_at = (SELECT now FROM clock)
+    claimed_at = (SELECT now FROM clock),
+    progress = NULL,
+    log = NULL
 WHERE ctid = ANY (ARRAY(
     SELECT ready.ctid
     FROM unnest(:queues::text[]) WITH ORDINALITY AS wanted (queue, place)

@@ -12,14 +12,14 @@ gone AS (
     WHERE job.id = outcome.job
         AND job.token = outcome.by_token
         AND job.state = 'running'
-    RETURNING job.*, outcome.result, outcome.said
+    RETURNING job.*, outcome.by_token, outcome.result, outcome.said
 ),
 kept AS (
     INSERT INTO {schema}.archive (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, history, result, reason
+        progress, checkpoint, log, history, result, reason
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt,
@@ -27,9 +27,9 @@ kept AS (
         rescues,
         {schema}.drop_on('completed', keep_seconds, clock.now),
         is_suspect,
-        is_given_id, 'completed', queue, task, args, session, token, claimed_at, expires_at,
+        is_given_id, 'completed', queue, task, args, session, by_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint,
+        progress, checkpoint, log,
         history,
         result,
         said
@@ -55,7 +55,7 @@ held AS MATERIALIZED (
         clock.now + make_interval(secs => outcome.delay_seconds) AS due
     FROM json_to_recordset(:outcomes::json) AS outcome (
         job uuid, by_token uuid, state text, what text, delay_seconds double precision, counts boolean,
-        result text, error jsonb, said text
+        result text, error jsonb, said text, more_log text
     )
     JOIN {schema}.job ON job.id = outcome.job
         AND job.token = outcome.by_token
@@ -71,11 +71,12 @@ again AS (
         sort_key = {schema}.sort_key(held.due, job.priority),
         attempt = CASE WHEN held.counts THEN job.attempt ELSE job.attempt - 1 END,
         token = NULL,
-        ended_token = job.token,
+        ended_token = held.by_token,
         history = {schema}.grown(job.history, {schema}.entry(
-            held.what, (SELECT now FROM clock), job.attempt, job.token, job.session, job.claimed_at,
-            held.error
+            held.what, (SELECT now FROM clock), job.attempt, held.by_token, job.session, job.claimed_at,
+            held.error, {schema}.longer(job.log, held.more_log)
         )),
+        log = {schema}.longer(job.log, held.more_log),
         reason = held.said
     FROM held
     WHERE job.id = held.job
@@ -87,14 +88,14 @@ gone AS (
     USING held
     WHERE job.id = held.job
         AND held.next IN ('completed', 'cancelled', 'dead')
-    RETURNING job.*, held.next, held.what, held.error, held.said, held.result
+    RETURNING job.*, held.by_token, held.next, held.what, held.error, held.said, held.result, held.more_log
 ),
 kept AS (
     INSERT INTO {schema}.archive (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, history, result, reason
+        progress, checkpoint, log, history, result, reason
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt,
@@ -102,14 +103,14 @@ kept AS (
         rescues,
         {schema}.drop_on(next, keep_seconds, clock.now),
         is_suspect,
-        is_given_id, next, queue, task, args, session, token, claimed_at, expires_at,
+        is_given_id, next, queue, task, args, session, by_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint,
+        progress, checkpoint, {schema}.longer(log, more_log),
         CASE
             WHEN next = 'completed' THEN history
             ELSE {schema}.grown(history, {schema}.entry(
                 CASE next WHEN 'cancelled' THEN 'cancelled' ELSE what END,
-                clock.now, attempt, token, session, claimed_at, error
+                clock.now, attempt, by_token, session, claimed_at, error, {schema}.longer(log, more_log)
             ))
         END,
         CASE next WHEN 'completed' THEN result END,

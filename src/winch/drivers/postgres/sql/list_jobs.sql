@@ -4,7 +4,7 @@
     SELECT
         id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
         tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
-        fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint,
+        fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
         history::text, NULL::timestamptz, NULL, reason
     FROM {schema}.job
     WHERE :is_live::boolean
@@ -21,7 +21,7 @@ UNION ALL
     SELECT
         id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
         tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
-        fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint,
+        fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
         history::text, finished_at, result, reason
     FROM {schema}.archive
     WHERE :is_kept::boolean
@@ -38,7 +38,7 @@ UNION ALL
 SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
-    fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint,
+    fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
     history::text, finished_at, result, reason
 FROM {schema}.archive
 WHERE state <> 'completed'

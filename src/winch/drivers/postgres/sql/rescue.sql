@@ -39,7 +39,7 @@ orphan AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT
-        job.id, job.token, job.session, job.claimed_at, job.attempt, job.history,
+        job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log,
         job.cancel_requested_at IS NOT NULL AS is_cancelled
     FROM orphan
     JOIN {schema}.job ON job.id = orphan.id
@@ -53,7 +53,7 @@ told AS MATERIALIZED (
         id, token, session, is_cancelled,
         {schema}.grown(history, {schema}.entry(
             'rescued', clock.now, attempt, NULL, session, claimed_at,
-            jsonb_build_object('type', 'rescued', 'message', :cause::text)
+            jsonb_build_object('type', 'rescued', 'message', :cause::text), log
         )) AS history
     FROM locked, clock
 ),
@@ -98,7 +98,7 @@ kept AS (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, history, result, reason
+        progress, checkpoint, log, history, result, reason
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt - 1,
@@ -108,7 +108,7 @@ kept AS (
         true,
         is_given_id, next, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint,
+        progress, checkpoint, log,
         told,
         NULL,
         CASE next

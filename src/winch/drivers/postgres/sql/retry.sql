@@ -32,13 +32,23 @@ anew AS (
     INSERT INTO {schema}.job (
         id, created_at, run_at, sort_key, fence, version, priority, is_suspect, is_given_id, state, queue,
         task, args, session, ended_token, claimed_at, expires_at, keep_seconds, max_attempts, tenant, fifo,
-        unique_key, tags, headers, options, progress, checkpoint, history
+        unique_key, tags, headers, options, progress, checkpoint, log, history
     )
     SELECT
         id, created_at, clock.now, {schema}.sort_key(clock.now, priority), fence, version, priority,
         is_suspect, is_given_id, 'ready', queue, task, args, session, ended_token, claimed_at, expires_at,
-        keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options, progress, checkpoint,
-        {schema}.grown(history, {schema}.note('retried', clock.now, :by::text, NULL))
+        keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options, progress, checkpoint, log,
+        {schema}.grown(
+            -- The record's fields described the attempt that completed; from now on they describe others,
+            -- and a repeat of its finish must still be recognised.
+            CASE
+                WHEN state = 'completed' THEN {schema}.grown(history, {schema}.entry(
+                    'completed', finished_at, attempt, ended_token, session, claimed_at, NULL, log
+                ))
+                ELSE history
+            END,
+            {schema}.note('retried', clock.now, :by::text, NULL)
+        )
     FROM final, clock
     RETURNING queue
 )

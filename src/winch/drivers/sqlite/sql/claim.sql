@@ -8,6 +8,8 @@ SET state = 'running',
     token = :token,
     session = :session,
     claimed_at = :now,
+    progress = NULL,
+    log = NULL,
     changed_at = :now
 WHERE rowid IN (
     SELECT rowid

@@ -10,13 +10,13 @@ WHERE id IN (SELECT value FROM json_each(:ids))
 INSERT OR REPLACE INTO archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
-    session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, history, finished_at,
+    session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history, finished_at,
     result, reason, drop_at
 )
 SELECT
     job.id, task, version, args, queue, priority, created_at, run_at, 'completed', tenant, fifo,
     unique_key, tags, headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues,
-    is_suspect, fence, session, claimed_at, token, cancel_requested_at, progress, checkpoint, history,
+    is_suspect, fence, session, claimed_at, token, cancel_requested_at, progress, checkpoint, log, history,
     :now, ended.atom, NULL, :now + coalesce(keep, :keep_completed)
 FROM json_each(:results) AS ended
 JOIN job ON job.rowid = CAST(ended.key AS INTEGER);

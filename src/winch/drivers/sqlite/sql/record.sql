@@ -19,13 +19,13 @@ WHERE id = :id;
 INSERT OR REPLACE INTO archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
-    session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, history, finished_at,
+    session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history, finished_at,
     result, reason, drop_at
 )
 SELECT
     id, task, version, args, queue, priority, created_at, run_at, :state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, :attempt, :crashes, :rescues, :is_suspect, fence,
-    session, claimed_at, :ended_token, cancel_requested_at, progress, checkpoint, :history, :now, :result,
+    session, claimed_at, :ended_token, cancel_requested_at, progress, checkpoint, log, :history, :now, :result,
     :reason, :drop_at
 FROM job
 WHERE id = :id;

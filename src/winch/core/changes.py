@@ -1,46 +1,87 @@
-"""How a job changes: the rules of the reference driver, on records. No SQL here.
+"""How a job changes: each function takes the job as it is and gives the job as it will be.
 
-Each function takes the job as it is and gives the job as it will be. The verbs' bodies read and write.
+The memory and SQLite drivers store what these functions return; PostgreSQL says the same in SQL and is
+compared with them by the conformance suite and the stateful machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Protocol
 
 import msgspec
 
 from winch.core.job import (
     HISTORY_LIMIT,
+    LOG_LIMIT,
     MAX_CRASHES,
     MAX_RESCUES,
     POISON_WINDOW,
     Entry,
     Failure,
     JobRecord,
+    Note,
+    to_micros,
 )
 from winch.core.lifecycle import FINAL, JobState, after_claim
-from winch.storage.params import Finish
 
 replace = msgspec.structs.replace
 
 
-def finished(job: JobRecord, outcome: Finish, at: datetime) -> JobRecord:
+class Ending(Protocol):
+    """How an attempt ended, as settled by the worker."""
+
+    @property
+    def to(self) -> JobState: ...
+    @property
+    def what(self) -> str: ...
+    @property
+    def delay(self) -> timedelta: ...
+    @property
+    def counts(self) -> bool: ...
+    @property
+    def result(self) -> str | None: ...
+    @property
+    def error(self) -> Failure | None: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def log(self) -> str | None: ...
+
+
+def claimed(job: JobRecord, token: str, session: str, at: datetime) -> JobRecord:
+    """The job taken to run: a new attempt with a fence greater than any before it."""
+    return replace(
+        job,
+        state=JobState.RUNNING,
+        attempt=job.attempt + 1,
+        fence=max(job.fence + 1, to_micros(at)),
+        token=token,
+        session=session,
+        claimed_at=at,
+        progress=None,
+        log=None,
+    )
+
+
+def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRecord:
     """The job after its claim has ended so."""
+    job = replace(job, log=_longer(job.log, outcome.log))
     is_cancel_requested = job.cancel_requested_at is not None
     to = after_claim(outcome.to, cancel_requested=is_cancel_requested)
     history = job.history
     if to is not JobState.COMPLETED:
         # The record's own fields describe a completed attempt; others are written down.
         what = "cancelled" if to is JobState.CANCELLED else outcome.what
-        history = _grown(job, what, at, outcome.error, by_token=outcome.token)
+        history = _grown(job, what, at, outcome.error, by_token=token)
     is_as_asked = to is JobState.CANCELLED and is_cancel_requested
     return replace(
         job,
         state=to,
         attempt=job.attempt if outcome.counts or to in FINAL else job.attempt - 1,
         token=None,
-        ended_token=outcome.token,
+        ended_token=token,
         history=history,
         result=outcome.result if to is JobState.COMPLETED else None,
         reason=job.reason if is_as_asked else outcome.reason,
@@ -68,9 +109,11 @@ def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobR
     )
 
 
-def suspected(job: JobRecord, what: str, cause: str, at: datetime) -> JobRecord:
+def suspected(
+    job: JobRecord, what: str, cause: str, at: datetime, *, by_token: str | None = None
+) -> JobRecord:
     """The job after its process died under it: a suspect, and dead when that happened too often."""
-    history = _grown(job, what, at, Failure(what, cause), by_token=None)
+    history = _grown(job, what, at, Failure(what, cause), by_token=by_token)
     times = _recent(history, what, at - POISON_WINDOW)
     limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
     to = JobState.DEAD if times >= limit else JobState.READY
@@ -83,6 +126,7 @@ def suspected(job: JobRecord, what: str, cause: str, at: datetime) -> JobRecord:
         rescues=times if what == "rescued" else job.rescues,
         is_suspect=True,
         token=None,
+        ended_token=by_token or job.ended_token,
         history=history,
         reason=f"{what} {times} times; last cause: {cause}" if to is JobState.DEAD else job.reason,
     )
@@ -102,6 +146,12 @@ def cancelled(job: JobRecord, by: str, reason: str | None, at: datetime) -> JobR
 
 def retried(job: JobRecord, by: str, at: datetime) -> JobRecord:
     """The job ready now: a waiting one early, a final one anew."""
+    if job.state is JobState.COMPLETED:
+        # The record's fields described the attempt that completed; from now on they describe others, and
+        # a repeat of its finish must still be recognised.
+        job = replace(
+            job, history=_grown(job, "completed", job.finished_at or at, by_token=job.ended_token)
+        )
     history = _acted(job, "retried", by, None, at)
     again = replace(job, state=JobState.READY, run_at=at, crashes=0, rescues=0, history=history)
     if job.state not in FINAL:
@@ -109,6 +159,20 @@ def retried(job: JobRecord, by: str, at: datetime) -> JobRecord:
     return replace(
         again, attempt=0, cancel_requested_at=None, finished_at=None, result=None, reason=None
     )
+
+
+def noted(job: JobRecord, note: Note) -> JobRecord:
+    """The job with what its handler reports; the log keeps its end."""
+    return replace(
+        job,
+        progress=job.progress if note.progress is None else note.progress,
+        checkpoint=job.checkpoint if note.checkpoint is None else note.checkpoint,
+        log=_longer(job.log, note.log),
+    )
+
+
+def _longer(log: str | None, more: str | None) -> str | None:
+    return log if more is None else ((log or "") + more)[-LOG_LIMIT:]
 
 
 def was_ended_by(token: str, ended_token: str | None, history: Sequence[Entry]) -> bool:
@@ -132,6 +196,7 @@ def _grown(
         session=job.session,
         claimed_at=job.claimed_at,
         error=error,
+        log=job.log,
     )
     return (*job.history, entry)[-HISTORY_LIMIT:]
 

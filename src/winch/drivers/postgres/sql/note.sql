@@ -1,0 +1,9 @@
+-- note: running stays running, with what its handler reports. Fenced by (id, token). Locks: the job row.
+UPDATE {schema}.job
+SET progress = coalesce(:progress::text, progress),
+    checkpoint = coalesce(:checkpoint::text, checkpoint),
+    log = {schema}.longer(log, :log::text)
+WHERE id = :id::uuid
+    AND token = :token::uuid
+    AND state = 'running'
+RETURNING id::text;

@@ -1,0 +1,94 @@
+"""The inside of a cell: a process that runs one job at a time for a worker, until the line ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from winch.core.errors import StorageError
+from winch.core.job import Claim
+from winch.core.outcome import Settled
+from winch.engine.attempt import Attempt
+from winch.engine.executor import Executor, Plan
+from winch.engine.isolation import ENV, MAX_MESSAGE, Ended, Run, Stop, order_decoder
+from winch.engine.runtime import Runtime
+from winch.engine.threads import Threads
+from winch.engine.worker import NOTES_EVERY
+from winch.storage.params import ClaimRef
+from winch.storage.protocol import Driver
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its worker dies, also when a handler holds the GIL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def line_from_env() -> socket.socket:
+    fd = int(os.environ.pop(ENV))
+    os.set_inheritable(fd, False)
+    return socket.socket(fileno=fd)
+
+
+async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Driver]) -> None:
+    """Run what comes down the line; return when it ends."""
+    line.setblocking(False)
+    reader, writer = await asyncio.open_unix_connection(sock=line, limit=MAX_MESSAGE)
+    threads = Threads(1, asyncio.get_running_loop())
+    executor = Executor(runtime, threads, time.monotonic, random.Random(), store)  # noqa: S311  # jitter
+    await runtime.start()
+    running: Attempt | None = None
+    work: asyncio.Task[None] | None = None
+
+    async def tell(attempt: Attempt) -> None:
+        while True:
+            await asyncio.sleep(NOTES_EVERY)
+            note = attempt.reports.take()
+            if note is not None:
+                driver, ref = store(), ClaimRef(attempt.claim.id, attempt.claim.token)
+                with contextlib.suppress(StorageError):  # progress is worth no failure
+                    await driver.arun(driver.note(ref, note))
+
+    async def run(claim: Claim, timeout: float | None) -> None:
+        nonlocal running
+        plan = executor.plan(claim)
+        settled: Settled | None
+        is_finished = False
+        if isinstance(plan, Plan):
+            deadline = None if timeout is None else time.monotonic() + timeout
+            running = attempt = Attempt(claim, 0, deadline)
+            telling = asyncio.create_task(tell(attempt))
+            settled = await executor.run_here(attempt, plan)
+            running = None
+            telling.cancel()
+            is_finished = attempt.is_finished
+        else:
+            settled = plan
+        writer.write(msgspec.json.encode(Ended(settled, is_finished)) + b"\n")
+        await writer.drain()
+
+    while True:
+        order_line = await reader.readline()
+        if not order_line.endswith(b"\n"):
+            break
+        match order_decoder.decode(order_line):
+            case Run(claim=claim, timeout=timeout):
+                work = asyncio.create_task(run(claim, timeout))
+            case Stop(why=why):
+                if running is not None:
+                    running.interrupt(why, time.monotonic())
+    if work is not None and not work.done():
+        os._exit(1)  # the worker is gone, and with it the claim
+    await runtime.stop()

@@ -1,0 +1,78 @@
+"""What happens to jobs in this process, told to whoever subscribed with `app.on(kind, function)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import ConfigError, did_you_mean
+from winch.core.job import Failure
+from winch.core.lifecycle import JobState
+from winch.engine.service import log
+
+KINDS = (
+    "enqueued",
+    "started",
+    "completed",
+    "retrying",
+    "snoozed",
+    "cancelled",
+    "dead",
+    "crashed",
+    "lost",
+)
+
+
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened to one job in this process."""
+
+    kind: str
+    job_id: str
+    task: str
+    queue: str
+    attempt: int = 0
+    duration: timedelta | None = None
+    error: Failure | None = None
+    reason: str | None = None
+
+
+class Events:
+    """The subscribers. One that fails is logged and never hurts a job."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, list[Callable[[JobEvent], Any]]] = {}
+
+    def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
+        if kind not in KINDS:
+            raise ConfigError(
+                f"no event named {kind!r}{did_you_mean(kind, KINDS)}; there are: {', '.join(KINDS)}"
+            )
+        if inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                "a subscriber is a plain function, called where the event happens; "
+                "start a task in it, or enqueue a job, for more than a few microseconds of work"
+            )
+        self._subscribers.setdefault(kind, []).append(function)
+
+    def wants(self, kind: str) -> bool:
+        return kind in self._subscribers
+
+    def tell(self, event: JobEvent) -> None:
+        for function in self._subscribers.get(event.kind, ()):
+            try:
+                function(event)
+            except Exception:
+                log.exception("a subscriber to %r failed for job %s", event.kind, event.job_id)
+
+
+def kind_of(to: JobState, what: str) -> str:
+    """The event that an attempt's end makes."""
+    match to:
+        case JobState.COMPLETED | JobState.CANCELLED | JobState.DEAD | JobState.RETRYING:
+            return str(to)
+        case _:
+            return "snoozed" if what == "snoozed" else "retrying"

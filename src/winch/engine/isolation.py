@@ -1,0 +1,190 @@
+"""Jobs in processes of their own: cells that can be killed without hurting anybody else.
+
+A cell is a process that has imported the application and runs one job at a time. Cells are kept and
+reused; one that crashes, is killed, or has run enough jobs is replaced. Two kinds of jobs run here:
+tasks declared with isolate="process", and suspects, jobs that were running when some process died.
+A suspect that kills its cell has shown that it is the culprit; one that does not is innocent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from winch.core.job import Claim
+from winch.core.outcome import Settled
+from winch.engine.attempt import Attempt, Interrupt
+from winch.engine.death import describe_death, oom_kills
+
+ENV = "WINCH_CELL_LINE"
+MAX_MESSAGE = 64 * 1024 * 1024
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """The process that ran the job died of this."""
+
+    cause: str
+
+
+class Run(msgspec.Struct, frozen=True, tag="run"):
+    """Run this job; `timeout` seconds from now it should have ended."""
+
+    claim: Claim
+    timeout: float | None
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Ask the running handler to end."""
+
+    why: Interrupt
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """The job ended; `settled` is None where an interrupted handler says nothing."""
+
+    settled: Settled | None
+    is_finished: bool = False
+
+
+Order = Run | Stop
+order_decoder = msgspec.json.Decoder(Order)
+_ended_decoder = msgspec.json.Decoder(Ended)
+
+
+class Cell:
+    """One process and the line to it."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.process = process
+        self._reader = reader
+        self._writer = writer
+        self.jobs = 0
+        self.is_usable = True
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> Cell:
+        ours, theirs = socket.socketpair()
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env={**os.environ, ENV: str(theirs.fileno())},
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,  # what the handler starts can be killed with it, as one group
+        )
+        theirs.close()
+        ours.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_MESSAGE)
+        return cls(process, reader, writer)
+
+    async def run(self, claim: Claim, timeout: float | None) -> Ended | Crash:
+        """Run one job to its end, or to the cell's."""
+        self.jobs += 1
+        ooms = oom_kills()
+        self._writer.write(msgspec.json.encode(Run(claim, timeout)) + b"\n")
+        try:
+            line = await self._reader.readline()
+        except (ConnectionError, ValueError):
+            line = b""
+        if line.endswith(b"\n"):
+            return _ended_decoder.decode(line)
+        self.is_usable = False
+        self._writer.close()
+        code = await self.process.wait()
+        return Crash(describe_death(code, is_oom=oom_kills() > ooms))
+
+    def interrupt(self, why: Interrupt) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(msgspec.json.encode(Stop(why)) + b"\n")
+
+    def kill(self) -> None:
+        """End the process and everything its handler started."""
+        self.is_usable = False
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            async with asyncio.timeout(2.0):
+                await self.process.wait()
+        except TimeoutError:
+            self.kill()
+            await self.process.wait()
+
+
+class Cells:
+    """The cells of one worker."""
+
+    def __init__(self, command: Sequence[str], max_jobs: int | None = None) -> None:
+        self._command = list(command)
+        self._max_jobs = max_jobs
+        self._idle: list[Cell] = []
+        self._busy: set[Cell] = set()
+
+    async def run(self, attempt: Attempt, timeout: float | None) -> Settled | Crash | None:
+        """Run the attempt's job in a cell. A cell that was killed because its job would not end is no
+        crash: None, as for any interrupted handler that says nothing."""
+        cell = await self._take()
+        if timeout is not None:  # starting a cell is not the handler's time
+            attempt.deadline = time.monotonic() + timeout
+        handler = _InCell(cell)
+        attempt.handler = handler
+        if attempt.interrupted is not None:  # it came while the cell was being started
+            cell.interrupt(attempt.interrupted)
+        try:
+            ended = await cell.run(attempt.claim, timeout)
+        finally:
+            self._busy.discard(cell)
+        if cell.is_usable and (self._max_jobs is None or cell.jobs < self._max_jobs):
+            self._idle.append(cell)
+        elif cell.is_usable:
+            await cell.close()
+        if isinstance(ended, Ended):
+            attempt.is_finished = ended.is_finished
+            return ended.settled
+        return None if handler.is_killed else ended
+
+    async def _take(self) -> Cell:
+        while self._idle:
+            cell = self._idle.pop()
+            if cell.process.returncode is None:
+                self._busy.add(cell)
+                return cell
+        cell = await Cell.start(self._command)
+        self._busy.add(cell)
+        return cell
+
+    async def close(self) -> None:
+        for cell in self._busy:
+            cell.kill()
+        await asyncio.gather(*(cell.close() for cell in (*self._idle, *self._busy)))
+        self._idle.clear()
+
+
+class _InCell:
+    """A handler that runs in a cell."""
+
+    leaves_a_thread = False
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self.is_killed = False
+
+    def interrupt(self, why: Interrupt) -> None:
+        self._cell.interrupt(why)
+
+    def give_up(self) -> bool:
+        self.is_killed = True
+        self._cell.kill()
+        return True

@@ -1,0 +1,23 @@
+"""Hooks around enqueue and around each run, all of them no-ops: override what you need."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from winch.engine.context import Context
+    from winch.storage.params import NewJob
+
+
+class Middleware:
+    """Give an instance to `app.use(…)`. The first one used is the outermost."""
+
+    def enqueue(self, job: NewJob) -> NewJob:
+        """The job about to be stored; return it, or a changed copy (headers, tags, queue, …)."""
+        return job
+
+    async def run(self, ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Around one attempt of any kind of task: `return await call_next()`. What it raises instead of
+        the handler counts as the handler's."""
+        return await call_next()

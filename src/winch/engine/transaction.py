@@ -1,0 +1,175 @@
+"""Exactly once where job and data share a database: the handler's writes, the job's completion and its
+children in one commit.
+
+The block ends the job. Its last statement is the fenced finish: when the claim is no longer this
+attempt's, nothing takes effect and LostClaim is raised. When the answer to the COMMIT is lost, the store
+is asked where the claim stands before anything is reported: committed work is never called failed, and
+work that did not commit is never called done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from winch.core import codec
+from winch.core.errors import ConfigError, LostClaim, StorageError, StorageUnavailable
+from winch.core.lifecycle import JobState
+from winch.engine import operation
+from winch.engine.operation import Operation, Pause
+from winch.storage.params import Answer, ClaimRef, Finish, Standing
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from winch.storage.protocol import Driver
+
+# How long an unknown COMMIT is asked about before the attempt is given up as unsettled.
+SETTLE_SECONDS = 60.0
+SETTLE_PAUSE = 0.5
+
+
+class Transaction:
+    """`with ctx.transaction() as tx:` in a plain handler, `async with` in an async one.
+
+    `tx.execute` runs the application's own statements, `conn=tx` puts child jobs into it, and what is
+    assigned to `tx.result` is the job's result.
+    """
+
+    def __init__(self, driver: Driver, claim: ClaimRef, finished: Callable[[], None]) -> None:
+        self._driver = driver
+        self._claim = claim
+        self._finished = finished
+        self._block: AbstractContextManager[Any] | None = None
+        self._ablock: AbstractAsyncContextManager[Any] | None = None
+        self.connection: Any = None
+        self.result: Any = None
+
+    def execute(self, statement: Any, *values: Any) -> Any:
+        """Run a statement on the transaction's connection (await it where the connection is async)."""
+        return self.connection.execute(statement, *values)
+
+    # -- plain handlers ----------------------------------------------------------------------------
+
+    def __enter__(self) -> Transaction:
+        transaction = getattr(self._driver, "transaction", None)
+        if transaction is None:
+            raise ConfigError(
+                f"ctx.transaction() needs a store with transactions; {self._driver.describe()} has none"
+            )
+        block: AbstractContextManager[Any] = transaction()
+        self._block = block
+        self.connection = block.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        frames: TracebackType | None,
+    ) -> None:
+        block = self._block
+        if block is None or kind is not None:
+            if block is not None:
+                block.__exit__(kind, error, frames)
+            return
+        try:
+            verb = self._driver.finish([self._outcome()])
+            self._check(self._driver.run_on(self.connection, verb))
+        except BaseException:
+            block.__exit__(*sys.exc_info())
+            raise
+        try:
+            block.__exit__(None, None, None)
+        except StorageUnavailable as lost:
+            if not lost.maybe_applied:
+                raise
+            operation.run(self._driver, self._settle(lost, time.monotonic() + SETTLE_SECONDS))
+        self._finished()
+
+    # -- async handlers ----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Transaction:
+        atransaction = getattr(self._driver, "atransaction", None)
+        if atransaction is None:
+            return self.__enter__()  # SQLite: a file has no connection to wait for
+        ablock: AbstractAsyncContextManager[Any] = atransaction()
+        self._ablock = ablock
+        self.connection = await ablock.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        frames: TracebackType | None,
+    ) -> None:
+        ablock = self._ablock
+        if ablock is None:
+            self.__exit__(kind, error, frames)
+            return
+        if kind is not None:
+            await ablock.__aexit__(kind, error, frames)
+            return
+        try:
+            verb = self._driver.finish([self._outcome()])
+            self._check(await self._driver.arun_on(self.connection, verb))
+        except BaseException:
+            await ablock.__aexit__(*sys.exc_info())
+            raise
+        try:
+            await ablock.__aexit__(None, None, None)
+        except StorageUnavailable as lost:
+            if not lost.maybe_applied:
+                raise
+            settling = self._settle(lost, time.monotonic() + SETTLE_SECONDS)
+            await asyncio.shield(operation.arun(self._driver, settling))
+        self._finished()
+
+    # -- both --------------------------------------------------------------------------------------
+
+    def _outcome(self) -> Finish:
+        result = self.result
+        text = None
+        if result is not None:
+            text = codec.dumps(result, what="the result", limit=codec.MAX_RESULT_BYTES)
+        return Finish(
+            id=self._claim.id,
+            token=self._claim.token,
+            to=JobState.COMPLETED,
+            what="completed",
+            result=text,
+        )
+
+    def _check(self, answers: list[Answer]) -> None:
+        if answers != [Answer.TOOK]:
+            raise self._lost()
+
+    def _settle(self, lost: StorageUnavailable, deadline: float) -> Operation[None]:
+        while True:
+            try:
+                [standing] = yield self._driver.standing([self._claim])
+            except StorageError as error:
+                if time.monotonic() > deadline:
+                    raise StorageUnavailable(
+                        f"whether job {self._claim.id} is committed could not be found out: {error}",
+                        maybe_applied=True,
+                    ) from lost
+                yield Pause(SETTLE_PAUSE)
+                continue
+            if standing is Standing.ENDED:
+                return
+            if standing is Standing.LIVE:
+                raise StorageUnavailable(
+                    f"the transaction of job {self._claim.id} was not committed: {lost}"
+                ) from lost
+            raise self._lost() from lost
+
+    def _lost(self) -> LostClaim:
+        return LostClaim(
+            f"job {self._claim.id} is no longer this attempt's; its transaction was rolled back"
+        )

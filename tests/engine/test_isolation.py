@@ -1,0 +1,106 @@
+"""Jobs in processes of their own: killable, replaceable, and blamed only for what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine import isolated_app as tasks
+from winch import Job, JobState
+from winch.engine.death import describe_death
+
+
+def run(body: Callable[[Any], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            async with tasks.app.worker(**options) as worker:
+                await body(worker)
+
+    asyncio.run(main())
+
+
+async def until(job: Job[Any], *states: JobState) -> Job[Any]:
+    while (await job.arefresh()).state not in states:  # noqa: ASYNC110  # a store has no event to wait on
+        await asyncio.sleep(0.01)
+    return job
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_isolated_jobs_run_elsewhere_and_reuse_their_process() -> None:
+    async def body(_: Any) -> None:
+        pids = [await (await tasks.where.aenqueue()) for _ in range(3)]
+        assert len(set(pids)) == 1
+        assert pids[0] != os.getpid()
+        assert await (await tasks.where_async.aenqueue("at")) == f"at {pids[0]}"
+
+    run(body, concurrency=1)
+
+
+def test_outcomes_come_back_as_from_anywhere_else() -> None:
+    async def body(_: Any) -> None:
+        failed: Job[Any] = await tasks.fails.aenqueue()  # type: ignore[call-arg]  # ctx is injected
+        record = (await until(failed, JobState.DEAD)).record
+        assert [e.error.message for e in record.history if e.error] == ["attempt 1", "attempt 2"]
+        discarded = await until(await tasks.discards.aenqueue(), JobState.DEAD)
+        assert discarded.record.reason == "worthless"
+
+    run(body, concurrency=1)
+
+
+@pytest.mark.parametrize(
+    "how, cause",
+    [("SIGKILL", "killed by SIGKILL"), ("SIGSEGV", "killed by SIGSEGV"), ("exit", "exit code 7")],
+)
+def test_a_job_that_kills_its_process_is_dead_after_three_deaths(how: str, cause: str) -> None:
+    async def body(_: Any) -> None:
+        job = await until(await tasks.dies.aenqueue(how), JobState.DEAD)
+        record = job.record
+        assert [entry.what for entry in record.history] == ["crashed"] * 3
+        assert record.crashes == 3
+        assert record.reason == f"crashed 3 times; last cause: {cause}"
+
+    run(body, concurrency=1)
+
+
+def test_a_hanging_isolated_job_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("winch.engine.worker.HARD_AFTER", 0.3)
+
+    async def body(worker: Any) -> None:
+        job = await until(await tasks.hangs.aenqueue(), JobState.DEAD)
+        assert job.record.error is not None
+        assert job.record.error.type.endswith("JobTimeout")
+        assert (job.record.attempt, job.record.crashes) == (1, 0)
+        assert not worker.is_stuck
+
+    run(body, concurrency=1)
+
+
+def test_no_process_is_left_behind(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+
+    async def body(_: Any) -> None:
+        await tasks.naps.aenqueue(60, str(mark))
+        while not (mark.exists() and mark.read_text()):  # noqa: ASYNC110  # another process writes it
+            await asyncio.sleep(0.01)
+
+    run(body, concurrency=1)
+    assert not is_alive(int(mark.read_text()))
+
+
+def test_a_death_in_words() -> None:
+    assert describe_death(-9) == "killed by SIGKILL"
+    assert describe_death(-9, is_oom=True) == "out of memory (SIGKILL)"
+    assert describe_death(-11) == "killed by SIGSEGV"
+    assert describe_death(3) == "exit code 3"
