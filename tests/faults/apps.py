@@ -58,11 +58,12 @@ def make(
     events: Literal["off", "full"] = "full",
     recorder: Recorder | None = None,
     is_flaky: bool = False,
+    lease: float = LEASE,
 ) -> FaultApp:
     app = FaultApp(
         url,
         events=events,
-        lease=timedelta(seconds=LEASE),
+        lease=timedelta(seconds=lease),
         heartbeat=timedelta(seconds=HEARTBEAT),
         sweep=timedelta(seconds=SWEEP),
         poll=timedelta(seconds=POLL),
