@@ -1,18 +1,18 @@
-CREATE TRIGGER job_event_archive AFTER INSERT ON archive
+CREATE TRIGGER winch_job_event_archive AFTER INSERT ON winch_archive
 BEGIN
     -- The live row is still there. A release hands the attempt back, a finish to a final state does not.
     -- What others take back is told apart by the entry that each leaves in the history.
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     SELECT
         NEW.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = NEW.id), 0),
         change.kind,
         NEW.state,
         change.token,
         CASE
             WHEN change.kind = 'finished' THEN change.token
             WHEN change.kind = 'released' AND (NEW.ended_token IS change.token OR EXISTS (
-                SELECT 1 FROM session WHERE id = NEW.session AND ended_at IS NULL
+                SELECT 1 FROM winch_session WHERE id = NEW.session AND ended_at IS NULL
             )) THEN change.token
         END,
         NEW.session, NEW.attempt, NEW.finished_at
@@ -23,59 +23,59 @@ BEGIN
             WHEN json_extract(NEW.history, '$[#-1].what') IN ('crashed', 'rescued') THEN 'rescued'
             ELSE 'released'
         END AS kind
-        FROM job
+        FROM winch_job
         WHERE id = NEW.id
     ) AS change;
 END;
 
-CREATE TRIGGER job_event_delete_kept AFTER DELETE ON archive WHEN OLD.deleted_at IS NOT NULL
+CREATE TRIGGER winch_job_event_delete_kept AFTER DELETE ON winch_archive WHEN OLD.deleted_at IS NOT NULL
 BEGIN
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
         OLD.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = OLD.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = OLD.id), 0),
         'deleted', NULL, NULL, NULL, OLD.session, OLD.attempt, OLD.deleted_at
     );
 END;
 
-CREATE TRIGGER job_event_delete AFTER DELETE ON job WHEN OLD.deleted_at IS NOT NULL
+CREATE TRIGGER winch_job_event_delete AFTER DELETE ON winch_job WHEN OLD.deleted_at IS NOT NULL
 BEGIN
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
         OLD.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = OLD.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = OLD.id), 0),
         'deleted', NULL, NULL, NULL, OLD.session, OLD.attempt, OLD.deleted_at
     );
 END;
 
-CREATE TRIGGER job_event_insert AFTER INSERT ON job
+CREATE TRIGGER winch_job_event_insert AFTER INSERT ON winch_job
 BEGIN
     -- Only a job that comes back from the archive has a history.
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
         NEW.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = NEW.id), 0),
         CASE WHEN NEW.history = '[]' THEN 'enqueued' ELSE 'retried' END,
         NEW.state, NULL, NULL, NEW.session, NEW.attempt, NEW.changed_at
     );
 END;
 
-CREATE TRIGGER job_event_update AFTER UPDATE OF state ON job WHEN OLD.state <> NEW.state
+CREATE TRIGGER winch_job_event_update AFTER UPDATE OF state ON winch_job WHEN OLD.state <> NEW.state
 BEGIN
     -- The holder's own finish or release notes its token in the job; a finish grows the history, a
     -- release does not. Of what others take back, only rescue grows it. give_up presents the token;
     -- end_session does not, and has ended the session before.
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     SELECT
         NEW.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = NEW.id), 0),
         change.kind,
         NEW.state,
         CASE change.kind WHEN 'claimed' THEN NEW.token ELSE OLD.token END,
         CASE
             WHEN change.kind = 'finished' THEN OLD.token
             WHEN change.kind = 'released' AND (NEW.ended_token IS OLD.token OR EXISTS (
-                SELECT 1 FROM session WHERE id = OLD.session AND ended_at IS NULL
+                SELECT 1 FROM winch_session WHERE id = OLD.session AND ended_at IS NULL
             )) THEN OLD.token
         END,
         NEW.session, NEW.attempt, NEW.changed_at
@@ -91,7 +91,7 @@ BEGIN
     ) AS change;
 END;
 
-CREATE TABLE archive (
+CREATE TABLE winch_archive (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -121,6 +121,7 @@ CREATE TABLE archive (
     cancel_requested_at INTEGER,
     progress TEXT,
     checkpoint TEXT,
+    log TEXT,
     history TEXT NOT NULL,
     finished_at INTEGER NOT NULL,
     result TEXT,
@@ -133,7 +134,7 @@ CREATE TABLE archive (
     CONSTRAINT archive_result_is_of_completed CHECK (result IS NULL OR state = 'completed')
 ) STRICT;
 
-CREATE TABLE job (
+CREATE TABLE winch_job (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -164,6 +165,7 @@ CREATE TABLE job (
     cancel_requested_at INTEGER,
     progress TEXT,
     checkpoint TEXT,
+    log TEXT,
     history TEXT NOT NULL DEFAULT '[]',
     reason TEXT,
     sort_key INTEGER NOT NULL,
@@ -181,7 +183,7 @@ CREATE TABLE job (
     CONSTRAINT job_attempt_from_0 CHECK (attempt >= 0)
 ) STRICT;
 
-CREATE TABLE job_event (
+CREATE TABLE winch_job_event (
     seq INTEGER PRIMARY KEY,
     job TEXT NOT NULL,
     v INTEGER NOT NULL,
@@ -194,13 +196,19 @@ CREATE TABLE job_event (
     at INTEGER NOT NULL
 ) STRICT;
 
-CREATE TABLE queue (
+CREATE TABLE winch_migration (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE winch_queue (
     name TEXT PRIMARY KEY NOT NULL,
     paused_at INTEGER,
     pause_reason TEXT
 ) STRICT;
 
-CREATE TABLE session (
+CREATE TABLE winch_session (
     id TEXT PRIMARY KEY NOT NULL,
     worker TEXT NOT NULL,
     host TEXT NOT NULL,
@@ -218,26 +226,20 @@ CREATE TABLE session (
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 
-CREATE TABLE winch_migration (
-    number INTEGER PRIMARY KEY,
-    name TEXT NOT NULL,
-    applied_at INTEGER NOT NULL
-) STRICT;
+CREATE INDEX winch_archive_drop ON winch_archive (drop_at);
 
-CREATE INDEX archive_drop ON archive (drop_at);
+CREATE INDEX winch_archive_unusual ON winch_archive (id) WHERE state = 'cancelled' OR state = 'dead';
 
-CREATE INDEX archive_unusual ON archive (id) WHERE state = 'cancelled' OR state = 'dead';
+CREATE INDEX winch_job_blocked ON winch_job (id) WHERE state = 'blocked';
 
-CREATE INDEX job_blocked ON job (id) WHERE state = 'blocked';
+CREATE INDEX winch_job_cancel ON winch_job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
 
-CREATE INDEX job_cancel ON job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
+CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
 
-CREATE INDEX job_due ON job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
+CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready';
 
-CREATE INDEX job_ready ON job (queue, sort_key, id) WHERE state = 'ready';
+CREATE INDEX winch_job_running ON winch_job (session) WHERE state = 'running';
 
-CREATE INDEX job_running ON job (session) WHERE state = 'running';
+CREATE UNIQUE INDEX winch_job_event_of_job ON winch_job_event (job, v);
 
-CREATE UNIQUE INDEX job_event_of_job ON job_event (job, v);
-
-CREATE INDEX session_live ON session (lease_until) WHERE ended_at IS NULL;
+CREATE INDEX winch_session_live ON winch_session (lease_until) WHERE ended_at IS NULL;

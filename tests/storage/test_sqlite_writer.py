@@ -153,7 +153,7 @@ def test_a_wal_that_a_reader_kept_from_being_reused_is_cut_later(
     monkeypatch.setattr(connections_module, "_CHECKPOINT_STEP", 50_000)
     with driver._connections.reader() as conn:
         conn.execute("BEGIN")
-        conn.execute("SELECT count(*) FROM job").fetchall()
+        conn.execute("SELECT count(*) FROM winch_job").fetchall()
         for _ in range(60):
             driver.run(driver.enqueue([make_job(args='"' + "x" * 8000 + '"')]))
         assert driver._connections.wal_bytes() > 400_000

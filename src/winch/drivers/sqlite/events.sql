@@ -3,34 +3,34 @@
 -- when this is off and cannot forget it when it is on. A move to the archive inserts there first and
 -- deletes the live row after; a move back inserts the live row first.
 
-CREATE TRIGGER job_event_insert AFTER INSERT ON job
+CREATE TRIGGER winch_job_event_insert AFTER INSERT ON winch_job
 BEGIN
     -- Only a job that comes back from the archive has a history.
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
         NEW.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = NEW.id), 0),
         CASE WHEN NEW.history = '[]' THEN 'enqueued' ELSE 'retried' END,
         NEW.state, NULL, NULL, NEW.session, NEW.attempt, NEW.changed_at
     );
 END;
 
-CREATE TRIGGER job_event_update AFTER UPDATE OF state ON job WHEN OLD.state <> NEW.state
+CREATE TRIGGER winch_job_event_update AFTER UPDATE OF state ON winch_job WHEN OLD.state <> NEW.state
 BEGIN
     -- The holder's own finish or release notes its token in the job; a finish grows the history, a
     -- release does not. Of what others take back, only rescue grows it. give_up presents the token;
     -- end_session does not, and has ended the session before.
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     SELECT
         NEW.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = NEW.id), 0),
         change.kind,
         NEW.state,
         CASE change.kind WHEN 'claimed' THEN NEW.token ELSE OLD.token END,
         CASE
             WHEN change.kind = 'finished' THEN OLD.token
             WHEN change.kind = 'released' AND (NEW.ended_token IS OLD.token OR EXISTS (
-                SELECT 1 FROM session WHERE id = OLD.session AND ended_at IS NULL
+                SELECT 1 FROM winch_session WHERE id = OLD.session AND ended_at IS NULL
             )) THEN OLD.token
         END,
         NEW.session, NEW.attempt, NEW.changed_at
@@ -46,21 +46,21 @@ BEGIN
     ) AS change;
 END;
 
-CREATE TRIGGER job_event_archive AFTER INSERT ON archive
+CREATE TRIGGER winch_job_event_archive AFTER INSERT ON winch_archive
 BEGIN
     -- The live row is still there. A release hands the attempt back, a finish to a final state does not.
     -- What others take back is told apart by the entry that each leaves in the history.
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     SELECT
         NEW.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = NEW.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = NEW.id), 0),
         change.kind,
         NEW.state,
         change.token,
         CASE
             WHEN change.kind = 'finished' THEN change.token
             WHEN change.kind = 'released' AND (NEW.ended_token IS change.token OR EXISTS (
-                SELECT 1 FROM session WHERE id = NEW.session AND ended_at IS NULL
+                SELECT 1 FROM winch_session WHERE id = NEW.session AND ended_at IS NULL
             )) THEN change.token
         END,
         NEW.session, NEW.attempt, NEW.finished_at
@@ -71,27 +71,27 @@ BEGIN
             WHEN json_extract(NEW.history, '$[#-1].what') IN ('crashed', 'rescued') THEN 'rescued'
             ELSE 'released'
         END AS kind
-        FROM job
+        FROM winch_job
         WHERE id = NEW.id
     ) AS change;
 END;
 
-CREATE TRIGGER job_event_delete AFTER DELETE ON job WHEN OLD.deleted_at IS NOT NULL
+CREATE TRIGGER winch_job_event_delete AFTER DELETE ON winch_job WHEN OLD.deleted_at IS NOT NULL
 BEGIN
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
         OLD.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = OLD.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = OLD.id), 0),
         'deleted', NULL, NULL, NULL, OLD.session, OLD.attempt, OLD.deleted_at
     );
 END;
 
-CREATE TRIGGER job_event_delete_kept AFTER DELETE ON archive WHEN OLD.deleted_at IS NOT NULL
+CREATE TRIGGER winch_job_event_delete_kept AFTER DELETE ON winch_archive WHEN OLD.deleted_at IS NOT NULL
 BEGIN
-    INSERT INTO job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
         OLD.id,
-        1 + coalesce((SELECT max(v) FROM job_event WHERE job = OLD.id), 0),
+        1 + coalesce((SELECT max(v) FROM winch_job_event WHERE job = OLD.id), 0),
         'deleted', NULL, NULL, NULL, OLD.session, OLD.attempt, OLD.deleted_at
     );
 END;

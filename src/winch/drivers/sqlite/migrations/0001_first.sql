@@ -16,7 +16,7 @@ CREATE TABLE winch_migration (
 -- Live jobs. Columns in the order of JobRecord; then what only the store needs:
 -- sort_key is the place among the ready jobs of the queue, changed_at the time of the last change and
 -- deleted_at is set by `delete` just before the row goes (the triggers for events read both).
-CREATE TABLE job (
+CREATE TABLE winch_job (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -66,18 +66,18 @@ CREATE TABLE job (
 ) STRICT;
 
 -- Serves claim and explain.
-CREATE INDEX job_ready ON job (queue, sort_key, id) WHERE state = 'ready';
+CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready';
 -- Serves promote.
-CREATE INDEX job_due ON job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
+CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
 -- Serves rescue, end_session, give_up and sessions.
-CREATE INDEX job_running ON job (session) WHERE state = 'running';
+CREATE INDEX winch_job_running ON winch_job (session) WHERE state = 'running';
 -- Serves cancels.
-CREATE INDEX job_cancel ON job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
+CREATE INDEX winch_job_cancel ON winch_job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
 -- Serves counts.
-CREATE INDEX job_blocked ON job (id) WHERE state = 'blocked';
+CREATE INDEX winch_job_blocked ON winch_job (id) WHERE state = 'blocked';
 
 -- Final jobs: the same columns without token and sort_key, which a final job does not have.
-CREATE TABLE archive (
+CREATE TABLE winch_archive (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -121,12 +121,12 @@ CREATE TABLE archive (
 ) STRICT;
 
 -- Serves prune.
-CREATE INDEX archive_drop ON archive (drop_at);
+CREATE INDEX winch_archive_drop ON winch_archive (drop_at);
 -- Serves list_jobs and counts: what went wrong is looked for among very many that went well.
-CREATE INDEX archive_unusual ON archive (id) WHERE state = 'cancelled' OR state = 'dead';
+CREATE INDEX winch_archive_unusual ON winch_archive (id) WHERE state = 'cancelled' OR state = 'dead';
 
 -- Worker sessions; `lease` is its length in µs.
-CREATE TABLE session (
+CREATE TABLE winch_session (
     id TEXT PRIMARY KEY NOT NULL,
     worker TEXT NOT NULL,
     host TEXT NOT NULL,
@@ -145,17 +145,17 @@ CREATE TABLE session (
 ) STRICT;
 
 -- Serves rescue.
-CREATE INDEX session_live ON session (lease_until) WHERE ended_at IS NULL;
+CREATE INDEX winch_session_live ON winch_session (lease_until) WHERE ended_at IS NULL;
 
 -- Settings of queues. A queue without a row has none.
-CREATE TABLE queue (
+CREATE TABLE winch_queue (
     name TEXT PRIMARY KEY NOT NULL,
     paused_at INTEGER,
     pause_reason TEXT
 ) STRICT;
 
 -- The changes of jobs, written by triggers where `events="full"` is on, else empty.
-CREATE TABLE job_event (
+CREATE TABLE winch_job_event (
     seq INTEGER PRIMARY KEY,
     job TEXT NOT NULL,
     v INTEGER NOT NULL,
@@ -169,4 +169,4 @@ CREATE TABLE job_event (
 ) STRICT;
 
 -- Serves the triggers: the number of a job's next change.
-CREATE UNIQUE INDEX job_event_of_job ON job_event (job, v);
+CREATE UNIQUE INDEX winch_job_event_of_job ON winch_job_event (job, v);

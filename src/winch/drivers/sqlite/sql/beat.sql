@@ -1,5 +1,5 @@
 -- beat: extends the leases of live sessions; touches no job.
-UPDATE session
+UPDATE winch_session
 SET lease_until = :now + lease,
     beats = beats + 1
 WHERE id IN (SELECT value FROM json_each(:sessions))

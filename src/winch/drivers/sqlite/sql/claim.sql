@@ -1,7 +1,7 @@
 -- claim: ready -> running, for one queue. Nothing for a session that is ended or unknown, nothing from a
 -- paused queue. The fence grows with each claim of a job, also after a restored backup.
 -- RETURNING has no order: the caller sorts by (sort_key, id).
-UPDATE job
+UPDATE winch_job
 SET state = 'running',
     attempt = attempt + 1,
     fence = max(fence + 1, :now),
@@ -13,12 +13,12 @@ SET state = 'running',
     changed_at = :now
 WHERE rowid IN (
     SELECT rowid
-    FROM job
+    FROM winch_job
     WHERE state = 'ready'
         AND queue = :queue
         AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-        AND EXISTS (SELECT 1 FROM session WHERE id = :session AND ended_at IS NULL)
-        AND NOT EXISTS (SELECT 1 FROM queue WHERE name = :queue AND paused_at IS NOT NULL)
+        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
     ORDER BY sort_key, id
     LIMIT :limit
 )

@@ -1,5 +1,5 @@
 -- end_session: ends the session first, so that a claim on its way finds it ended.
-UPDATE session
+UPDATE winch_session
 SET ended_at = :now,
     end_reason = :reason
 WHERE id = :session
@@ -7,7 +7,7 @@ WHERE id = :session
 
 -- end_session.running: running -> ready | cancelled | dead, for what the session still holds.
 SELECT id
-FROM job
+FROM winch_job
 WHERE state = 'running'
     AND session = :session
 ORDER BY id;

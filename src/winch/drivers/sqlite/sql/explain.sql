@@ -1,21 +1,21 @@
 -- explain: how many ready jobs of the queue stand before this one.
 SELECT count(*)
-FROM job AS other
-JOIN job AS mine ON mine.id = :id AND mine.state = 'ready'
+FROM winch_job AS other
+JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
 WHERE other.state = 'ready'
     AND other.queue = mine.queue
     AND (other.sort_key, other.id) < (mine.sort_key, mine.id);
 
 -- explain.paused: why claims from this queue find nothing.
 SELECT pause_reason
-FROM queue
+FROM winch_queue
 WHERE name = :queue
     AND paused_at IS NOT NULL;
 
 -- explain.serving: live sessions that serve this queue, and those among them that know this task.
 SELECT
     count(*),
-    coalesce(sum(EXISTS (SELECT 1 FROM json_each(session.tasks) AS known WHERE known.value = :task)), 0)
-FROM session
+    coalesce(sum(EXISTS (SELECT 1 FROM json_each(winch_session.tasks) AS known WHERE known.value = :task)), 0)
+FROM winch_session
 WHERE ended_at IS NULL
-    AND EXISTS (SELECT 1 FROM json_each(session.queues) AS served WHERE served.value = :queue);
+    AND EXISTS (SELECT 1 FROM json_each(winch_session.queues) AS served WHERE served.value = :queue);

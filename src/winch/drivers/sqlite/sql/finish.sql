@@ -1,35 +1,35 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
 -- Fenced by (id, token): the claims among these that are live, by the number of their row.
 SELECT rowid, id, token
-FROM job
+FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';
 
 -- finish.archive: running -> completed. :results is a JSON object of row number -> result.
 -- Everything but completed grows the job's history and goes through record.put or record.archive.
-INSERT OR REPLACE INTO archive (
+INSERT OR REPLACE INTO winch_archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
     session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history, finished_at,
     result, reason, drop_at
 )
 SELECT
-    job.id, task, version, args, queue, priority, created_at, run_at, 'completed', tenant, fifo,
+    winch_job.id, task, version, args, queue, priority, created_at, run_at, 'completed', tenant, fifo,
     unique_key, tags, headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues,
     is_suspect, fence, session, claimed_at, token, cancel_requested_at, progress, checkpoint, log, history,
     :now, ended.atom, NULL, :now + coalesce(keep, :keep_completed)
 FROM json_each(:results) AS ended
-JOIN job ON job.rowid = CAST(ended.key AS INTEGER);
+JOIN winch_job ON winch_job.rowid = CAST(ended.key AS INTEGER);
 
 -- finish.leave: the live rows of what was archived.
-DELETE FROM job
+DELETE FROM winch_job
 WHERE rowid IN (SELECT value FROM json_each(:rows));
 
 -- finish.ended: who had ended the claims that are no longer live.
 SELECT id, ended_token, history
-FROM job
+FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
 UNION ALL
 SELECT id, ended_token, history
-FROM archive
+FROM winch_archive
 WHERE id IN (SELECT value FROM json_each(:ids));

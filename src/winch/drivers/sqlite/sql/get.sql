@@ -4,7 +4,7 @@ SELECT
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence, token,
     session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history,
     NULL AS finished_at, NULL AS result, reason
-FROM job
+FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- get.kept: whole final jobs by id, columns in the order of JobRecord.
@@ -13,5 +13,5 @@ SELECT
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
     NULL AS token, session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history,
     finished_at, result, reason
-FROM archive
+FROM winch_archive
 WHERE id IN (SELECT value FROM json_each(:ids));

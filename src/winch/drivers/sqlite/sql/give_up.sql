@@ -1,6 +1,6 @@
 -- give_up: running -> ready | cancelled, for claims whose answer was lost.
 SELECT id
-FROM job
+FROM winch_job
 WHERE state = 'running'
     AND session = :session
     AND token IN (SELECT value FROM json_each(:tokens))

@@ -1,7 +1,7 @@
 -- list_jobs: ids of live jobs, newest first; get reads the page. A cursor is always given, so
 -- that every page is a search in the primary key.
 SELECT id
-FROM job
+FROM winch_job
 WHERE id < :after
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:task IS NULL OR task = :task)
@@ -12,7 +12,7 @@ LIMIT :limit;
 
 -- list_jobs.running: the same for running jobs only, which are few among many that wait.
 SELECT id
-FROM job INDEXED BY job_running
+FROM winch_job INDEXED BY winch_job_running
 WHERE state = 'running'
     AND id < :after
     AND (:task IS NULL OR task = :task)
@@ -23,7 +23,7 @@ LIMIT :limit;
 
 -- list_jobs.kept: the same for final jobs.
 SELECT id
-FROM archive
+FROM winch_archive
 WHERE id < :after
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:task IS NULL OR task = :task)
@@ -34,7 +34,7 @@ LIMIT :limit;
 
 -- list_jobs.unusual: the same for cancelled and dead jobs only, which are few among many completed.
 SELECT id
-FROM archive INDEXED BY archive_unusual
+FROM winch_archive INDEXED BY winch_archive_unusual
 WHERE (state = 'cancelled' OR state = 'dead')
     AND id < :after
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))

@@ -1,5 +1,5 @@
 -- note: running stays running, with what its handler reports. Fenced by (id, token).
-UPDATE job
+UPDATE winch_job
 SET progress = coalesce(:progress, progress),
     checkpoint = coalesce(:checkpoint, checkpoint),
     log = CASE WHEN :log IS NULL THEN log ELSE substr(coalesce(log, '') || :log, -:log_limit) END

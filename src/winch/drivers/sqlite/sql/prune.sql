@@ -1,8 +1,8 @@
 -- prune: deletes final jobs whose keeping time is over, the longest over first.
-DELETE FROM archive
+DELETE FROM winch_archive
 WHERE rowid IN (
     SELECT rowid
-    FROM archive
+    FROM winch_archive
     WHERE drop_at <= :now
     ORDER BY drop_at
     LIMIT :limit
@@ -10,5 +10,5 @@ WHERE rowid IN (
 RETURNING 1;
 
 -- prune.sessions: sessions that ended long ago.
-DELETE FROM session
+DELETE FROM winch_session
 WHERE ended_at <= :before;

@@ -1,5 +1,5 @@
 -- record.put: a live job as a verb has changed it. What a verb never changes is not written.
-UPDATE job
+UPDATE winch_job
 SET run_at = :run_at,
     state = :state,
     attempt = :attempt,
@@ -16,7 +16,7 @@ SET run_at = :run_at,
 WHERE id = :id;
 
 -- record.archive: a live job becomes final. The live row is deleted after (record.leave).
-INSERT OR REPLACE INTO archive (
+INSERT OR REPLACE INTO winch_archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
     session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history, finished_at,
@@ -27,9 +27,9 @@ SELECT
     headers, options, expires_at, max_attempts, keep, :attempt, :crashes, :rescues, :is_suspect, fence,
     session, claimed_at, :ended_token, cancel_requested_at, progress, checkpoint, log, :history, :now, :result,
     :reason, :drop_at
-FROM job
+FROM winch_job
 WHERE id = :id;
 
 -- record.leave: the live rows of what was archived.
-DELETE FROM job
+DELETE FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids));

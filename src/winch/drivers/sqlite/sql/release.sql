@@ -1,5 +1,5 @@
 -- release: running -> ready | cancelled. Fenced by (id, token): the claims among these that are live.
 SELECT id, token
-FROM job
+FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';

@@ -1,5 +1,5 @@
 -- rescue: ends sessions whose lease is over, so that a late beat or claim finds them ended.
-UPDATE session
+UPDATE winch_session
 SET ended_at = :now,
     end_reason = 'lease over'
 WHERE ended_at IS NULL
@@ -8,8 +8,8 @@ WHERE ended_at IS NULL
 -- rescue.orphans: running -> ready | cancelled | dead, for jobs of sessions that are ended or unknown.
 -- Walks the index of running jobs, which is as long as the fleet has slots.
 SELECT id
-FROM job INDEXED BY job_running
+FROM winch_job INDEXED BY winch_job_running
 WHERE state = 'running'
-    AND NOT EXISTS (SELECT 1 FROM session WHERE session.id = job.session AND ended_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM winch_session WHERE winch_session.id = winch_job.session AND ended_at IS NULL)
 ORDER BY id
 LIMIT :limit;

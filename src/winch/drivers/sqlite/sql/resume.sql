@@ -1,5 +1,5 @@
 -- resume: claims go on.
-UPDATE queue
+UPDATE winch_queue
 SET paused_at = NULL,
     pause_reason = NULL
 WHERE name = :queue;

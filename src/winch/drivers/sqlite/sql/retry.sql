@@ -1,6 +1,6 @@
 -- retry: completed | cancelled | dead -> ready, anew with attempt 0; history and fence stay.
 -- Scheduled and retrying jobs are brought forward by record.put.
-INSERT INTO job (
+INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
     session, claimed_at, ended_token, progress, checkpoint, log, history, sort_key, changed_at
@@ -9,9 +9,9 @@ SELECT
     id, task, version, args, queue, priority, created_at, :now, 'ready', tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, 0, 0, 0, is_suspect, fence, session, claimed_at,
     ended_token, progress, checkpoint, log, :history, :now - priority * :head_start, :now
-FROM archive
+FROM winch_archive
 WHERE id = :id;
 
 -- retry.leave: the archive's rows of what came back.
-DELETE FROM archive
+DELETE FROM winch_archive
 WHERE id IN (SELECT value FROM json_each(:ids));

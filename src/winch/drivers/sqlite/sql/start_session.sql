@@ -1,5 +1,5 @@
 -- start_session: repeating it changes nothing.
-INSERT INTO session (
+INSERT INTO winch_session (
     id, worker, host, pid, release, queues, tasks, slots, lease, started_at, lease_until
 )
 VALUES (

@@ -2,11 +2,11 @@
 SELECT EXISTS (
     SELECT 1
     FROM json_each(:queues) AS wanted
-    WHERE EXISTS (SELECT 1 FROM job WHERE state = 'ready' AND queue = wanted.value)
-        AND NOT EXISTS (SELECT 1 FROM queue WHERE name = wanted.value AND paused_at IS NOT NULL)
+    WHERE EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND queue = wanted.value)
+        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = wanted.value AND paused_at IS NOT NULL)
 ) OR (:due AND EXISTS (
     SELECT 1
-    FROM job
+    FROM winch_job
     WHERE (state = 'scheduled' OR state = 'retrying')
         AND run_at < :soon
 ));
