@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 # The suite ships with the package, so pytest would not explain its asserts by itself.
 pytest.register_assert_rewrite("winch.testing.conformance")
 
-from tests.servers import Databases  # noqa: E402  # after the line above, or it has no effect
+from tests.servers import Databases, PostgresServer  # noqa: E402  # below, or the line above is too late
 from winch.testing.conformance import (  # noqa: E402  # the same
     MemoryTarget,
     PostgresTarget,
@@ -27,30 +28,44 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="session")
-def target_of(
-    request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Target]]:
-    """The target of a driver by name; made, with its server, when first asked for."""
-    made: dict[str, Target] = {}
+def fast_postgres() -> Iterator[Databases]:
+    """A server of our own that does not wait for the disk: what a verb does is the question here, and
+    thousands of small commits are made to find out."""
+    if url := os.environ.get("WINCH_TEST_PG"):
+        given = Databases(url)
+        yield given
+        given.drop_all()
+    else:
+        with PostgresServer(fsync=False) as server:
+            yield server
 
-    def make(driver: str) -> Target:
-        match driver:
-            case "memory":
-                return MemoryTarget()
-            case "sqlite":
-                return SqliteTarget(tmp_path_factory.mktemp("sqlite"))
-            case "postgres":
-                server: Databases = request.getfixturevalue("postgres_server")
-                return PostgresTarget(server.new_database())
-            case _:
-                raise ValueError(f"no driver named {driver!r}")
+
+@pytest.fixture(scope="session")
+def memory_target() -> Target:
+    return MemoryTarget()
+
+
+@pytest.fixture(scope="session")
+def sqlite_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    target = SqliteTarget(tmp_path_factory.mktemp("sqlite"))
+    yield target
+    target.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_target(fast_postgres: Databases, runner: asyncio.Runner) -> Iterator[Target]:
+    target = PostgresTarget(fast_postgres.new_database())
+    yield target
+    runner.run(target.aclose())
+    target.close()
+
+
+@pytest.fixture(scope="session")
+def target_of(request: pytest.FixtureRequest) -> Callable[[str], Target]:
+    """The target of a driver by name; made, with its server, when first asked for."""
 
     def get(driver: str) -> Target:
-        if driver not in made:
-            made[driver] = make(driver)
-        return made[driver]
+        target: Target = request.getfixturevalue(f"{driver}_target")
+        return target
 
-    yield get
-    for target in made.values():
-        runner.run(target.aclose())
-        target.close()
+    return get

@@ -165,9 +165,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.finishes: list[Finish] = []
         self.sessions: list[str] = []
 
-    def teardown(self) -> None:
-        self.target.finished(self.driver)
-
     # -- asking both stores ------------------------------------------------------------------------
 
     def ask(self, verb: Callable[[Driver], Verb[T]], *, key: Callable[[Any], Any] | None = None) -> T:
@@ -478,31 +475,44 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- operators ---------------------------------------------------------------------------------
 
-    @rule(data=st.data(), verb=st.sampled_from(["cancel", "retry", "delete"]))
-    def operate(self, data: st.DataObject, verb: str) -> None:
-        now = self.step()
-        takes = sorted(
-            found for found, state in self.ledger.states.items() if state in TRANSITIONS[verb]
-        )
+    def some_jobs(self, data: st.DataObject, verb: str, most: int) -> list[str]:
+        """Mostly jobs in a state that the verb may be applied in, if there are any."""
+        takes = [found for found, state in self.ledger.states.items() if state in TRANSITIONS[verb]]
         pool = [job.id for job in self.known]
         if takes and data.draw(st.sampled_from([True, True, False])):
             pool = takes
-        # Retried jobs arrive now; two at once would be a tie.
-        most = 1 if verb == "retry" else 3
-        asked = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=most, unique=True))
-        for act in self.ask(lambda driver: self.operator_verb(driver, verb, asked, now)):
-            self.ledger.acted(verb, act)
+        ids: list[str] = data.draw(
+            st.lists(st.sampled_from(pool), min_size=1, max_size=most, unique=True)
+        )
+        return ids
 
-    def operator_verb(
-        self, driver: Driver, verb: str, ids: Sequence[str], now: datetime
-    ) -> Verb[list[Acted]]:
-        match verb:
-            case "cancel":
-                return driver.cancel(ids, by="ada", reason="wrong", now=now)
-            case "retry":
-                return driver.retry(ids, by="ada", now=now)
-            case _:
-                return driver.delete(ids, by="ada", now=now)
+    def acted(self, verb: str, answers: list[Acted]) -> None:
+        for answer in answers:
+            self.ledger.acted(verb, answer)
+
+    @rule(data=st.data(), reason=st.sampled_from([None, "wrong"]))
+    def cancel(self, data: st.DataObject, reason: str | None) -> None:
+        now, ids = self.step(), self.some_jobs(data, "cancel", most=3)
+        self.acted(
+            "cancel", self.ask(lambda driver: driver.cancel(ids, by="ada", reason=reason, now=now))
+        )
+
+    @precondition(lambda self: self.ledger.owners)
+    @rule(data=st.data())
+    def cancel_running(self, data: st.DataObject) -> None:
+        now, ids = self.step(), [data.draw(st.sampled_from(sorted(self.ledger.owners)))]
+        self.acted("cancel", self.ask(lambda driver: driver.cancel(ids, by="bob", now=now)))
+
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        # One at a time: retried jobs arrive now, and two at once would be a tie.
+        now, ids = self.step(), self.some_jobs(data, "retry", most=1)
+        self.acted("retry", self.ask(lambda driver: driver.retry(ids, by="ada", now=now)))
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        now, ids = self.step(), self.some_jobs(data, "delete", most=2)
+        self.acted("delete", self.ask(lambda driver: driver.delete(ids, by="ada", now=now)))
 
     @rule(queue=st.sampled_from(QUEUES), is_paused=st.sampled_from([False, False, True]))
     def pause_or_resume(self, queue: str, is_paused: bool) -> None:
@@ -521,6 +531,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.ask(lambda driver: driver.explain(one, now=now))
         self.ask(lambda driver: driver.list_jobs(JobFilter(states=tuple(states), limit=3)))
         self.ask(lambda driver: driver.cancels(self.sessions), key=lambda ref: ref.id)
+        counts = self.ask(lambda driver: driver.counts())
+        assert counts[JobState.RUNNING] == len(self.ledger.owners)
+        assert sum(counts.values()) == len(self.ledger.states)
 
     @invariant()
     def every_job_is_as_it_must_be(self) -> None:
@@ -530,12 +543,14 @@ class StoreMachine(RuleBasedStateMachine):
     def every_session_is_as_it_must_be(self) -> None:
         sessions = self.ask(lambda driver: driver.sessions(is_ended_too=True))
         assert sum(info.running for info in sessions) <= len(self.ledger.owners)
-        counts = self.ask(lambda driver: driver.counts())
-        assert counts[JobState.RUNNING] == len(self.ledger.owners)
-        assert sum(counts.values()) == len(self.ledger.states)
 
-    @invariant()
-    def every_change_is_told(self) -> None:
+    def teardown(self) -> None:
+        try:
+            self.every_change_was_told()
+        finally:
+            self.target.finished(self.driver)
+
+    def every_change_was_told(self) -> None:
         """In the order of each job's own changes; between the jobs of one verb the order is free."""
         told = by_job(self.driver.run(self.driver.events()))
         for events in told.values():

@@ -197,9 +197,9 @@ class PostgresTarget(Target):
         from psycopg import sql
 
         self._schema = schema = self._schemas[events]
-        if used := sorted(self._tables_with_rows(schema) - self._seeded[schema]):
-            names = sql.SQL(", ").join(sql.Identifier(schema, name) for name in used)
-            self._own.execute(sql.SQL("TRUNCATE {}").format(names))
+        # Some ten times as fast as TRUNCATE, which makes new files for every table and index.
+        for name in sorted(self._tables_with_rows(schema) - self._seeded[schema]):
+            self._own.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(schema, name)))
         return self._drivers[events]
 
     def _tables_with_rows(self, schema: str) -> set[str]:
