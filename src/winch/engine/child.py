@@ -10,8 +10,8 @@ import time
 
 from winch.engine.board import Board
 from winch.engine.link import Drain, Drained, DumpStacks, Hello, Link, Quiet, SessionBegan, SessionLost
+from winch.engine.log import log
 from winch.engine.runtime import Runtime
-from winch.engine.service import log
 from winch.engine.settings import Settings
 from winch.engine.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver

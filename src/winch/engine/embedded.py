@@ -19,12 +19,13 @@ from typing import Protocol
 from winch.core.errors import ConfigError, StorageError
 from winch.engine import operation
 from winch.engine.heartbeat import Heart
+from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.order import QueueOrder
 from winch.engine.runtime import Runtime
-from winch.engine.service import Service, log
+from winch.engine.service import Service
 from winch.engine.settings import Settings
 from winch.engine.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver

@@ -12,7 +12,7 @@ import msgspec
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
-from winch.engine.service import log
+from winch.engine.log import log
 
 KINDS = (
     "enqueued",

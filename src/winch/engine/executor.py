@@ -25,9 +25,9 @@ from winch.engine.context import Context
 from winch.engine.failure import describe
 from winch.engine.injection import Injector, Wanted
 from winch.engine.isolation import Cells, Crash
+from winch.engine.log import log
 from winch.engine.options import StoredOptions
 from winch.engine.runtime import Runtime
-from winch.engine.service import log
 from winch.engine.task import Task
 from winch.engine.threads import ThreadCall, Threads
 from winch.storage.protocol import Driver

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
-from winch.engine.service import Backoff, log
+from winch.engine.log import log
+from winch.engine.service import Backoff
 from winch.storage.params import Answer, ClaimRef, Finish
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb

@@ -8,14 +8,12 @@ pauses and one log line per stretch, not one per try.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Coroutine
 from typing import Any
 
 from winch.core.errors import StorageError
-
-log = logging.getLogger("winch")
+from winch.engine.log import log
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0

@@ -35,10 +35,11 @@ from winch.engine.link import (
     SessionLost,
     child_env,
 )
+from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
-from winch.engine.service import Backoff, Service, log
+from winch.engine.service import Backoff, Service
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 

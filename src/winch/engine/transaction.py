@@ -9,7 +9,6 @@ work that did not commit is never called done.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable
@@ -126,6 +125,8 @@ class Transaction:
         except StorageUnavailable as lost:
             if not lost.maybe_applied:
                 raise
+            import asyncio  # async handlers have it already; producers must not pay for it
+
             settling = self._settle(lost, time.monotonic() + SETTLE_SECONDS)
             await asyncio.shield(operation.arun(self._driver, settling))
         self._finished()

@@ -28,10 +28,11 @@ from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Cells, Crash
+from winch.engine.log import log
 from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.runtime import Runtime
-from winch.engine.service import Backoff, Service, log
+from winch.engine.service import Backoff, Service
 from winch.engine.threads import Threads
 from winch.storage.params import Answer, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from winch.engine.service import Service, log
+from winch.engine.log import log
+from winch.engine.service import Service
 from winch.storage.protocol import Driver
 
 BATCH = 1000

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from winch.engine.service import Service, log
+from winch.engine.log import log
+from winch.engine.service import Service
 from winch.storage.protocol import Driver
 
 BATCH = 500

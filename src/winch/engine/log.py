@@ -1,0 +1,7 @@
+"""The engine's logger, apart from all else: a producer that logs must not import an event loop."""
+
+from __future__ import annotations
+
+import logging
+
+log = logging.getLogger("winch")
