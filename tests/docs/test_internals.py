@@ -67,7 +67,7 @@ def test_a_failing_job_visits_the_documented_files_in_order(sqlite_path: Path) -
             sys.setprofile(profile)
             try:
                 job = fail.enqueue()  # in this thread, which is the one that is watched
-                while (await job.arefresh()).state is not JobState.RETRYING or len(visited) < len(named):
+                while (await job.arefresh()).state is not JobState.RETRYING or len(visited) < len(named):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             finally:
                 sys.setprofile(None)
