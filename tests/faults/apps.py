@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal
 
+import psutil
+
 from winch import App, Context, Retry
 from winch.storage.protocol import Driver
 from winch.testing.flaky import FlakyStorage
@@ -118,7 +120,9 @@ def make(
             except FileExistsError:
                 return
             if recorder is not None:
-                recorder.nemesis("kill", [os.getpid()], note="by its own job")
+                # What runs in processes of this one's own ends with it.
+                with_it = [child.pid for child in psutil.Process().children(recursive=True)]
+                recorder.nemesis("kill", [os.getpid(), *with_it], note="by its own job")
             os.kill(os.getpid(), signal.SIGKILL)
 
     return app

@@ -42,22 +42,22 @@ class Worker:
     def pid(self) -> int:
         return self.process.pid
 
-    def children(self) -> list[int]:
-        """The pids of the children that are there now."""
+    def children(self, of: int | None = None, *, recursive: bool = False) -> list[int]:
+        """The pids of the supervisor's children (or of another one's) that are there now."""
         try:
-            found = self._seen[self.pid].children()
+            found = psutil.Process(of or self.pid).children(recursive=recursive)
         except psutil.NoSuchProcess:
             return []
         self._seen.update({child.pid: child for child in found})
         return [child.pid for child in found if _is_alive(child)]
 
     def pids(self) -> list[int]:
-        """The supervisor and its children."""
-        return [self.pid, *self.children()]
+        """The supervisor, its children, and theirs (isolated jobs run in processes of their own)."""
+        return [self.pid, *self.children(recursive=True)]
 
     def all_pids(self) -> list[int]:
         """Every process of this worker that was ever seen."""
-        self.children()
+        self.children(recursive=True)
         return list(self._seen)
 
     def is_gone(self) -> bool:
@@ -71,7 +71,7 @@ class Worker:
     # -- what is done to it ------------------------------------------------------------------------
 
     def kill_child(self, pid: int) -> None:
-        self._recorder.nemesis("kill", [pid], note="child")
+        self._recorder.nemesis("kill", [pid, *self.children(pid, recursive=True)], note="child")
         os.kill(pid, signal.SIGKILL)
 
     def kill_supervisor(self) -> None:
@@ -127,7 +127,7 @@ class Worker:
 
     def end(self) -> None:
         """Kill whatever is left of it."""
-        self.children()
+        self.children(recursive=True)
         for process in self._seen.values():
             if _is_alive(process):
                 process.kill()
