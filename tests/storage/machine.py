@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 
 from winch.core.clock import FixedClock
 from winch.core.ids import job_id, random_id
-from winch.core.job import Claim, Failure, JobRecord, to_micros
+from winch.core.job import Claim, Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.memory import MemoryDriver
 from winch.storage.params import (
@@ -43,6 +43,7 @@ from winch.storage.params import (
     NewJob,
     NewSession,
     Rescued,
+    Standing,
 )
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -74,6 +75,12 @@ TARGETS = tuple(
 seconds = st.sampled_from([1, 10, 45, 3600])
 delays = st.sampled_from([0, 5, 60])
 targets = st.sampled_from(TARGETS)
+notes = st.builds(
+    Note,
+    progress=st.sampled_from([None, '{"percent":5}']),
+    checkpoint=st.sampled_from([None, '{"page":7}']),
+    log=st.sampled_from([None, "a line\n"]),
+)
 leaps = st.sampled_from([-10, 1, 10, 29, 30, 31, 60, 600, 3600, 40 * 3600, 72 * 3600, 9 * 86400])
 
 
@@ -314,6 +321,7 @@ class StoreMachine(RuleBasedStateMachine):
                 result="1" if to is JobState.COMPLETED else None,
                 error=Failure("E", "m") if to in (JobState.RETRYING, JobState.DEAD) else None,
                 reason="because" if to in (JobState.DEAD, JobState.CANCELLED) else None,
+                log="the end\n" if n else None,
             )
             for n, ref in enumerate(refs)
         ]
@@ -333,7 +341,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.finish(self.outcomes(live[:-1], to, delay, counts))
 
     @rule()
-    def crash(self) -> None:
+    def die(self) -> None:
         """A worker claims, and dies of it."""
         self.claim_everything()
         self.end(self.sessions[-1], [], cause="signal 9")
@@ -374,6 +382,41 @@ class StoreMachine(RuleBasedStateMachine):
         self.unchanged(
             before, [r.id for r, a in zip(refs, answers, strict=True) if a is not Answer.TOOK]
         )
+
+    @precondition(lambda self: self.refs)
+    @rule(data=st.data())
+    def crash(self, data: st.DataObject) -> None:
+        """Isolated jobs kill the processes of their own that they run in."""
+        now = self.step()
+        refs = self.some_refs(data)
+        before = self.jobs()
+        answers = self.ask(lambda driver: driver.crash(refs, cause="signal 11", now=now))
+        for ref, answer in zip(refs, answers, strict=True):
+            self.ledger.answered(ref, answer)
+        self.unchanged(
+            before, [r.id for r, a in zip(refs, answers, strict=True) if a is not Answer.TOOK]
+        )
+
+    @precondition(lambda self: self.refs)
+    @rule(data=st.data(), note=notes)
+    def note(self, data: st.DataObject, note: Note) -> None:
+        for ref in self.some_refs(data):
+            is_live = self.ledger.owns(ref)
+            before = self.jobs().get(ref.id)
+            answer = self.ask(lambda driver, ref=ref: driver.note(ref, note))  # type: ignore[misc]
+            assert answer is (Answer.TOOK if is_live else Answer.LOST)
+            assert is_live or self.jobs().get(ref.id) == before
+
+    @precondition(lambda self: self.refs)
+    @rule(data=st.data())
+    def stand(self, data: st.DataObject) -> None:
+        refs = self.some_refs(data)
+        standings = self.ask(lambda driver: driver.standing(refs))
+        for ref, standing in zip(refs, standings, strict=True):
+            assert (standing is Standing.LIVE) is self.ledger.owns(ref)
+        session = self.some_session(data)
+        mine = {self.ledger.owners[job] for job, held in self.ledger.sessions.items() if held == session}
+        assert self.ask(lambda driver: driver.held(session)) == sorted(mine)
 
     @precondition(lambda self: self.refs)
     @rule(data=st.data())

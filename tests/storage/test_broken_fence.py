@@ -9,14 +9,26 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
 
+from tests.servers import Databases
 from tests.storage.machine import STEADY, walk
 from winch.drivers.memory import MemoryDriver
-from winch.testing.conformance import MemoryTarget, SqliteTarget, Target, all_cases, run
+from winch.drivers.postgres.steps import STATEMENTS
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.testing.conformance import (
+    MemoryTarget,
+    PostgresTarget,
+    SqliteTarget,
+    Target,
+    all_cases,
+    run,
+)
 
 FINISH_CASES = [case for case in all_cases() if case.family == "finish"]
 # As many walks as test_machine takes, and no time spent on making the finding smaller.
@@ -32,38 +44,49 @@ def rewritten(name: str, line: str, broken: str) -> ModuleType:
     return module
 
 
-def without_fence_in_memory(monkeypatch: pytest.MonkeyPatch) -> Target:
+def without_fence_in_memory(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest) -> Target:
     broken = rewritten(
         "winch.drivers.memory",
         "if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:",
         "if job is None or job.state is not JobState.RUNNING:",
     )
-    monkeypatch.setattr(MemoryDriver, "_finish_one", broken.MemoryDriver._finish_one)
+    patch.setattr(MemoryDriver, "_finish_one", broken.MemoryDriver._finish_one)
     return MemoryTarget()
 
 
-def without_fence_in_sqlite(monkeypatch: pytest.MonkeyPatch) -> Target:
-    from winch.drivers.sqlite.driver import SqliteDriver
-
+def without_fence_in_sqlite(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest) -> Target:
     broken = rewritten(
         "winch.drivers.sqlite.working",
         "row = held.pop((outcome.id, outcome.token), None)",
         "row = next((held.pop(key) for key in list(held) if key[0] == outcome.id), None)",
     )
-    monkeypatch.setattr(SqliteDriver, "finish", broken.WorkingVerbs.finish)
+    patch.setattr(SqliteDriver, "finish", broken.WorkingVerbs.finish)
     return SqliteTarget()
 
 
-BREAKS = {
-    "memory": without_fence_in_memory,
-    "sqlite": without_fence_in_sqlite,
-}
-Break = Callable[[pytest.MonkeyPatch], Target]
+def without_fence_in_postgres(patch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Target:
+    for name in ("finish", "finish.other"):
+        statement = STATEMENTS[name]
+        line = "AND job.token = outcome.by_token"
+        assert statement.text.count(line) == 1
+        patch.setitem(STATEMENTS, name, replace(statement, text=statement.text.replace(line, "")))
+    server: Databases = request.getfixturevalue("fast_postgres")
+    return PostgresTarget(server.new_database())
 
 
-@pytest.mark.parametrize("break_fence", BREAKS.values(), ids=BREAKS)
-def test_the_suite_notices_a_missing_fence(break_fence: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = run(break_fence(monkeypatch), FINISH_CASES)
+Break = Callable[[pytest.MonkeyPatch, pytest.FixtureRequest], Target]
+BREAKS: list[Any] = [
+    pytest.param(without_fence_in_memory, id="memory"),
+    pytest.param(without_fence_in_sqlite, id="sqlite"),
+    pytest.param(without_fence_in_postgres, id="postgres", marks=pytest.mark.servers),
+]
+
+
+@pytest.mark.parametrize("break_fence", BREAKS)
+def test_the_suite_notices_a_missing_fence(
+    break_fence: Break, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    report = run(break_fence(monkeypatch, request), FINISH_CASES)
     failed = {(result.case.name, result.mode) for result in report.failed}
     for name in (
         "swapped_tokens_are_both_lost",
@@ -73,10 +96,12 @@ def test_the_suite_notices_a_missing_fence(break_fence: Break, monkeypatch: pyte
         assert {(name, "sync"), (name, "async")} <= failed
 
 
-@pytest.mark.parametrize("break_fence", BREAKS.values(), ids=BREAKS)
-def test_the_walks_notice_a_missing_fence(break_fence: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("break_fence", BREAKS)
+def test_the_walks_notice_a_missing_fence(
+    break_fence: Break, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     # Without the reference, which is the very driver that is broken in one of the cases.
-    target = break_fence(monkeypatch)
+    target = break_fence(monkeypatch, request)
     with pytest.raises(AssertionError, match="a write takes exactly if its claim is live"):
         walk(target, reference=False, settings=HASTY)
     target.close()
