@@ -102,8 +102,8 @@ def test_the_poll_finds_what_no_datagram_told(sqlite_path: Path) -> None:
             conn = sqlite3.connect(sqlite_path)
             conn.execute("PRAGMA wal_autocheckpoint = 0")
             conn.execute(
-                "INSERT INTO winch_job (id, task, version, args, queue, priority, created_at, run_at, state, "
-                "sort_key, changed_at) VALUES ('a', 't', 1, '{}', 'mail', 0, 0, 0, 'ready', 0, 0)"
+                "INSERT INTO winch_job (id, task, version, args, queue, priority, created_at, run_at, "
+                "state, sort_key, changed_at) VALUES ('a', 't', 1, '{}', 'mail', 0, 0, 0, 'ready', 0, 0)"
             )
             conn.commit()
             conn.close()
