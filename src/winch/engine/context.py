@@ -169,10 +169,13 @@ class Context:
         driver = self._store()
         return await driver.arun(driver.standing([self._ref])) == [Standing.LIVE]
 
-    def transaction(self) -> Transaction:
+    def transaction(self, session: object = None) -> Transaction:
         """The job's own transaction: its writes, its completion and child jobs in one commit. See
-        winch.engine.transaction; keep it well within the lease."""
-        return Transaction(self._store(), self._ref, self._finished)
+        winch.engine.transaction; keep it well within the lease.
+
+        With the application's own session or connection it is that one's outermost transaction, which
+        Winch commits at the end of the block."""
+        return Transaction(self._store(), self._ref, self._finished, session)
 
     @property
     def _ref(self) -> ClaimRef:

@@ -5,6 +5,9 @@ The block ends the job. Its last statement is the fenced finish: when the claim 
 attempt's, nothing takes effect and LostClaim is raised. When the answer to the COMMIT is lost, the store
 is asked where the claim stands before anything is reported: committed work is never called failed, and
 work that did not commit is never called done.
+
+The transaction is one of Winch's own connection, or the application's: a connection or session handed to
+`ctx.transaction` is joined, and committed through it, so that its hooks and caches see the commit.
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from winch.core import codec
-from winch.core.errors import ConfigError, LostClaim, StorageError, StorageUnavailable
+from winch.core.errors import ConfigError, LostClaim, StorageError, StorageUnavailable, WinchError
 from winch.core.lifecycle import JobState
 from winch.engine import operation
 from winch.engine.operation import Operation, Pause
@@ -39,18 +42,33 @@ class Transaction:
     assigned to `tx.result` is the job's result.
     """
 
-    def __init__(self, driver: Driver, claim: ClaimRef, finished: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        claim: ClaimRef,
+        finished: Callable[[], None],
+        session: object = None,
+    ) -> None:
         self._driver = driver
         self._claim = claim
         self._finished = finished
+        self._session = session
         self._block: AbstractContextManager[Any] | None = None
         self._ablock: AbstractAsyncContextManager[Any] | None = None
         self.connection: Any = None
         self.result: Any = None
 
     def execute(self, statement: Any, *values: Any) -> Any:
-        """Run a statement on the transaction's connection (await it where the connection is async)."""
-        return self.connection.execute(statement, *values)
+        """Run a statement on the transaction's connection (await it where the connection is async).
+
+        It is written and answered as that connection's library does it: rows come from a cursor, a
+        SQLAlchemy result, or asyncpg's status."""
+        execute = getattr(self.connection, "execute", None)
+        if execute is None:  # Django's connection, and psycopg2's: everything goes through a cursor
+            cursor = self.connection.cursor()
+            cursor.execute(statement, *values)
+            return cursor
+        return execute(statement, *values)
 
     # -- plain handlers ----------------------------------------------------------------------------
 
@@ -60,7 +78,9 @@ class Transaction:
             raise ConfigError(
                 f"ctx.transaction() needs a store with transactions; {self._driver.describe()} has none"
             )
-        block: AbstractContextManager[Any] = transaction()
+        block: AbstractContextManager[Any] = (
+            transaction() if self._session is None else transaction(self._session)
+        )
         self._block = block
         self.connection = block.__enter__()
         return self
@@ -87,7 +107,13 @@ class Transaction:
         except StorageUnavailable as lost:
             if not lost.maybe_applied:
                 raise
-            operation.run(self._driver, self._settle(lost, time.monotonic() + SETTLE_SECONDS))
+            operation.run(self._driver, self._settle(lost))
+        except Exception as raised:
+            # The COMMIT was refused, or it took and a hook of the application's failed after it.
+            with suppress(WinchError):
+                operation.run(self._driver, self._settle(raised))
+                self._finished()
+            raise
         self._finished()
 
     # -- async handlers ----------------------------------------------------------------------------
@@ -96,7 +122,9 @@ class Transaction:
         atransaction = getattr(self._driver, "atransaction", None)
         if atransaction is None:
             return self.__enter__()  # SQLite: a file has no connection to wait for
-        ablock: AbstractAsyncContextManager[Any] = atransaction()
+        ablock: AbstractAsyncContextManager[Any] = (
+            atransaction() if self._session is None else atransaction(self._session)
+        )
         self._ablock = ablock
         self.connection = await ablock.__aenter__()
         return self
@@ -125,11 +153,18 @@ class Transaction:
         except StorageUnavailable as lost:
             if not lost.maybe_applied:
                 raise
-            import asyncio  # async handlers have it already; producers must not pay for it
-
-            settling = self._settle(lost, time.monotonic() + SETTLE_SECONDS)
-            await asyncio.shield(operation.arun(self._driver, settling))
+            await self._asettle(lost)
+        except Exception as raised:
+            with suppress(WinchError):
+                await self._asettle(raised)
+                self._finished()
+            raise
         self._finished()
+
+    async def _asettle(self, error: Exception) -> None:
+        import asyncio  # async handlers have it already; producers must not pay for it
+
+        await asyncio.shield(operation.arun(self._driver, self._settle(error)))
 
     # -- both --------------------------------------------------------------------------------------
 
@@ -150,7 +185,9 @@ class Transaction:
         if answers != [Answer.TOOK]:
             raise self._lost()
 
-    def _settle(self, lost: StorageUnavailable, deadline: float) -> Operation[None]:
+    def _settle(self, lost: Exception) -> Operation[None]:
+        """Return when the transaction took effect; raise when it did not, or when nobody can tell."""
+        deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:
                 [standing] = yield self._driver.standing([self._claim])

@@ -82,16 +82,21 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         return await foreign.arun_on(conn, verb, self._place)
 
     @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in a transaction of its own: commits at the end, rolls back on an exception."""
-        with self._pool.lend() as connection:
+    def transaction(self, conn: object = None) -> Iterator[Any]:
+        """A connection in a transaction that commits at the end and rolls back on an exception: one of
+        our own, or the caller's connection or session."""
+        with self._pool.lend() if conn is None else foreign.joined(conn, self._place) as connection:
             yield connection
 
     @asynccontextmanager
-    async def atransaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def atransaction(self, conn: object = None) -> AsyncIterator[Any]:
         """`transaction` on an async connection."""
-        async with self._side().pool.lend() as connection:
-            yield connection
+        if conn is None:
+            async with self._side().pool.lend() as connection:
+                yield connection
+        else:
+            async with foreign.ajoined(conn, self._place) as joined:
+                yield joined
 
     def _side(self) -> _AsyncSide:
         loop = asyncio.get_running_loop()

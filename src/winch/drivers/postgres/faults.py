@@ -1,4 +1,4 @@
-"""psycopg's errors, translated into Winch's."""
+"""The errors of psycopg, and of what callers connect with, translated into Winch's."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ TRIES = 5
 # Shutting down, starting up, out of connections, read-only (a standby that is about to be promoted),
 # cancelled by a timeout of the server's, a lock that was not to be had.
 _PASSING = ("57P01", "57P02", "57P03", "57P05", "53300", "25006", "25P03", "57014", "55P03")
+# Libraries that callers bring along; known by name, because Winch imports neither.
+_OTHERS = frozenset(("psycopg2", "asyncpg"))
 _NO_SCHEMA = ("3F000", "42P01", "42883", "42703")
 
 
@@ -35,30 +37,56 @@ def start_over_delay(tries: int) -> float:
     return random.uniform(0.002, 0.01) * (1 << tries)  # noqa: S311  # not a secret
 
 
+def is_database_error(error: BaseException) -> bool:
+    """Whether the error comes from a library that talks to PostgreSQL, or from its connection."""
+    return isinstance(error, psycopg.Error | OSError) or _library(error) in _OTHERS
+
+
 def is_connection_lost(error: BaseException) -> bool:
     """Whether no answer came, so that what was sent may have taken effect."""
-    if not isinstance(error, psycopg.Error):
-        return isinstance(error, OSError)
-    # Without a code the error is libpq's own. The server's FATAL errors come instead of an answer too.
-    is_libpqs = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return (is_libpqs and error.sqlstate is None) or error.sqlstate in (
-        "57P01",
-        "57P02",
-        "57P05",
-        "25P03",
+    if isinstance(error, OSError):
+        return True
+    code = _code(error)
+    # The server's FATAL errors come instead of an answer.
+    if code in ("57P01", "57P02", "57P05", "25P03"):
+        return True
+    # Without a code the error is libpq's own, or the library's.
+    if isinstance(error, psycopg.Error):
+        return code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if _library(error) not in _OTHERS:
+        return False
+    names = {base.__name__ for base in type(error).__mro__}
+    if "PostgresConnectionError" in names:  # asyncpg gives its own ones the server's codes
+        return True
+    # asyncpg's DataError, a value that cannot be sent, is an InterfaceError too.
+    return (
+        code is None
+        and bool(names & {"OperationalError", "InterfaceError"})
+        and "DataError" not in names
     )
+
+
+def _library(error: BaseException) -> str:
+    roots = (base.__module__.partition(".")[0] for base in type(error).__mro__)
+    return next((root for root in roots if root in _OTHERS), "")
+
+
+def _code(error: BaseException) -> str | None:
+    """The server's code for the error; psycopg2 calls it pgcode."""
+    code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return code if isinstance(code, str) else None
 
 
 def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchError:
     """What Winch raises for this error; the caller raises it from the original."""
     if isinstance(error, WinchError):
         return error
-    if not isinstance(error, psycopg.Error):
-        return StorageUnavailable(f"{place.describe()}: {error}", maybe_applied=maybe_applied)
-    code = error.sqlstate
-    text = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+    code = _code(error)
+    diag = getattr(error, "diag", None)  # asyncpg has the fields of it on the error itself
+    primary = getattr(diag, "message_primary", None)
+    text = " ".join((primary or str(error) or type(error).__name__).split())
     where = f"{place.describe()}: {text}"
-    if is_connection_lost(error):
+    if is_connection_lost(error) or not is_database_error(error):
         return StorageUnavailable(where, maybe_applied=maybe_applied)
     if code in START_OVER:
         return StorageUnavailable(f"{where}; the transaction was rolled back, repeat it whole")
@@ -72,9 +100,10 @@ def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchE
         )
     if code == "42501":
         return StorageError(f"{where}; {_missing_grant(text, place)}")
-    if code == "23505" and error.diag.constraint_name == "job_pkey":
-        return ConfigError(f"a job id was drawn twice: {error.diag.message_detail or text}")
-    if code is None and isinstance(error, psycopg.DataError):
+    if code == "23505" and getattr(diag or error, "constraint_name", None) == "job_pkey":
+        detail = getattr(diag, "message_detail", None) or getattr(error, "detail", None)
+        return ConfigError(f"a job id was drawn twice: {detail or text}")
+    if code is None and (isinstance(error, psycopg.DataError) or type(error).__name__ == "DataError"):
         return InvalidPayload(f"a text cannot be stored in PostgreSQL: {text}")
     return StorageError(where)
 

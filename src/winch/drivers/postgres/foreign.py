@@ -1,105 +1,159 @@
 """Verbs on the caller's own connection, inside the caller's own transaction.
 
 Never commits and never rolls back. On a connection in autocommit mode with no transaction open there is
-none to join: the verb is then a transaction of its own.
+none to join: the verb is then a transaction of its own. `joined` is the exception: the application lends
+its session to a job, whose end commits it.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from typing import Any, TypeVar
 
-import psycopg
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
-
 from winch.core.errors import ConfigError
-from winch.drivers.postgres.faults import translated
+from winch.drivers import _callers
+from winch.drivers.postgres.faults import is_connection_lost, is_database_error, translated
 from winch.drivers.postgres.place import Place
-from winch.drivers.postgres.steps import Progress, Row, Rows, Step, script
+from winch.drivers.postgres.steps import Progress, Step, script
+from winch.drivers.postgres.wires import AsyncWire, Wire, async_wire, wire
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
-SUPPORTED = "psycopg.Connection and psycopg.AsyncConnection (version 3)"
-
-# The loaders that the rows are read with, whatever the application has registered for its own.
-_DEFAULTS = psycopg.adapters
-_TYPES = ("text", "int4", "int8", "float8", "bool", "timestamptz", "text[]")
+SUPPORTED = (
+    "psycopg.Connection or AsyncConnection, asyncpg.Connection, SQLAlchemy's Session, AsyncSession, "
+    "Connection or AsyncConnection over one of them (or psycopg2), and django.db.connection"
+)
 
 
 def run_on(conn: object, verb: Verb[T], place: Place) -> T:
     """Carry the verb out on a caller's connection; raises ConfigError for one that cannot carry it."""
-    if not isinstance(conn, psycopg.Connection):
-        raise refusal(conn, "an async connection needs `await`: use aenqueue and its like")
-    progress = Progress(verb)
-    sending = script(verb, progress)
-    own: AbstractContextManager[Any] = conn.transaction() if _is_on_its_own(conn) else nullcontext()
+    line = _line(conn)
+    is_alone = line.is_on_its_own
+    own: AbstractContextManager[Any] = line.own() if is_alone else nullcontext()
+    sending = script(verb, Progress(verb))
     try:
         with own:
             try:
                 action = next(sending)
                 while True:
-                    action = sending.send(_send(conn, action) if isinstance(action, Step) else [])
+                    action = sending.send(line.send(action) if isinstance(action, Step) else [])
             except StopIteration as stop:
                 result: T = stop.value
                 return result
-    except psycopg.Error as error:
-        raise translated(error, place, maybe_applied=_is_on_its_own(conn)) from error
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        raise translated(error, place, maybe_applied=is_alone) from error
 
 
 async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
     """`run_on` for an async connection; a sync one blocks the event loop for as long as it takes."""
-    if isinstance(conn, psycopg.Connection):
+    if not _callers.is_async(conn):
         return run_on(conn, verb, place)
-    if not isinstance(conn, psycopg.AsyncConnection):
-        raise refusal(conn)
-    progress = Progress(verb)
-    sending = script(verb, progress)
-    own: AbstractAsyncContextManager[Any] = conn.transaction() if _is_on_its_own(conn) else nullcontext()
+    line = await _aline(conn)
+    is_alone = line.is_on_its_own
+    own: AbstractAsyncContextManager[Any] = line.own() if is_alone else nullcontext()
+    sending = script(verb, Progress(verb))
     try:
         async with own:
             try:
                 action = next(sending)
                 while True:
-                    rows = await _asend(conn, action) if isinstance(action, Step) else []
+                    rows = await line.send(action) if isinstance(action, Step) else []
                     action = sending.send(rows)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
-    except psycopg.Error as error:
-        raise translated(error, place, maybe_applied=_is_on_its_own(conn)) from error
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        raise translated(error, place, maybe_applied=is_alone) from error
 
 
-def refusal(conn: object, hint: str = "") -> ConfigError:
+@contextmanager
+def joined(conn: object, place: Place) -> Iterator[Any]:
+    """The caller's connection or session for one block, committed at its end."""
+    if _callers.kind_of(conn) is None or _callers.is_async(conn):
+        raise refusal(conn)
+    with _callers.joined(conn, lambda error: _unknown(error, place)) as same:
+        if _line(same).is_on_its_own:
+            raise _autocommit(same)
+        yield same
+
+
+@asynccontextmanager
+async def ajoined(conn: object, place: Place) -> AsyncIterator[Any]:
+    """`joined` in an async handler."""
+    if _callers.kind_of(conn) is None:
+        raise refusal(conn)
+    async with _callers.ajoined(conn, lambda error: _unknown(error, place)) as same:
+        line: Wire | AsyncWire = await _aline(same) if _callers.is_async(same) else _line(same)
+        if line.is_on_its_own:
+            raise _autocommit(same)
+        yield same
+
+
+def refusal(conn: object) -> ConfigError:
     """The error for a connection that is none of ours."""
-    kind = f"{type(conn).__module__}.{type(conn).__qualname__}"
-    if isinstance(conn, psycopg.AsyncConnection) and hint:
-        return ConfigError(f"conn= got {kind}: {hint}")
+    kind = _callers.describe(conn)
+    if _callers.is_async(conn):
+        return ConfigError(
+            f"conn= got {kind}: an async connection needs `await`: use aenqueue and its like"
+        )
     return ConfigError(f"conn= must be a connection to join the transaction of: {SUPPORTED}; got {kind}")
 
 
-def _is_on_its_own(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    return conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE
+def _line(conn: object) -> Wire:
+    if _callers.is_async(conn):
+        raise refusal(conn)
+    under = _callers.raw(conn)
+    found = wire(under)
+    if found is None:
+        raise refusal(conn) if under is conn else _other_driver(conn, under)
+    return found
 
 
-def _send(conn: psycopg.Connection[Any], step: Step) -> Rows:
-    # A cursor of psycopg's own kind: the connection's may bind in another style or give other rows.
-    with psycopg.Cursor[Row](conn, row_factory=tuple_row) as cursor:
-        _use_default_loaders(cursor)
-        cursor.execute(step.statement.text, step.values, prepare=False)
-        return cursor.fetchall() if cursor.description is not None else []
+async def _aline(conn: object) -> AsyncWire:
+    under = await _callers.araw(conn)
+    found = async_wire(under)
+    if found is None:
+        raise refusal(conn) if under is conn else _other_driver(conn, under)
+    return found
 
 
-async def _asend(conn: psycopg.AsyncConnection[Any], step: Step) -> Rows:
-    async with psycopg.AsyncCursor[Row](conn, row_factory=tuple_row) as cursor:
-        _use_default_loaders(cursor)
-        await cursor.execute(step.statement.text, step.values, prepare=False)
-        return await cursor.fetchall() if cursor.description is not None else []
+def _other_driver(conn: object, under: object) -> ConfigError:
+    hint = ""
+    if async_wire(under) is not None:
+        hint = "; it is an async driver's, so hand over the AsyncSession or AsyncConnection and await"
+    return ConfigError(
+        f"conn= got {_callers.describe(conn)} over {_callers.describe(under)}, which cannot carry a job "
+        f"into PostgreSQL: the connection underneath must be of psycopg, psycopg2 or asyncpg{hint}"
+    )
 
 
-def _use_default_loaders(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:
-    for name in _TYPES:
-        info = _DEFAULTS.types[name]
-        loader = _DEFAULTS.get_loader(info.oid, psycopg.pq.Format.TEXT)
-        if loader is not None:
-            cursor.adapters.register_loader(info.oid, loader)
+def _autocommit(conn: object) -> ConfigError:
+    return ConfigError(
+        f"ctx.transaction({_callers.describe(conn)}) needs a transaction, and its connection is in "
+        "autocommit mode: give the session an engine without isolation_level='AUTOCOMMIT'"
+    )
+
+
+def _unknown(error: BaseException, place: Place) -> Exception | None:
+    """An error of the COMMIT: the one to raise when nobody knows whether it took effect."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and len(chain) < 5:
+        chain.append(link)
+        # SQLAlchemy keeps the driver's error beside its own, Django as the cause of its own.
+        link = getattr(link, "orig", None) or link.__cause__
+    for link in chain:
+        if isinstance(link, Exception) and is_connection_lost(link):
+            return translated(link, place, maybe_applied=True)
+    return None

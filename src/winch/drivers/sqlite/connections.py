@@ -68,9 +68,7 @@ class WinchConnection(sqlite3.Connection):
     path: Path
 
     def commit(self) -> None:
-        raise ConfigError(
-            "driver.transaction() commits at the end of its block; leave the block instead"
-        )
+        raise ConfigError("app.transaction() commits at the end of its block; leave the block instead")
 
 
 class Connections:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, StorageError
+from winch.drivers import _callers
 from winch.drivers._migrate import Status
 from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
@@ -83,11 +84,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         return await self._writer.arun(verb)
 
     def run_on(self, conn: object, verb: Verb[T]) -> T:
-        if not isinstance(conn, sqlite3.Connection):
-            raise ConfigError(
-                f"conn= takes a sqlite3.Connection for {self.describe()}, got {type(conn).__name__}; "
-                "use the one that driver.transaction() gives"
-            )
+        conn = self._raw(conn)
         if isinstance(conn, WinchConnection) and conn.path == self._connections.path:
             ring = conn.ring
         else:
@@ -108,12 +105,29 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         return self.run_on(conn, verb)
 
     @contextmanager
-    def transaction(self) -> Iterator[WinchConnection]:
+    def transaction(self, conn: object = None) -> Iterator[Any]:
         """A connection inside a write transaction: commits at the end, rolls back on an exception.
 
         Hand it to `run_on` (`conn=`) to enqueue together with one's own writes into this file. All
-        other writers of the file wait meanwhile, so keep it short.
+        other writers of the file wait meanwhile, so keep it short. With a connection or session of the
+        caller's it is that one's transaction.
         """
+        if conn is None:
+            with self._own_transaction() as own:
+                yield own
+            return
+        with _callers.joined(conn, lambda _: None) as same:
+            under = self._raw(same)
+            self._check_foreign(under)
+            try:
+                if not under.in_transaction:  # what the application writes must not commit by itself
+                    under.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise translated(error, self._connections.path) from error
+            yield same
+
+    @contextmanager
+    def _own_transaction(self) -> Iterator[WinchConnection]:
         self._ensure_ready()
         lock = self._connections.acquire()
         try:
@@ -126,7 +140,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                 yield conn
                 if not conn.in_transaction:
                     raise StorageError(
-                        "the transaction was ended inside the block of driver.transaction(), "
+                        "the transaction was ended inside the block of app.transaction(), "
                         "which ends it itself; its changes may be incomplete"
                     )
                 conn.execute("COMMIT")
@@ -155,12 +169,25 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         except sqlite3.Error as error:
             raise translated(error, self._connections.path) from error
 
+    def _raw(self, conn: object) -> sqlite3.Connection:
+        """The sqlite3 connection that a caller's connection or session stands for."""
+        under = conn if _callers.is_async(conn) else _callers.raw(conn)
+        if isinstance(under, sqlite3.Connection):
+            return under
+        over = "" if under is conn else f" over {_callers.describe(under)}"
+        raise ConfigError(
+            f"conn= takes the connection that app.transaction() gives for {self.describe()}, or a "
+            "sqlite3.Connection, SQLAlchemy Session or Connection or Django connection on that file; "
+            f"got {_callers.describe(conn)}{over}"
+        )
+
     def _check_foreign(self, conn: sqlite3.Connection) -> None:
         if self._has_bug and not isinstance(conn, WinchConnection):
             raise ConfigError(
                 f"SQLite {sqlite3.sqlite_version} can lose committed rows when a connection that Winch "
                 "does not know checkpoints (its WAL-reset bug), so conn= takes only the connection that "
-                "driver.transaction() gives; any will do from SQLite 3.51.3 on"
+                "app.transaction() gives (ctx.transaction() in a handler); any will do from SQLite "
+                "3.51.3 on"
             )
         self._ensure_ready()
         cursor = conn.cursor()
