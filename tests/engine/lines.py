@@ -162,6 +162,19 @@ SYNC: dict[str, Callable[[str], AbstractContextManager[Line]]] = {
     "django": open_django,
 }
 
+
+@contextmanager
+def lend_django(url: str) -> Iterator[Line]:
+    with django_postgres(url) as connection:
+        yield Line(connection, lambda text: connection.cursor().execute(text), _nothing, _nothing)
+
+
+def _nothing() -> None: ...
+
+
+# For a block that Winch ends: no transaction has been begun.
+LENT: dict[str, Callable[[str], AbstractContextManager[Line]]] = {**SYNC, "django": lend_django}
+
 # -- async -------------------------------------------------------------------------------------------
 
 
@@ -218,6 +231,28 @@ ASYNC: dict[str, Callable[[str], AbstractAsyncContextManager[Line]]] = {
     "sqlalchemy session": _asqlalchemy("psycopg", "AsyncSession"),
     "sqlalchemy connection on asyncpg": _asqlalchemy("asyncpg", "AsyncConnection"),
     "sqlalchemy session on asyncpg": _asqlalchemy("asyncpg", "AsyncSession"),
+}
+
+
+@asynccontextmanager
+async def alend_asyncpg(url: str) -> AsyncIterator[Line]:
+    conn = await asyncpg.connect(url)
+    try:
+        yield Line(conn, conn.execute, _nothing, _nothing)
+    finally:
+        await conn.close()
+
+
+@asynccontextmanager
+async def alend_pool(url: str) -> AsyncIterator[Line]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as conn:
+        yield Line(conn, conn.execute, _nothing, _nothing)
+
+
+ALENT: dict[str, Callable[[str], AbstractAsyncContextManager[Line]]] = {
+    **ASYNC,
+    "asyncpg": alend_asyncpg,
+    "asyncpg pool": alend_pool,
 }
 
 # -- SQLite ------------------------------------------------------------------------------------------
