@@ -126,3 +126,23 @@ def test_a_lost_claim_rolls_everything_back(app: App, kind: str) -> None:
 
     run(app, body)
     assert effects(app) == [2]
+
+
+def test_async_handlers_may_wait_inside_their_blocks(app: App) -> None:
+    @app.task(name="parent", retry=Retry.never())
+    async def parent(n: int, *, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            done = tx.execute(f"INSERT INTO effect VALUES ({n})")
+            if asyncio.iscoroutine(done):
+                await done
+            await asyncio.sleep(0.02)
+
+    task: Any = parent
+
+    async def body(_: Any) -> None:
+        jobs = [await task.aenqueue(n) for n in range(5)]
+        for job in jobs:
+            await job
+
+    run(app, body, concurrency=5)
+    assert effects(app) == [0, 1, 2, 3, 4]

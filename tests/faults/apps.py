@@ -125,7 +125,28 @@ def make(
                 recorder.nemesis("kill", [os.getpid(), *with_it], note="by its own job")
             os.kill(os.getpid(), signal.SIGKILL)
 
+    @app.task(name="once")
+    def once(ctx: Context, seconds: float, held: float) -> None:
+        time.sleep(seconds)
+        with ctx.transaction() as tx, seen(ctx):
+            tx.execute(effect(ctx))
+            time.sleep(held)
+
+    @app.task(name="aonce")
+    async def aonce(ctx: Context, seconds: float, held: float) -> None:
+        await asyncio.sleep(seconds)
+        async with ctx.transaction() as tx:
+            with seen(ctx):
+                done = tx.execute(effect(ctx))
+                if asyncio.iscoroutine(done):
+                    await done
+                await asyncio.sleep(held)
+
     return app
+
+
+def effect(ctx: Context) -> str:
+    return f"INSERT INTO effect (job, fence) VALUES ('{ctx.job_id}', {ctx.fence})"
 
 
 app = make(recorder=Recorder.from_env())

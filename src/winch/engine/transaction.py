@@ -121,7 +121,7 @@ class Transaction:
     async def __aenter__(self) -> Transaction:
         atransaction = getattr(self._driver, "atransaction", None)
         if atransaction is None:
-            return self.__enter__()  # SQLite: a file has no connection to wait for
+            return self.__enter__()  # says why not
         ablock: AbstractAsyncContextManager[Any] = (
             atransaction() if self._session is None else atransaction(self._session)
         )

@@ -152,8 +152,12 @@ class Pool:
     def _connect(self) -> Connection:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
         made = psycopg.Connection[Row].connect(**params, row_factory=tuple_row)
-        if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
-            made.prepare_threshold = None
+        try:
+            if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
+                made.prepare_threshold = None
+        except BaseException:  # nobody else knows of this connection yet
+            made.close()
+            raise
         return made
 
     def close(self) -> None:

@@ -8,9 +8,9 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +58,9 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         self._ready_opening = -1
         self._threads: ThreadPoolExecutor | None = None
         self._threads_pid = 0
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
         self._has_bug = has_wal_reset_bug(sqlite3.sqlite_version_info)
         # A driver that nobody closes: its connections must still be closed under the lock.
         self._finalizer = weakref.finalize(self, self._connections.close)
@@ -125,6 +128,18 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
             except sqlite3.Error as error:
                 raise translated(error, self._connections.path) from error
             yield same
+
+    @asynccontextmanager
+    async def atransaction(self, conn: object = None) -> AsyncIterator[Any]:
+        """`transaction` in a coroutine. Those of one event loop take turns: the file is held by the
+        loop's thread, and one that blocked the loop to wait for another would wait in vain."""
+        loop = asyncio.get_running_loop()
+        turn = self._turns.get(loop)
+        if turn is None:
+            turn = self._turns[loop] = asyncio.Lock()
+        async with turn:
+            with self.transaction(conn) as same:
+                yield same
 
     @contextmanager
     def _own_transaction(self) -> Iterator[WinchConnection]:

@@ -1,0 +1,116 @@
+"""I14 under fire: a job's rows and its completion are one commit, whoever dies and whatever is lost."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.faults.fleet import Worker
+from tests.faults.stage import STORES, Stage
+from tests.servers import Databases
+from winch.core.lifecycle import JobState
+from winch.testing.proxy import Proxy
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.faults,
+    pytest.mark.scenario,
+    pytest.mark.parametrize("store", STORES),
+]
+
+JOBS = 300
+SEED = 14
+SUPERVISORS = 3
+CHILDREN = 8
+CUTS = 50
+
+
+def test_three_hundred_transactional_jobs_take_effect_once_each(
+    store: str, postgres_server: Databases
+) -> None:
+    rng = random.Random(SEED)
+    with Stage("exactly once", store, postgres_server) as stage, ExitStack() as stack:
+        make_effects(stage)
+        proxy, env = None, {}
+        if store == "postgres":
+            parts = urlsplit(stage.url)
+            proxy = stack.enter_context(Proxy((parts.hostname or "", parts.port or 5432)))
+            env = {"WINCH_URL": proxy.url(stage.url)}
+        workers = [stage.fleet.worker(processes=2, concurrency=2, env=env) for _ in range(2)]
+        for worker in workers:
+            stage.ready(worker, 2)
+        jobs: list[str] = []
+        plan = ["child"] * CHILDREN + ["supervisor"] * SUPERVISORS
+        rng.shuffle(plan)
+        next_kill = time.monotonic() + 0.5
+        while len(jobs) < JOBS or are_left(stage):
+            for _ in range(min(15, JOBS - len(jobs))):
+                # One writer at a time holds a SQLite file, so there the transactions are short.
+                held = rng.uniform(0.05, 0.2) if store == "postgres" else rng.uniform(0.005, 0.02)
+                jobs += stage.enqueue(rng.choice(["once", "aonce"]), rng.uniform(0.05, 0.3), held)
+            if proxy is not None and proxy.counters["swallowed"] < CUTS:
+                proxy.cut_after_request(r"insert into effect")
+            time.sleep(rng.uniform(0.05, 0.2))
+            if (
+                plan
+                and time.monotonic() > next_kill
+                and kill(stage, rng, workers, plan[-1] == "child", env)
+            ):
+                plan.pop()
+                next_kill = time.monotonic() + rng.uniform(0.2, 0.6)
+        stage.until_final(40)
+        seen = Counter(effects(stage))
+        records = stage.jobs(jobs)
+        assert {record.state for record in records} == {JobState.COMPLETED}
+        assert seen.keys() == set(jobs), "an effect for each completed job, and none without one"
+        assert set(seen.values()) == {1}
+        # A COMMIT whose answer was lost is no failure of its job, and neither is a kill.
+        failed = [entry for record in records for entry in record.history if entry.what == "failed"]
+        assert failed == []
+        if proxy is not None:
+            assert proxy.counters["swallowed"] >= 20
+            stage.recorder.nemesis("cut", count=proxy.counters["swallowed"])
+        verdict = stage.judge(takeover_limit=None)
+        assert verdict.counters["killed"] >= 8
+        again = len(stage.events("claimed")) - JOBS
+        assert again >= 8, "the kills took jobs out of somebody's hands"
+        stage.measured(f"{again} jobs claimed a second time")
+
+
+def kill(
+    stage: Stage, rng: random.Random, workers: list[Worker], is_child: bool, env: dict[str, str]
+) -> bool:
+    """Kill somebody who has jobs in hand; False when nobody has."""
+    busy = [(worker, s.pid) for worker in workers for s in stage.sessions_of(worker) if s.running]
+    if not busy:
+        return False
+    worker, child = rng.choice(busy)
+    if is_child:
+        worker.kill_child(child)
+    else:
+        worker.kill_supervisor()
+        workers.remove(worker)
+        workers.append(stage.fleet.worker(processes=2, concurrency=2, env=env))
+    return True
+
+
+def are_left(stage: Stage) -> bool:
+    counts = stage.app.driver.run(stage.app.driver.counts())
+    return any(counts[state] for state in JobState if not state.is_final)
+
+
+def make_effects(stage: Stage) -> None:
+    """No unique key: a second effect must be seen, not refused."""
+    stage.app.ready()
+    with stage.app.transaction() as conn:
+        conn.execute("CREATE TABLE effect (job TEXT, fence BIGINT)")
+
+
+def effects(stage: Stage) -> list[str]:
+    with stage.app.transaction() as conn:
+        return [row[0] for row in conn.execute("SELECT job FROM effect").fetchall()]
