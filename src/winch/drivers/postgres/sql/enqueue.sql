@@ -1,6 +1,7 @@
 -- enqueue: -> ready | scheduled, for ids that Winch drew. Locks nothing that another producer needs.
 -- The jobs are one JSON text: a single parameter fits every caller's connection. Rings in the same
--- statement, so the wake-up leaves with the commit.
+-- statement, so the wake-up leaves with the commit; the function is not even called when nobody waits at
+-- all, because the call costs as much as the insert.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -28,10 +29,12 @@ stored AS (
     FROM new, clock
     RETURNING queue, state, run_at
 )
-SELECT {schema}.ring(
+SELECT CASE WHEN EXISTS (
+    SELECT FROM {schema}.queue WHERE waiting_until > clock_timestamp()
+) THEN {schema}.ring(
     array_agg(DISTINCT queue) FILTER (WHERE state = 'ready'),
     bool_or(state <> 'ready' AND run_at < (SELECT now FROM clock) + make_interval(secs => :soon_seconds))
-)
+) END
 FROM stored;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
