@@ -50,7 +50,7 @@ def run_on(conn: object, verb: Verb[T], place: Place) -> T:
     except Exception as error:
         if not is_database_error(error):
             raise
-        raise translated(error, place, maybe_applied=is_alone) from error
+        raise translated(error, place, maybe_applied=is_alone and not verb.is_read) from error
 
 
 async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
@@ -74,7 +74,7 @@ async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
     except Exception as error:
         if not is_database_error(error):
             raise
-        raise translated(error, place, maybe_applied=is_alone) from error
+        raise translated(error, place, maybe_applied=is_alone and not verb.is_read) from error
 
 
 @contextmanager
