@@ -141,12 +141,13 @@ class App:
         return self.driver.migrate()
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A connection of the store in a transaction of its own, to pass as `conn=` (SQLite)."""
+        """A connection of the store in a transaction of its own, to pass as `conn=`: commits at the end
+        of the block, rolls back on an exception. With SQLite it is the way to enqueue with one's own
+        writes; with PostgreSQL any connection of one's own does as well."""
         transaction = getattr(self.ready(), "transaction", None)
         if transaction is None:
             raise ConfigError(
-                f"{self.driver.describe()}: app.transaction() opens SQLite connections; "
-                "with PostgreSQL pass the connection or session you already have as conn="
+                f"app.transaction() needs a store with transactions; {self.driver.describe()} has none"
             )
         opened: AbstractContextManager[Any] = transaction()
         return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -92,3 +93,10 @@ def test_the_quickstart_runs_as_pasted(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "No worker serves its queue 'default'" in done.stdout
+
+
+def test_the_transaction_examples_are_python() -> None:
+    found = examples(ROOT / "docs/howto/transactions.md")
+    assert found
+    for example in found:
+        compile(example, "transactions.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
