@@ -175,7 +175,8 @@ class Client:
             if limit is not None and waited >= limit:
                 raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
             pause = RESULT_PAUSES[min(round_, len(RESULT_PAUSES) - 1)]
-            yield Pause(pause if limit is None else min(pause, max(limit - waited, 0.001)))
+            left = float("inf") if limit is None else max(limit - waited, 0.001)
+            yield Pause(min(pause, left), most=left)
             round_ += 1
 
     def why(self, job_id: str) -> str:

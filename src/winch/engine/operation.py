@@ -19,9 +19,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait this many seconds."""
+    """Wait this many seconds, before something is looked at again.
+
+    Who can hear of the end of a job need not look so often, and may wait until then or for `most`.
+    """
 
     seconds: float
+    most: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,11 @@ class ARun(Protocol):
     async def __call__(self, driver: Driver, operation: Operation[T], /) -> T: ...
 
 
-def run(driver: Driver, operation: Operation[T], /, *, sleep: Callable[[float], None] = time.sleep) -> T:
+def _sleep(pause: Pause) -> None:
+    time.sleep(pause.seconds)
+
+
+def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Pause], None] = _sleep) -> T:
     answer: Any = None
     error: Exception | None = None
     while True:
@@ -59,7 +67,7 @@ def run(driver: Driver, operation: Operation[T], /, *, sleep: Callable[[float], 
         answer, error = None, None
         try:
             if isinstance(step, Pause):
-                sleep(step.seconds)
+                wait(step)
             elif isinstance(step, OnConnection):
                 answer = driver.run_on(step.conn, step.verb)
             else:
@@ -73,7 +81,7 @@ async def arun(
     operation: Operation[T],
     /,
     *,
-    sleep: Callable[[float], Awaitable[None]] | None = None,
+    wait: Callable[[Pause], Awaitable[None]] | None = None,
 ) -> T:
     import asyncio  # a synchronous producer never needs it, and it is slow to import
 
@@ -88,7 +96,7 @@ async def arun(
         answer, error = None, None
         try:
             if isinstance(step, Pause):
-                await (sleep or asyncio.sleep)(step.seconds)
+                await (asyncio.sleep(step.seconds) if wait is None else wait(step))
             elif isinstance(step, OnConnection):
                 answer = await driver.arun_on(step.conn, step.verb)
             else:

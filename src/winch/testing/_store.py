@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from datetime import datetime
 
@@ -19,6 +20,8 @@ class VirtualStore(MemoryDriver):
     def __init__(self, clock: Clock, is_served: Callable[[JobRecord], bool]) -> None:
         super().__init__(clock, events=True)
         self._is_served = is_served
+        self._waiting: list[asyncio.Future[None]] = []
+        self.ended = 0  # jobs that have come to their end
 
     def _ring(self, queues: set[str], *, due: bool = False) -> None:
         # Which queues there are is known only once something is in them, so the worker, which serves
@@ -26,6 +29,20 @@ class VirtualStore(MemoryDriver):
         for bell in list(self._bells):
             if (due and bell.due) or (queues and bell.queues):
                 bell.ring()
+
+    def _put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
+        super()._put(job, kind, at, by_token=by_token)
+        if job.state.is_final:
+            self.ended += 1
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def until_some_job_ends(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
 
     @property
     def queues_in_use(self) -> set[str]:

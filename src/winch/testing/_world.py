@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -21,6 +22,7 @@ from winch.core.lifecycle import JobState
 from winch.engine import operation
 from winch.engine.client import Surroundings
 from winch.engine.handle import Job
+from winch.engine.operation import Pause
 from winch.engine.order import QueueOrder
 from winch.storage.params import Event, JobFilter
 from winch.testing._crew import Crew, EveryQueue
@@ -34,6 +36,7 @@ T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ALL = 1_000_000
 RESTART_PAUSE = 1.0
+LONG = 366 * 86400.0
 
 # The services whose passes count: while a dead worker's lease runs out, and while the store is down and
 # they try again and again.
@@ -109,8 +112,8 @@ class World:
         surroundings = Surroundings(
             clock=self._clock,
             entropy=self._rng.randbytes,
-            run=functools.partial(operation.run, sleep=self._pause),
-            arun=functools.partial(operation.arun, sleep=self._apause),
+            run=functools.partial(operation.run, wait=self._pause),
+            arun=functools.partial(operation.arun, wait=self._apause),
         )
         self._block.enter_context(self._app.standing_in(self._flaky.driver, surroundings))
         try:
@@ -346,17 +349,28 @@ class World:
             self._helper = ThreadPoolExecutor(1, "winch-virtual")
         return self._helper.submit(copy_context().run, run).result()
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, pause: Pause) -> None:
         """How `job.result()` and an enqueue that meets an outage wait here: time passes."""
         if self._loop.is_running():
             raise RuntimeError(
                 "a plain function runs on the world's loop and cannot wait there for another job or for "
                 "the store; make the handler `async def` and use the awaitable form"
             )
-        self.advance(timedelta(seconds=seconds))
+        if pause.most <= pause.seconds:
+            self.advance(timedelta(seconds=pause.seconds))
+            return
+        before, most = self._store.ended, min(pause.most, LONG)
+        horizon = self._clock.monotonic() + most
+        self._drive(lambda: self._loop.run_to(horizon, lambda: self._store.ended != before))
+        if most == LONG and self._store.ended == before:
+            raise RuntimeError("a year has passed and no job has ended: this one never will")
 
-    def _apause(self, seconds: float) -> Awaitable[None]:
-        if asyncio.get_running_loop() is self._loop:
-            return asyncio.sleep(seconds)
-        self.advance(timedelta(seconds=seconds))
-        return asyncio.sleep(0)
+    async def _apause(self, pause: Pause) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            self._pause(pause)
+        elif pause.most <= pause.seconds:
+            await asyncio.sleep(pause.seconds)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if pause.most == NEVER else pause.most):
+                    await self._store.until_some_job_ends()
