@@ -65,12 +65,16 @@ class FlakyStorage:
         return self._add(verb, "hang", times)
 
     def down(self) -> None:
-        """From now on every call does nothing and says so, until `heal`."""
+        """From now on every call does nothing and says so, until `up`."""
         self.is_down = True
+
+    def up(self) -> None:
+        """The store can be reached again."""
+        self.is_down = False
 
     def heal(self) -> None:
         """Forget the faults to come, and let go what hangs."""
-        self.is_down = False
+        self.up()
         with self._lock:
             for fault in self._faults:
                 fault.go_on.set()
