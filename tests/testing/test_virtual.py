@@ -224,6 +224,21 @@ def test_the_job_of_a_crashed_worker_is_rescued_when_its_lease_is_over(app: App,
         assert job.result() == 1  # a rescue costs no attempt
 
 
+def test_a_worker_may_die_as_soon_as_it_has_started(app: App) -> None:
+    @app.task
+    def work(n: int) -> int:
+        return n
+
+    with virtual(app) as world:
+        jobs = app.enqueue_many(work.bind(n) for n in range(30))
+        world.crash(at="claim", times=2)
+        world.run_once()
+        assert {job.refresh().state for job in jobs} <= {JobState.RUNNING, JobState.COMPLETED}
+        world.run_all()
+        assert [job.result() for job in jobs] == list(range(30))
+        assert max(job.record.rescues for job in jobs) == 1
+
+
 def test_a_worker_that_dies_after_its_finish_loses_nothing(app: App) -> None:
     ran: list[int] = []
 
@@ -260,6 +275,21 @@ def test_a_killed_handler_runs_no_line_more(app: App) -> None:
         assert lines == ["before"]
         world.advance("1m")
         assert lines == ["before", "before", "after", "finally"]
+
+
+def test_a_world_may_end_with_a_crash(app: App) -> None:
+    @app.task
+    async def work() -> None:
+        await asyncio.sleep(10)
+
+    with virtual(app) as world:
+        work.enqueue()
+        world.advance("1s")
+        world.crash_worker()
+    with virtual(app) as world:
+        world.store_down("1h")
+        world.crash_worker()
+        world.advance("1m")
 
 
 def test_a_job_whose_workers_vanish_again_and_again_is_dead(app: App) -> None:

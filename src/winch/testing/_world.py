@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ALL = 1_000_000
-RESTART_PAUSE = 1.0
+RESTART_PAUSE = 5.0
 LONG = 366 * 86400.0
 
 # The services whose passes count: while a dead worker's lease runs out, and while the store is down and
@@ -92,6 +92,9 @@ class World:
         self._crew: Crew | None = None
         self._dead: list[Crew] = []
         self._armed: Counter[str] = Counter()
+        self._down_until = 0.0
+        self._staffing: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     # -- the block ---------------------------------------------------------------------------------
 
@@ -141,6 +144,9 @@ class World:
         self.__exit__(*error)
 
     async def _close(self) -> None:
+        self._is_closing = True
+        if self._staffing is not None:
+            await self._staffing
         if self._crew is not None:
             await self._crew.stop()
         for crew in self._dead:
@@ -252,8 +258,12 @@ class World:
         """The store is out of reach for this long, for the worker and for the test's own calls."""
         self._flaky.down()
         seconds = parse_duration(how_long, "how_long").total_seconds()
-        until = self._clock.monotonic() + seconds
-        self._outside.copy().run(self._loop.call_at, until, self._flaky.heal)
+        self._down_until = max(self._down_until, self._clock.monotonic() + seconds)
+        self._outside.copy().run(self._loop.call_at, self._down_until, self._store_up)
+
+    def _store_up(self) -> None:
+        if self._clock.monotonic() >= self._down_until:  # not when a longer outage began meanwhile
+            self._flaky.up()
 
     def _known(self, verb: str) -> str:
         if not callable(getattr(self._store, verb, None)) or verb.startswith("_"):
@@ -268,16 +278,17 @@ class World:
             life = Life(self._loop, self._takes, self._worker_died)
             context = self._outside.copy()
             life.begin_in(context)
-            crew = context.run(self._new_crew, life)
+            crew = self._crew = context.run(self._new_crew, life)
+            if self._armed["handler"]:
+                crew.crash_in_handlers()
             try:
                 await self._loop.create_task(crew.start(), context=context)
             except StorageError:
+                self._crew = None
+                self._dead.append(crew)
                 await asyncio.sleep(RESTART_PAUSE)
-                continue
-            self._crew = crew
-            if self._armed["handler"]:
-                crew.crash_in_handlers()
-            return
+            else:
+                return
 
     def _new_crew(self, life: Life) -> Crew:
         return Crew(
@@ -295,7 +306,11 @@ class World:
             self._dead.append(self._crew)
             self._crew = None
         # In a context outside of the dead worker's life: its successor must not be born dead.
-        self._loop.call_soon(lambda: self._loop.create_task(self._staff()), context=self._outside.copy())
+        self._loop.call_soon(self._replace, context=self._outside.copy())
+
+    def _replace(self) -> None:
+        if not self._is_closing:
+            self._staffing = self._loop.create_task(self._staff())
 
     def _takes(self, point: CrashPoint) -> bool:
         if not self._armed[point]:
