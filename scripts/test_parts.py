@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 
 # Cheapest first: a mistake in the pure core should not wait for servers and processes to start.
-PARTS = ("core", "harness", "model", "storage", "engine", "faults", "cli", "docs")
+PARTS = ("core", "harness", "model", "storage", "engine", "testing", "faults", "cli", "docs")
 
 NO_TESTS = 5
 

@@ -11,34 +11,40 @@ def add(a: int, b: int) -> int:
 job = add.enqueue(1, b=2)
 """
 
-from winch.app import App
-from winch.core.errors import (
-    ConfigError,
-    DuplicateJob,
-    EnqueueUncertain,
-    InvalidPayload,
-    InvalidTransition,
-    JobFailed,
-    JobNotFound,
-    LostClaim,
-    PayloadTooLarge,
-    QueueFull,
-    SchemaMismatch,
-    StorageError,
-    StorageFull,
-    StorageUnavailable,
-    UnknownTask,
-    WinchError,
-)
-from winch.core.lifecycle import JobState
-from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
-from winch.core.retry import Retry
-from winch.engine.context import Context
-from winch.engine.events import JobEvent
-from winch.engine.handle import Job
-from winch.engine.injection import Depends
-from winch.engine.middleware import Middleware
-from winch.engine.task import Task
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from winch.app import App
+    from winch.core.errors import (
+        ConfigError,
+        DuplicateJob,
+        EnqueueUncertain,
+        InvalidPayload,
+        InvalidTransition,
+        JobFailed,
+        JobNotFound,
+        LostClaim,
+        PayloadTooLarge,
+        QueueFull,
+        SchemaMismatch,
+        StorageError,
+        StorageFull,
+        StorageUnavailable,
+        UnknownTask,
+        WinchError,
+    )
+    from winch.core.lifecycle import JobState
+    from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
+    from winch.core.retry import Retry
+    from winch.engine.context import Context
+    from winch.engine.events import JobEvent
+    from winch.engine.handle import Job
+    from winch.engine.injection import Depends
+    from winch.engine.middleware import Middleware
+    from winch.engine.task import Task
 
 __all__ = [
     "App",
@@ -71,3 +77,48 @@ __all__ = [
     "UnknownTask",
     "WinchError",
 ]
+
+# Imported when first used: whoever needs one part of the package (pytest, which loads the plugin in
+# every run of every project that has Winch installed) does not wait for all of it.
+_HOMES = {
+    "App": "winch.app",
+    "Cancel": "winch.core.outcome",
+    "ConfigError": "winch.core.errors",
+    "Context": "winch.engine.context",
+    "Depends": "winch.engine.injection",
+    "Discard": "winch.core.outcome",
+    "DuplicateJob": "winch.core.errors",
+    "EnqueueUncertain": "winch.core.errors",
+    "InvalidPayload": "winch.core.errors",
+    "InvalidTransition": "winch.core.errors",
+    "Job": "winch.engine.handle",
+    "JobEvent": "winch.engine.events",
+    "JobFailed": "winch.core.errors",
+    "JobNotFound": "winch.core.errors",
+    "JobState": "winch.core.lifecycle",
+    "LostClaim": "winch.core.errors",
+    "Middleware": "winch.engine.middleware",
+    "PayloadTooLarge": "winch.core.errors",
+    "QueueFull": "winch.core.errors",
+    "Retry": "winch.core.retry",
+    "RetryAfter": "winch.core.outcome",
+    "SchemaMismatch": "winch.core.errors",
+    "Snooze": "winch.core.outcome",
+    "StorageError": "winch.core.errors",
+    "StorageFull": "winch.core.errors",
+    "StorageUnavailable": "winch.core.errors",
+    "Task": "winch.engine.task",
+    "UnknownTask": "winch.core.errors",
+    "WinchError": "winch.core.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

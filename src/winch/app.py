@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
+from winch.core.clock import Clock
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.lifecycle import JobState
 from winch.drivers.connect import connect
-from winch.engine.client import Client, actor
+from winch.engine.client import Client, Surroundings, actor
 from winch.engine.events import JobEvent
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, check_queue, task_options
@@ -82,9 +84,9 @@ class App:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
         self._loaded: Loaded | None = None
         self._driver: Driver | None = None
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self.runtime = Runtime()
-        self.client = Client(self.ready, self.clock, self.runtime)
+        self.client = Client(self.ready, Surroundings(self.clock), self.runtime)
         self.jobs = Jobs(self)
         self.dead = Dead(self)
         self.queues = Queues(self)
@@ -160,6 +162,22 @@ class App:
     async def aclose(self) -> None:
         if self._driver is not None:
             await self._driver.aclose()
+
+    @contextlib.contextmanager
+    def standing_in(self, driver: Driver, surroundings: Surroundings) -> Iterator[None]:
+        """Use this store and these surroundings for the length of the block, then those from before.
+
+        What `winch.testing` stands on; an application chooses its store by its URL.
+        """
+        client = self.client
+        before = (self._driver, self._is_checked, self.clock, client.surroundings, client.last_tick)
+        self._driver, self._is_checked, self.clock = driver, True, surroundings.clock
+        client.surroundings, client.last_tick = surroundings, 0
+        try:
+            yield
+        finally:
+            self._driver, self._is_checked, self.clock = before[:3]
+            client.surroundings, client.last_tick = before[3:]
 
     # -- hooks -------------------------------------------------------------------------------------
 

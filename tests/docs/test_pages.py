@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import winch
+import winch.testing
 from winch.core.lifecycle import JobState
 from winch.engine.settings import Settings
 
@@ -42,10 +44,12 @@ def test_the_lifecycle_page_is_the_table() -> None:
     assert done.returncode == 0, "run scripts/lifecycle_page.py"
 
 
-def test_public_names_are_sorted_and_real() -> None:
-    assert winch.__all__ == sorted(winch.__all__)
-    for name in winch.__all__:
-        assert getattr(winch, name).__doc__, f"{name} has no docstring"
+@pytest.mark.parametrize("package", [winch, winch.testing], ids=lambda package: package.__name__)
+def test_public_names_are_sorted_and_real(package: Any) -> None:
+    assert package.__all__ == sorted(package.__all__)
+    assert sorted(package._HOMES) == package.__all__
+    for name in package.__all__:
+        assert getattr(package, name).__doc__, f"{name} has no docstring"
 
 
 def examples(page: Path) -> list[str]:
@@ -100,3 +104,25 @@ def test_the_transaction_examples_are_python() -> None:
     assert found
     for example in found:
         compile(example, "transactions.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_testing_page_runs_as_pasted(tmp_path: Path) -> None:
+    page = ROOT / "docs/howto/testing.md"
+    tests = 0
+    for example in examples(page):
+        [name] = re.findall(r"\A# (\S+\.py)\n", example)
+        (tmp_path / name).write_text(example)
+        tests += len(re.findall(r"^def test_", example, flags=re.MULTILINE))
+    [settings] = re.findall(r"```toml\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    (tmp_path / "pyproject.toml").write_text(settings)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-Werror", "-pno:anyio", "-pno:valkey"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    # Three of them are one test for three places to crash at.
+    assert f"{tests + 2} passed" in done.stdout
+    assert not (tmp_path / "winch.db").exists()

@@ -93,7 +93,7 @@ class MemoryDriver:
         self._lock = threading.Lock()
         self._state = _State()
         self._keeps_events = events
-        self._bells: set[_Bell] = set()
+        self._bells: dict[_Bell, None] = {}  # rung in the order in which they were made
 
     # -- runners -----------------------------------------------------------------------------------
 
@@ -722,7 +722,7 @@ class MemoryDriver:
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> _Bell:
         bell = _Bell(self._bells, frozenset(queues), due)
-        self._bells.add(bell)
+        self._bells[bell] = None
         return bell
 
     # -- upkeep ------------------------------------------------------------------------------------
@@ -756,7 +756,7 @@ class _NoSchema:
 class _Bell:
     """Rings across threads: the enqueuing thread pokes the waiting event loop."""
 
-    def __init__(self, bells: set[_Bell], queues: frozenset[str], due: bool) -> None:
+    def __init__(self, bells: dict[_Bell, None], queues: frozenset[str], due: bool) -> None:
         self._bells = bells
         self.queues = queues
         self.due = due
@@ -767,7 +767,7 @@ class _Bell:
         try:
             self._loop.call_soon_threadsafe(self._rang.set)
         except RuntimeError:  # the loop has closed: nobody waits there any more
-            self._bells.discard(self)
+            self._bells.pop(self, None)
 
     async def arm(self) -> None:
         self._rang.clear()
@@ -781,7 +781,7 @@ class _Bell:
         return True
 
     async def aclose(self) -> None:
-        self._bells.discard(self)
+        self._bells.pop(self, None)
 
 
 def _matches(job: JobRecord, which: JobFilter) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from winch.core import codec
@@ -45,26 +45,38 @@ ENQUEUE_PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a client's time and randomness come from, and how it waits; tests bring their own."""
+
+    clock: Clock
+    entropy: Callable[[int], bytes] = os.urandom
+    run: operation.Run = operation.run
+    arun: operation.ARun = operation.arun
+
+
 class Client:
     """Everything an application asks of the store."""
 
-    def __init__(self, driver: Callable[[], Driver], clock: Clock, runtime: Runtime) -> None:
+    def __init__(
+        self, driver: Callable[[], Driver], surroundings: Surroundings, runtime: Runtime
+    ) -> None:
         self._driver = driver
         self._runtime = runtime
-        self._clock = clock
-        self._last_tick = 0
+        self.surroundings = surroundings
+        self.last_tick = 0
 
     def run(self, op: Operation[T]) -> T:
-        return operation.run(self._driver(), op)
+        return self.surroundings.run(self._driver(), op)
 
     async def arun(self, op: Operation[T]) -> T:
-        return await operation.arun(self._driver(), op)
+        return await self.surroundings.arun(self._driver(), op)
 
     def draw_id(self) -> str:
         """An id greater than the one before it, so that jobs enqueued together keep their order."""
-        tick = max(int(self._clock.now().timestamp() * 4_096_000), self._last_tick + 1)
-        self._last_tick = tick
-        return make_job_id(tick, os.urandom(8))
+        tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
+        self.last_tick = tick
+        return make_job_id(tick, self.surroundings.entropy(8))
 
     # -- enqueue -----------------------------------------------------------------------------------
 
@@ -153,17 +165,18 @@ class Client:
 
     def _result(self, job_id: str, timeout: Duration | None) -> Operation[tuple[JobRecord, Any]]:
         limit = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
-        began = time.monotonic()
+        began = self.surroundings.clock.monotonic()
         round_ = 0
         while True:
             record = yield from self._get(job_id)
             if record.state.is_final:
                 return record, _result_of(record)
-            waited = time.monotonic() - began
+            waited = self.surroundings.clock.monotonic() - began
             if limit is not None and waited >= limit:
                 raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
             pause = RESULT_PAUSES[min(round_, len(RESULT_PAUSES) - 1)]
-            yield Pause(pause if limit is None else min(pause, max(limit - waited, 0.001)))
+            left = float("inf") if limit is None else max(limit - waited, 0.001)
+            yield Pause(min(pause, left), most=left)
             round_ += 1
 
     def why(self, job_id: str) -> str:

@@ -36,6 +36,8 @@ class Fetcher(Service):
         measured: Callable[[float], None],
         deliver: Callable[[Sequence[Claim]], None],
         on_idle: Callable[[], None],
+        monotonic: Callable[[], float] = time.monotonic,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         super().__init__()
         self._driver = driver
@@ -47,6 +49,8 @@ class Fetcher(Service):
         self._measured = measured
         self._deliver = deliver
         self._on_idle = on_idle
+        self._monotonic = monotonic
+        self._entropy = entropy
         self._bell = driver.bell(order.names)
         self._slot_freed = asyncio.Event()
         self._quiet = False
@@ -99,7 +103,7 @@ class Fetcher(Service):
             pass
 
     async def _claim(self, limit: int) -> list[Claim]:
-        token = random_id(os.urandom(16))
+        token = random_id(self._entropy(16))
         params = ClaimParams(
             session=self._session(),
             token=token,
@@ -107,7 +111,7 @@ class Fetcher(Service):
             limit=limit,
             tasks=self._tasks,
         )
-        sent = time.monotonic()
+        sent = self._monotonic()
         self.in_flight = token
         try:
             claims = await self._driver.arun(self._driver.claim(params))
@@ -118,7 +122,7 @@ class Fetcher(Service):
         finally:
             self.in_flight = None
         if claims:
-            self._measured(time.monotonic() - sent)
+            self._measured(self._monotonic() - sent)
         return claims
 
 
@@ -141,6 +145,7 @@ class GiveUps(Service):
         session: Callable[[], str],
         lost: list[str],
         in_use: Callable[[], set[str]],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._driver = driver
@@ -149,13 +154,14 @@ class GiveUps(Service):
         self._session = session
         self._lost = lost
         self._in_use = in_use
-        self._audited_at = time.monotonic()
+        self._monotonic = monotonic
+        self._audited_at = self._monotonic()
 
     async def run_once(self) -> float:
         session = self._session()
         tokens = list(self._lost)
-        if time.monotonic() - self._audited_at >= self._lease:
-            self._audited_at = time.monotonic()
+        if self._monotonic() - self._audited_at >= self._lease:
+            self._audited_at = self._monotonic()
             held = await self._driver.arun(self._driver.held(session))
             # Compared when the answer is read: whatever was claimed meanwhile is in use by now.
             tokens += set(held) - self._in_use() - set(tokens)

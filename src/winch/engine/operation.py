@@ -7,9 +7,9 @@ for synchronous callers, `arun` for asynchronous ones; neither half is written t
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -19,9 +19,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait this many seconds."""
+    """Wait this many seconds, before something is looked at again.
+
+    Who can hear of the end of a job need not look so often, and may wait until then or for `most`.
+    """
 
     seconds: float
+    most: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,23 @@ class OnConnection:
 Operation = Generator[Verb[Any] | Pause | OnConnection, Any, T]
 
 
-def run(driver: Driver, operation: Operation[T]) -> T:
+class Run(Protocol):
+    """How synchronous callers' operations are carried out."""
+
+    def __call__(self, driver: Driver, operation: Operation[T], /) -> T: ...
+
+
+class ARun(Protocol):
+    """How asynchronous callers' operations are carried out."""
+
+    async def __call__(self, driver: Driver, operation: Operation[T], /) -> T: ...
+
+
+def _sleep(pause: Pause) -> None:
+    time.sleep(pause.seconds)
+
+
+def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Pause], None] = _sleep) -> T:
     answer: Any = None
     error: Exception | None = None
     while True:
@@ -47,7 +67,7 @@ def run(driver: Driver, operation: Operation[T]) -> T:
         answer, error = None, None
         try:
             if isinstance(step, Pause):
-                time.sleep(step.seconds)
+                wait(step)
             elif isinstance(step, OnConnection):
                 answer = driver.run_on(step.conn, step.verb)
             else:
@@ -56,7 +76,13 @@ def run(driver: Driver, operation: Operation[T]) -> T:
             error = raised
 
 
-async def arun(driver: Driver, operation: Operation[T]) -> T:
+async def arun(
+    driver: Driver,
+    operation: Operation[T],
+    /,
+    *,
+    wait: Callable[[Pause], Awaitable[None]] | None = None,
+) -> T:
     import asyncio  # a synchronous producer never needs it, and it is slow to import
 
     answer: Any = None
@@ -70,7 +96,7 @@ async def arun(driver: Driver, operation: Operation[T]) -> T:
         answer, error = None, None
         try:
             if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
+                await (asyncio.sleep(step.seconds) if wait is None else wait(step))
             elif isinstance(step, OnConnection):
                 answer = await driver.arun_on(step.conn, step.verb)
             else:

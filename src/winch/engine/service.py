@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 from winch.core.errors import StorageError
@@ -17,6 +18,10 @@ from winch.engine.log import log
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+
+# The name of the loop that is running. What it waits for by itself, between two passes, is only polling:
+# a virtual clock may leap over that while there is nothing to be found.
+polling: ContextVar[str] = ContextVar("winch_polling", default="")
 
 
 class Backoff:
@@ -64,6 +69,7 @@ class Service:
 
     async def run(self) -> None:
         """Pass after pass until `stop`. No error of the store ends a loop."""
+        polling.set(self.name)
         while not self._stopping.is_set():
             try:
                 delay = await self.run_once()

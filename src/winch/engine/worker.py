@@ -70,6 +70,9 @@ class Worker:
         board: Board | None = None,
         on_session: Callable[[str], None] = lambda _: None,
         rng: random.Random | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        entropy: Callable[[int], bytes] = os.urandom,
+        threads: Threads | None = None,
     ) -> None:
         self._driver = driver
         self._runtime = runtime
@@ -77,10 +80,13 @@ class Worker:
         self._board = board
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
-        self._threads = Threads(config.concurrency, asyncio.get_running_loop())
+        # Handed in, so that tests can put a clock and a randomness of their own in their place.
+        self._monotonic = monotonic
+        self._entropy = entropy
+        self._threads = threads or Threads(config.concurrency, asyncio.get_running_loop())
         self._cells = None if config.cell_command is None else Cells(config.cell_command)
         self._executor = Executor(
-            runtime, self._threads, time.monotonic, self._rng, lambda: driver, self._cells
+            runtime, self._threads, monotonic, self._rng, lambda: driver, self._cells
         )
         self._finisher = Finisher(driver)
         self._prefetch = Prefetch(config.concurrency)
@@ -113,6 +119,8 @@ class Worker:
             measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,
+            monotonic=self._monotonic,
+            entropy=self._entropy,
         )
         self._services = [
             self._fetcher,
@@ -123,6 +131,7 @@ class Worker:
                 session=lambda: self.session,
                 lost=self._fetcher.given_up,
                 in_use=self._tokens_in_use,
+                monotonic=self._monotonic,
             ),
             Watch(self._watch),
             Cancels(self._driver, self),
@@ -140,7 +149,7 @@ class Worker:
 
     async def _new_session(self) -> None:
         session = NewSession(
-            id=random_id(os.urandom(16)),
+            id=random_id(self._entropy(16)),
             worker=f"{socket.gethostname()}-{os.getpid()}",
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -166,7 +175,7 @@ class Worker:
         )
         self._waiting.clear()
         for attempt in list(self._attempts.values()):
-            attempt.interrupt(Interrupt.LOST, time.monotonic())
+            attempt.interrupt(Interrupt.LOST, self._monotonic())
         self._fetcher.given_up.clear()
         backoff = Backoff("session")
         while True:
@@ -185,19 +194,19 @@ class Worker:
 
         Returns how many claims are left to the lease, because the store could not be told in time.
         """
-        deadline = time.monotonic() + grace
+        deadline = self._monotonic() + grace
         self._is_draining = True
         self._fetcher.stop()
         # The fetcher may be in the middle of a claim: its answer is waited for, so nothing is left.
         await asyncio.wait(self._runners[:1], timeout=max(grace, 5.0))
         self._give_back_unstarted()
-        await self._until_ended(deadline - time.monotonic())
+        await self._until_ended(deadline - self._monotonic())
         self.interrupt_all()
         await self._until_ended(min(5.0, max(grace, 1.0)))
         for attempt in list(self._attempts.values()):
             self._give_up(attempt)
         await self._until_ended(1.0)
-        await self._flush(max(5.0, deadline - time.monotonic()))
+        await self._flush(max(5.0, deadline - self._monotonic()))
         left = self._finisher.pending + len(self._attempts)
         await self._end(left)
         return left
@@ -264,7 +273,7 @@ class Worker:
         if self._is_draining:  # the claim was on its way when the stop came
             self._finisher.release([ClaimRef(claim.id, claim.token) for claim in claims])
             return
-        now = time.monotonic()
+        now = self._monotonic()
         self._waiting.extend((now, claim) for claim in claims)
         self._all_ended.clear()
         for _ in range(min(len(claims), len(self._idle_runners))):
@@ -278,14 +287,14 @@ class Worker:
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle_runners.append(waiter)
                 await waiter
-            began = time.monotonic()
+            began = self._monotonic()
             _, claim = self._waiting.popleft()
             try:
                 await self._run_job(claim, slot, began)
             except Exception:
                 log.exception("job %s: the worker itself failed; the job is released", claim.id)
                 self._finisher.release([ClaimRef(claim.id, claim.token)])
-            self._prefetch.ended(time.monotonic() - began)
+            self._prefetch.ended(self._monotonic() - began)
             if not self._attempts and not self._waiting:
                 self._all_ended.set()
             self._fetcher.slot_freed()
@@ -310,7 +319,7 @@ class Worker:
             if self._board is not None:
                 self._board.end(slot)
         if attempt.is_finished:
-            self._tell("completed", claim, duration=timedelta(seconds=time.monotonic() - began))
+            self._tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self._finisher.crash(ClaimRef(claim.id, claim.token), ended.cause)
@@ -335,7 +344,7 @@ class Worker:
         self._tell(
             kind_of(settled.to, settled.what),
             claim,
-            duration=timedelta(seconds=time.monotonic() - began),
+            duration=timedelta(seconds=self._monotonic() - began),
             error=settled.error,
             reason=settled.reason,
         )
@@ -380,7 +389,7 @@ class Worker:
 
     def _watch(self) -> None:
         """Show a pulse; interrupt what is past its deadline; give up what does not end."""
-        now = time.monotonic()
+        now = self._monotonic()
         if self._board is not None:
             self._board.pulse()
         if self._waiting and now - self._waiting[0][0] > HOARD_LIMIT:
@@ -398,7 +407,7 @@ class Worker:
         if attempt.is_given_up or attempt.handler is None:
             return
         if not attempt.handler.give_up():
-            attempt.interrupt(Interrupt.STOP, time.monotonic())  # a coroutine can only be asked again
+            attempt.interrupt(Interrupt.STOP, self._monotonic())  # a coroutine can only be asked again
             return
         attempt.is_given_up = True
         log.error(
@@ -413,17 +422,17 @@ class Worker:
         for attempt in self._attempts.values():
             is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
             if is_it and not attempt.is_stopping:
-                attempt.interrupt(Interrupt.CANCEL, time.monotonic())
+                attempt.interrupt(Interrupt.CANCEL, self._monotonic())
 
     def claim_lost(self, attempt: Attempt) -> None:
         """The store refused a report of this attempt: its job is somebody else's now."""
         if self._attempts.get(attempt.slot) is attempt and not attempt.is_stopping:
-            attempt.interrupt(Interrupt.LOST, time.monotonic())
+            attempt.interrupt(Interrupt.LOST, self._monotonic())
 
     def interrupt_all(self) -> None:
         """Ask every running handler to end now; what they held is released."""
         for attempt in list(self._attempts.values()):
-            attempt.interrupt(Interrupt.STOP, time.monotonic())
+            attempt.interrupt(Interrupt.STOP, self._monotonic())
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

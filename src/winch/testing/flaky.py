@@ -40,6 +40,7 @@ class FlakyStorage:
         self._faults: list[_Fault] = []
         self._lock = threading.Lock()
         self.counters: Counter[str] = Counter()
+        self.is_down = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -63,8 +64,17 @@ class FlakyStorage:
         """The next calls of this verb wait, before they act, until the event is set."""
         return self._add(verb, "hang", times)
 
+    def down(self) -> None:
+        """From now on every call does nothing and says so, until `up`."""
+        self.is_down = True
+
+    def up(self) -> None:
+        """The store can be reached again."""
+        self.is_down = False
+
     def heal(self) -> None:
         """Forget the faults to come, and let go what hangs."""
+        self.up()
         with self._lock:
             for fault in self._faults:
                 fault.go_on.set()
@@ -81,6 +91,9 @@ class FlakyStorage:
         return fault.go_on
 
     def _next(self, verb: str) -> _Fault | None:
+        if self.is_down:
+            self.counters[f"down {verb}"] += 1
+            raise StorageUnavailable(f"{verb} failed on purpose: the store is down", maybe_applied=False)
         with self._lock:
             for fault in self._faults:
                 if fault.verb == verb and fault.left > 0:

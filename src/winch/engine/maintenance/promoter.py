@@ -6,15 +6,18 @@ from winch.engine.service import Service
 from winch.storage.protocol import Driver
 
 BATCH = 1000
+# Not a hair too early: the store's clock decides, and a pass for nothing costs a statement.
+HAIR = 0.0005
 
 
 class Promoter(Service):
     name = "promoter"
 
-    def __init__(self, driver: Driver, poll: float) -> None:
+    def __init__(self, driver: Driver, poll: float, *, hair: float = HAIR) -> None:
         super().__init__()
         self._driver = driver
         self._poll = poll
+        self._hair = hair  # none is needed where the store and this loop share one clock
         self._bell = driver.bell((), due=True)
 
     async def run_once(self) -> float:
@@ -25,8 +28,7 @@ class Promoter(Service):
         if promoted.next_at is None:
             return self._poll
         left = (promoted.next_at - promoted.now).total_seconds()
-        # Not a hair too early: the store's clock decides, and a pass for nothing costs a statement.
-        return min(max(left + 0.0005, 0.001), self._poll)
+        return min(max(left + self._hair, 2 * self._hair), self._poll)
 
     async def idle(self, seconds: float) -> None:
         await self._bell.wait(seconds)

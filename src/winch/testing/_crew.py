@@ -1,0 +1,154 @@
+"""One virtual worker: the engine's own parts, put together as an embedded worker does it.
+
+Three things differ. Its heart beats on the loop and not in a thread; plain functions run at once on
+the loop, so that the order of everything is the same in each run; and a task's own process
+(`isolate="process"`) is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from winch.core.clock import Clock
+from winch.core.errors import StorageError
+from winch.engine import operation
+from winch.engine.attempt import Interrupt
+from winch.engine.events import Events
+from winch.engine.heartbeat import Heart
+from winch.engine.maintenance.promoter import Promoter
+from winch.engine.maintenance.pruner import Pruner
+from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.order import QueueOrder
+from winch.engine.runtime import Runtime
+from winch.engine.service import Service, polling
+from winch.engine.settings import Settings
+from winch.engine.threads import ThreadCall, Threads
+from winch.engine.worker import Worker, WorkerConfig
+from winch.storage.protocol import Driver
+from winch.testing._life import CrashInHandler, Life, Line
+
+ROUNDS = 10
+
+
+class InlineThreads(Threads):
+    """No threads at all: a function is called where it is submitted."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(0, loop)
+
+    def submit(self, fn: Callable[[], Any]) -> ThreadCall:
+        call = ThreadCall(fn, self._loop.create_future())
+        call.execute()
+        call.done.set_result(None)
+        return call
+
+
+def own_runtime(shared: Runtime) -> Runtime:
+    """The same tasks, hooks and subscribers, with resources of its own."""
+    own = Runtime()
+    own.tasks, own.middleware = shared.tasks, shared.middleware
+    own.events, own.lifespans = shared.events, shared.lifespans
+    return own
+
+
+class EveryQueue(QueueOrder):
+    """All queues that a task or a job names, whenever it comes to name it."""
+
+    def __init__(self, find: Callable[[], Sequence[str]], rng: random.Random) -> None:
+        super().__init__(dict.fromkeys(find()), rng)
+        self._find = find
+
+    def next(self) -> tuple[str, ...]:
+        return tuple(self._find())
+
+
+class Crew:
+    """A worker with its services and its heart, and a life that can end at any moment."""
+
+    def __init__(
+        self,
+        store: Driver,
+        shared: Runtime,
+        settings: Settings,
+        life: Life,
+        *,
+        order: QueueOrder,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.life = life
+        self._driver = Line(store, life).driver
+        self._shared = shared
+        self._runtime = own_runtime(shared)
+        self._heart = Heart(self._driver, settings.lease.total_seconds(), clock.monotonic)
+        self._settings = settings
+        self._clock = clock
+        config = WorkerConfig(
+            order=order,
+            concurrency=settings.concurrency,
+            lease=settings.lease,
+            heartbeat=settings.heartbeat.total_seconds(),
+            poll=settings.poll.total_seconds(),
+            release="",
+        )
+        self.worker = Worker(
+            self._driver,
+            self._runtime,
+            config,
+            on_session=self._heart.add,
+            rng=rng,
+            monotonic=clock.monotonic,
+            entropy=rng.randbytes,
+            threads=InlineThreads(asyncio.get_running_loop()),
+        )
+        self._services: list[Service] = []
+        self._runners: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.worker.start()
+        said = self._settings
+        self._services = [
+            Promoter(self._driver, said.poll.total_seconds(), hair=0.0),
+            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
+            Pruner(self._driver),
+        ]
+        self._runners = [asyncio.create_task(service.run()) for service in self._services]
+        self._runners.append(asyncio.create_task(self._beat()))
+
+    async def _beat(self) -> None:
+        polling.set("heart")
+        while True:
+            await asyncio.sleep(self._settings.heartbeat.total_seconds())
+            try:
+                lost = await operation.arun(self._driver, self._heart.beat())
+            except StorageError:
+                continue
+            for session in lost:
+                await self.worker.session_lost(session)
+
+    def crash_in_handlers(self) -> None:
+        """From now on handlers are a place to die at."""
+        self._runtime.middleware = [*self._shared.middleware, CrashInHandler(self.life)]
+
+    async def stop(self) -> None:
+        """Give back what it holds and end."""
+        await self.worker.drain(0.0)
+        for runner in self._runners:
+            runner.cancel()
+        await asyncio.gather(*self._runners, return_exceptions=True)
+
+    async def bury(self) -> None:
+        """Clean up after a worker that was killed: its handlers end here, unheard."""
+        self._runtime.events, self.life.is_thawed = Events(), True
+        for attempt in self.worker.attempts:
+            attempt.interrupt(Interrupt.LOST, self._clock.monotonic())
+        for _ in range(ROUNDS):  # a cancellation may be taken for the handler's own
+            left = [task for task in self.life.tasks if not task.done()]
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left, timeout=1.0)
+        await self._runtime.stop()
