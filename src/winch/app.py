@@ -64,6 +64,10 @@ class App:
         poll: Duration | None = None,
         grace: Duration | None = None,
         concurrency: int | None = None,
+        kill_after: Duration | None = None,
+        max_jobs: int | None = None,
+        max_memory: int | str | None = None,
+        max_lifetime: Duration | None = None,
         **unknown: Never,
     ) -> None:
         self._code: dict[str, Any] = {
@@ -76,6 +80,10 @@ class App:
             "poll": poll,
             "grace": grace,
             "concurrency": concurrency,
+            "kill_after": kill_after,
+            "max_jobs": max_jobs,
+            "max_memory": max_memory,
+            "max_lifetime": max_lifetime,
         }
         for name in unknown:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
@@ -200,6 +208,7 @@ class App:
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
         isolate: Literal["process"] | None = ...,
+        heartbeat: Duration | None = ...,
         version: int = ...,
     ) -> _Decorator: ...
 

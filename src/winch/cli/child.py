@@ -34,6 +34,9 @@ def worker_child(
     processes: int | None,
     burst: bool,
     grace: str | None,
+    max_jobs: int | None,
+    max_memory: str | None,
+    max_lifetime: str | None,
     verbose: int,
 ) -> None:
     """One worker process under a supervisor."""
@@ -42,7 +45,16 @@ def worker_child(
     ignore_terminal_signals()
     start_logging(verbose)
     app = load_app(app_spec, config)
-    cli = {"url": url, "schema": schema, "app": app_spec, "concurrency": concurrency, "grace": grace}
+    cli = {
+        "url": url,
+        "schema": schema,
+        "app": app_spec,
+        "concurrency": concurrency,
+        "grace": grace,
+        "max_jobs": max_jobs,
+        "max_memory": max_memory,
+        "max_lifetime": max_lifetime,
+    }
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
     code = asyncio.run(_run(app, queues, burst, app_spec))
@@ -66,6 +78,10 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
         release=version("winch"),
         burst=burst,
         cell_command=cell_command(app_spec or said.app),
+        kill_after=said.kill_after.total_seconds(),
+        max_jobs=said.max_jobs,
+        max_memory=said.max_memory,
+        max_lifetime=None if said.max_lifetime is None else said.max_lifetime.total_seconds(),
     )
     child = Child(app.driver, app.runtime, said, config, board)
     return await child.run(await Link.open(sock))

@@ -44,6 +44,9 @@ def worker_options(command: Any) -> Any:
             click.option("-p", "--processes", type=int, help="Worker processes."),
             click.option("--burst", is_flag=True, help="Exit when no job is ready."),
             click.option("--grace", help="How long running jobs may go on after a stop, like 30s."),
+            click.option("--max-jobs", type=int, help="Replace a process after so many jobs."),
+            click.option("--max-memory", help="Replace a process that holds more, like 512MB."),
+            click.option("--max-lifetime", help="Replace a process after so long, like 1h (±10 %)."),
             click.option("-v", "--verbose", count=True, help="More log lines."),
         ]
     ):
@@ -63,6 +66,9 @@ def worker(
     processes: int | None,
     burst: bool,
     grace: str | None,
+    max_jobs: int | None,
+    max_memory: str | None,
+    max_lifetime: str | None,
     verbose: int,
 ) -> None:
     """Run jobs until stopped.
@@ -79,6 +85,9 @@ def worker(
         "concurrency": concurrency,
         "processes": processes,
         "grace": grace,
+        "max_jobs": max_jobs,
+        "max_memory": max_memory,
+        "max_lifetime": max_lifetime,
     }
     # The supervisor imports no user code: what the app itself says in code only its children know.
     said = load(cli=cli, config=config).settings
@@ -95,6 +104,9 @@ def worker(
         ("--queues", queues),
         ("--concurrency", concurrency),
         ("--grace", grace),
+        ("--max-jobs", max_jobs),
+        ("--max-memory", max_memory),
+        ("--max-lifetime", max_lifetime),
     ):
         if value is not None:
             command += [flag, str(value)]

@@ -50,18 +50,26 @@ class Attempt:
         "claim",
         "deadline",
         "handler",
+        "heartbeat",
         "interrupted",
         "interrupted_at",
+        "is_alone",
         "is_finished",
         "is_given_up",
+        "is_silent",
         "reports",
         "slot",
     )
 
-    def __init__(self, claim: Claim, slot: int, deadline: float | None) -> None:
+    def __init__(
+        self, claim: Claim, slot: int, deadline: float | None, heartbeat: float | None = None
+    ) -> None:
         self.claim = claim
         self.slot = slot
         self.deadline = deadline
+        self.heartbeat = heartbeat  # the longest time without a sign of life, in seconds
+        self.is_silent = False
+        self.is_alone = False
         self.handler: Handler | None = None
         self.interrupted: Interrupt | None = None
         self.interrupted_at = 0.0
@@ -80,6 +88,14 @@ class Attempt:
     def finished(self) -> None:
         """The handler has ended its job itself, in its own transaction."""
         self.is_finished = True
+
+    @property
+    def must_end_by(self) -> float | None:
+        """When it has timed out, unless it gives a sign of life before."""
+        if self.heartbeat is None:
+            return self.deadline
+        silent = self.reports.signed_at + self.heartbeat
+        return silent if self.deadline is None else min(silent, self.deadline)
 
     @property
     def is_stopping(self) -> bool:

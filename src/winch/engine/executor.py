@@ -284,18 +284,20 @@ def _uncancel() -> None:
 
 def _interrupted(attempt: Attempt, plan: Plan) -> Outcome | None:
     if attempt.interrupted is Interrupt.TIMEOUT:
-        return timed_out(plan)
+        return timed_out(plan, is_silent=attempt.is_silent)
     if attempt.interrupted is Interrupt.CANCEL:
         return Cancel("cancelled while running")
     return None
 
 
-def timed_out(plan: Plan) -> Failed:
-    """The outcome of an attempt that took longer than it may."""
-    error = JobTimeout(
-        f"took longer than its timeout of {format_duration(plan.timeout or timedelta(0))}"
-    )
-    return _failed(error, plan)
+def timed_out(plan: Plan, *, is_silent: bool = False) -> Failed:
+    """The outcome of an attempt that took longer than it may, or gave no sign of life for too long."""
+    if is_silent:
+        limit = format_duration(plan.task.options.heartbeat or timedelta(0))
+        said = f"gave no sign of life for its heartbeat of {limit} (ctx.progress, checkpoint or beat)"
+    else:
+        said = f"took longer than its timeout of {format_duration(plan.timeout or timedelta(0))}"
+    return _failed(JobTimeout(said), plan)
 
 
 def _failed(error: BaseException, plan: Plan) -> Failed:

@@ -34,7 +34,7 @@ class Fetcher(Service):
         session: Callable[[], str],
         room: Callable[[], int],
         measured: Callable[[float], None],
-        deliver: Callable[[Sequence[Claim]], None],
+        deliver: Callable[[Sequence[Claim], float], None],
         on_idle: Callable[[], None],
     ) -> None:
         super().__init__()
@@ -67,15 +67,17 @@ class Fetcher(Service):
         if room == 0:
             await self._until_freed()
             return 0.0
+        sent = time.monotonic()
         claims = await self._claim(room)
         if not claims:
             # Say that somebody waits, then look once more: what was stored in between rings.
             await self._bell.arm()
+            sent = time.monotonic()
             claims = await self._claim(room)
         if not claims:
             self._on_idle()
             return self._poll
-        self._deliver(claims)
+        self._deliver(claims, sent)
         return 0.0
 
     async def idle(self, seconds: float) -> None:
@@ -158,7 +160,7 @@ class GiveUps(Service):
             self._audited_at = time.monotonic()
             held = await self._driver.arun(self._driver.held(session))
             # Compared when the answer is read: whatever was claimed meanwhile is in use by now.
-            tokens += set(held) - self._in_use() - set(tokens)
+            tokens += {ref.token for ref in held} - self._in_use() - set(tokens)
         if tokens and session == self._session():
             await self._driver.arun(self._driver.give_up(session, tokens))
         return self._every

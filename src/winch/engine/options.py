@@ -37,6 +37,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
     isolate: str | None = None
+    heartbeat: timedelta | None = None
     version: int = 1
 
 
@@ -177,6 +178,13 @@ def _timeout(value: Any) -> timedelta | None:
     return parsed
 
 
+def _heartbeat(value: Duration) -> timedelta:
+    parsed = parse_duration(value, "heartbeat")
+    if parsed < timedelta(milliseconds=100):
+        raise ConfigError(f"heartbeat must be at least 100ms, got {value!r}")
+    return parsed
+
+
 def _id(value: str | uuid.UUID) -> str:
     return parse_id(value)
 
@@ -202,6 +210,7 @@ def _version(value: object) -> int:
 
 _CHECKS: dict[str, Any] = {
     "isolate": _isolate,
+    "heartbeat": _heartbeat,
     "version": _version,
     "queue": check_queue,
     "priority": _priority,

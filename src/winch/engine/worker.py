@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from winch.core.errors import StorageError
 from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.outcome import Settled
+from winch.core.size import format_size
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
 from winch.engine.events import JobEvent, kind_of
@@ -29,6 +30,7 @@ from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Cells, Crash
 from winch.engine.log import log
+from winch.engine.memory import resident_memory
 from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.runtime import Runtime
@@ -37,9 +39,11 @@ from winch.engine.threads import Threads
 from winch.storage.params import Answer, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 
-# How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
-HARD_AFTER = 10.0
 WATCH_EVERY = 0.05
+# Reading how much memory is in use costs more than a look at the deadlines.
+WEIGH_EVERY = 1.0
+# A lifetime is drawn this far around what was asked for, so that children do not all end at once.
+LIFETIME_JITTER = 0.1
 CANCELS_EVERY = 1.0
 NOTES_EVERY = 0.5
 
@@ -56,6 +60,19 @@ class WorkerConfig:
     release: str
     burst: bool = False
     cell_command: tuple[str, ...] | None = None
+    # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
+    kill_after: float = 10.0
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    max_lifetime: float | None = None
+
+
+class _Waiting(NamedTuple):
+    """A claimed job that has not started: when its claim was sent, and when it came."""
+
+    claim: Claim
+    sent: float
+    came: float
 
 
 class Worker:
@@ -78,13 +95,17 @@ class Worker:
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._threads = Threads(config.concurrency, asyncio.get_running_loop())
-        self._cells = None if config.cell_command is None else Cells(config.cell_command)
+        self._cells = (
+            None
+            if config.cell_command is None
+            else Cells(config.cell_command, config.max_jobs, config.max_memory)
+        )
         self._executor = Executor(
             runtime, self._threads, time.monotonic, self._rng, lambda: driver, self._cells
         )
         self._finisher = Finisher(driver)
         self._prefetch = Prefetch(config.concurrency)
-        self._waiting: deque[tuple[float, Claim]] = deque()  # (when it came, the claim)
+        self._waiting: deque[_Waiting] = deque()
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._services: list[Service] = []
@@ -92,8 +113,17 @@ class Worker:
         self._all_ended = asyncio.Event()
         self._all_ended.set()
         self._is_draining = False
+        self._end_by = float("inf")
+        self._is_sooner = asyncio.Event()
+        self._started = 0
+        self._weigh_at = 0.0
+        jitter = self._rng.uniform(1 - LIFETIME_JITTER, 1 + LIFETIME_JITTER)
+        lifetime = config.max_lifetime
+        self._retire_at = float("inf") if lifetime is None else time.monotonic() + lifetime * jitter
+        self._too_old = config.lease.total_seconds() / 2
         self.session = ""
-        self.drained = asyncio.Event()  # burst: nothing left; stuck: a thread was given up
+        self.drained = asyncio.Event()  # burst: nothing left; else to be replaced, see why_retiring
+        self.why_retiring: str | None = None
         self.is_stuck = False
 
     # -- life --------------------------------------------------------------------------------------
@@ -185,22 +215,55 @@ class Worker:
 
         Returns how many claims are left to the lease, because the store could not be told in time.
         """
-        deadline = time.monotonic() + grace
+        self.end_by(time.monotonic() + grace)
         self._is_draining = True
         self._fetcher.stop()
         # The fetcher may be in the middle of a claim: its answer is waited for, so nothing is left.
-        await asyncio.wait(self._runners[:1], timeout=max(grace, 5.0))
+        await asyncio.wait(self._runners[:1], timeout=max(min(grace, 30.0), 5.0))
         self._give_back_unstarted()
-        await self._until_ended(deadline - time.monotonic())
+        await self._until_due()
         self.interrupt_all()
         await self._until_ended(min(5.0, max(grace, 1.0)))
         for attempt in list(self._attempts.values()):
             self._give_up(attempt)
         await self._until_ended(1.0)
-        await self._flush(max(5.0, deadline - time.monotonic()))
+        await self._flush(max(5.0, min(self._end_by - time.monotonic(), 30.0)))
         left = self._finisher.pending + len(self._attempts)
         await self._end(left)
         return left
+
+    def end_by(self, moment: float) -> None:
+        """Have the drain interrupt what still runs at this moment; a later one changes nothing."""
+        self._end_by = min(self._end_by, moment)
+        self._is_sooner.set()
+
+    def retire(self, why: str) -> None:
+        """Claim nothing more and have this worker replaced; what runs may end."""
+        if self.why_retiring is None:
+            self.why_retiring = why
+            log.info("to be replaced: %s", why)
+            self.drained.set()
+
+    def time_needed(self, otherwise: float) -> float:
+        """How long the running jobs may take by their own timeouts; `otherwise` for those without."""
+        now, more = time.monotonic(), 2 * self._config.kill_after
+        return max(
+            (
+                otherwise if attempt.deadline is None else attempt.deadline - now + more
+                for attempt in self._attempts.values()
+            ),
+            default=0.0,
+        )
+
+    async def _until_due(self) -> None:
+        """Wait until all has ended, or until the drain's last moment, which may move closer."""
+        ended = asyncio.ensure_future(self._all_ended.wait())
+        while not ended.done() and (left := self._end_by - time.monotonic()) > 0:
+            self._is_sooner.clear()
+            sooner = asyncio.ensure_future(self._is_sooner.wait())
+            await asyncio.wait([ended, sooner], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            sooner.cancel()
+        ended.cancel()
 
     async def _until_ended(self, seconds: float) -> None:
         try:
@@ -239,33 +302,38 @@ class Worker:
 
     def _room(self) -> int:
         """How many jobs to claim now: for the free slots, and ahead where jobs are short."""
-        if self.is_stuck:
+        if self.why_retiring is not None:
             return 0
+        if self._board is not None:
+            # The supervisor takes back what a child without a pulse holds: no claim without a pulse.
+            self._board.pulse()
         ahead = self._prefetch.ahead()
         room = self._config.concurrency + ahead - len(self._attempts) - len(self._waiting)
+        if self._config.max_jobs is not None:
+            room = min(room, self._config.max_jobs - self._started - len(self._waiting))
         # With something waiting already, small claims are not worth their round trip.
         return 0 if self._waiting and room < ahead // 2 else max(room, 0)
 
     def _give_back_unstarted(self) -> None:
-        self._finisher.release([ClaimRef(claim.id, claim.token) for _, claim in self._waiting])
+        self._finisher.release([ref_of(waiting.claim) for waiting in self._waiting])
         self._waiting.clear()
         if not self._attempts:
             self._all_ended.set()
 
     def _tokens_in_use(self) -> set[str]:
-        tokens = {claim.token for _, claim in self._waiting}
+        tokens = {waiting.claim.token for waiting in self._waiting}
         tokens |= {attempt.claim.token for attempt in self._attempts.values()}
         tokens |= self._finisher.tokens
         if self._fetcher.in_flight is not None:
             tokens.add(self._fetcher.in_flight)
         return tokens
 
-    def _deliver(self, claims: Sequence[Claim]) -> None:
+    def _deliver(self, claims: Sequence[Claim], sent: float) -> None:
         if self._is_draining:  # the claim was on its way when the stop came
-            self._finisher.release([ClaimRef(claim.id, claim.token) for claim in claims])
+            self._finisher.release([ref_of(claim) for claim in claims])
             return
         now = time.monotonic()
-        self._waiting.extend((now, claim) for claim in claims)
+        self._waiting.extend(_Waiting(claim, sent, now) for claim in claims)
         self._all_ended.clear()
         for _ in range(min(len(claims), len(self._idle_runners))):
             waiter = self._idle_runners.popleft()
@@ -279,12 +347,16 @@ class Worker:
                 self._idle_runners.append(waiter)
                 await waiter
             began = time.monotonic()
-            _, claim = self._waiting.popleft()
+            claim, sent, _ = self._waiting.popleft()
             try:
-                await self._run_job(claim, slot, began)
+                if began - sent > self._too_old:
+                    # This process stood still: the supervisor may have given the job to others.
+                    self._finisher.release([ref_of(claim)])
+                else:
+                    await self._run_job(claim, slot, began)
             except Exception:
                 log.exception("job %s: the worker itself failed; the job is released", claim.id)
-                self._finisher.release([ClaimRef(claim.id, claim.token)])
+                self._finisher.release([ref_of(claim)])
             self._prefetch.ended(time.monotonic() - began)
             if not self._attempts and not self._waiting:
                 self._all_ended.set()
@@ -296,12 +368,17 @@ class Worker:
             self._finish(claim, plan, began)
             return
         limit = None if plan.timeout is None else plan.timeout.total_seconds()
-        attempt = Attempt(claim, slot, None if limit is None else began + limit)
+        beat = plan.task.options.heartbeat
+        attempt = Attempt(
+            claim,
+            slot,
+            None if limit is None else began + limit,
+            None if beat is None else beat.total_seconds(),
+        )
         self._attempts[slot] = attempt
-        if self._board is not None and not plan.is_alone:
-            # The supervisor kills a child whose loop is blocked past this moment.
-            last = None if attempt.deadline is None else attempt.deadline + 2 * HARD_AFTER
-            self._board.start(slot, claim.id, claim.token, last)
+        attempt.is_alone = plan.is_alone
+        self._show_started(attempt)
+        self._count_started()
         self._tell("started", claim)
         try:
             ended = await self._executor.run(attempt, plan)
@@ -313,12 +390,24 @@ class Worker:
             self._tell("completed", claim, duration=timedelta(seconds=time.monotonic() - began))
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
-            self._finisher.crash(ClaimRef(claim.id, claim.token), ended.cause)
+            self._finisher.crash(ref_of(claim), ended.cause)
             self._tell("crashed", claim, reason=ended.cause)
         elif ended is not None:
             self._finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
-            self._finisher.release([ClaimRef(claim.id, claim.token)])
+            self._finisher.release([ref_of(claim)])
+
+    def _show_started(self, attempt: Attempt) -> None:
+        if self._board is not None and not attempt.is_alone:
+            # The supervisor kills a child whose loop is blocked past this moment.
+            end = attempt.must_end_by
+            last = None if end is None else end + 2 * self._config.kill_after
+            self._board.start(attempt.slot, attempt.claim.id, attempt.claim.token, last)
+
+    def _count_started(self, jobs: int = 1) -> None:
+        self._started += jobs
+        if self._config.max_jobs is not None and self._started >= self._config.max_jobs:
+            self.retire(f"it has started {self._started} jobs (max_jobs)")
 
     def _finish(self, claim: Claim, settled: Settled, began: float) -> None:
         if settled.error is not None:
@@ -383,15 +472,29 @@ class Worker:
         now = time.monotonic()
         if self._board is not None:
             self._board.pulse()
-        if self._waiting and now - self._waiting[0][0] > HOARD_LIMIT:
+        if self._waiting and now - self._waiting[0].came > HOARD_LIMIT:
             self._give_back_unstarted()
             self._prefetch.hoarded()
+        self._look_at_limits(now)
         for attempt in list(self._attempts.values()):
             if attempt.interrupted is not None:
-                if now - attempt.interrupted_at > HARD_AFTER:
+                if now - attempt.interrupted_at > self._config.kill_after:
                     self._give_up(attempt)
-            elif attempt.deadline is not None and now >= attempt.deadline:
+            elif (end := attempt.must_end_by) is not None and now >= end:
+                attempt.is_silent = attempt.deadline is None or now < attempt.deadline
                 attempt.interrupt(Interrupt.TIMEOUT, now)
+            elif attempt.heartbeat is not None:
+                self._show_started(attempt)  # its last moment moves with every sign of life
+
+    def _look_at_limits(self, now: float) -> None:
+        if now >= self._retire_at:
+            self.retire("its lifetime is over (max_lifetime)")
+        most = self._config.max_memory
+        if most is not None and now >= self._weigh_at:
+            self._weigh_at = now + WEIGH_EVERY
+            used = resident_memory()
+            if used > most:
+                self.retire(f"it uses {format_size(used)} of memory (max_memory {format_size(most)})")
 
     def _give_up(self, attempt: Attempt) -> None:
         """A handler that does not end: settle its job without it."""
@@ -407,7 +510,7 @@ class Worker:
         if attempt.handler.leaves_a_thread:
             log.error("a thread is left behind; this worker takes no more jobs and is replaced")
             self.is_stuck = True
-            self.drained.set()
+            self.retire("a thread is left behind")
 
     def cancel_requested(self, ref: ClaimRef) -> None:
         for attempt in self._attempts.values():
@@ -432,6 +535,10 @@ class Worker:
     @property
     def has_jobs(self) -> bool:
         return bool(self._attempts)
+
+
+def ref_of(claim: Claim) -> ClaimRef:
+    return ClaimRef(claim.id, claim.token)
 
 
 class Watch(Service):
@@ -479,7 +586,7 @@ class Notes(Service):
         for attempt in self._worker.attempts:
             note = attempt.reports.take()
             if note is not None:
-                ref = ClaimRef(attempt.claim.id, attempt.claim.token)
-                if await self._driver.arun(self._driver.note(ref, note)) is Answer.LOST:
+                verb = self._driver.note(ref_of(attempt.claim), note)
+                if await self._driver.arun(verb) is Answer.LOST:
                     self._worker.claim_lost(attempt)
         return NOTES_EVERY
