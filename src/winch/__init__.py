@@ -33,6 +33,7 @@ from winch.core.errors import (
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
 from winch.core.retry import Retry
+from winch.engine.collected import Collected
 from winch.engine.context import Context
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
@@ -43,6 +44,7 @@ from winch.engine.task import Task
 __all__ = [
     "App",
     "Cancel",
+    "Collected",
     "ConfigError",
     "Context",
     "Depends",

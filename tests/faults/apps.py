@@ -18,7 +18,7 @@ from typing import Literal
 
 import psutil
 
-from winch import App, Context, Retry
+from winch import App, Collected, Context, Retry
 from winch.storage.protocol import Driver
 from winch.testing.flaky import FlakyStorage
 from winch.testing.history import Recorder
@@ -176,6 +176,11 @@ def make(
     def alone(ctx: Context) -> int:
         with seen(ctx):
             return os.getpid()
+
+    @app.task(name="collector", collect=20, collect_wait="300ms")
+    def collector(jobs: list[Collected[dict[str, bool]]]) -> None:
+        if any(job.args["is_poison"] for job in jobs):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     @app.task(name="where")
     def where(ctx: Context) -> int:

@@ -87,3 +87,16 @@ def test_running_out_of_memory_is_a_failure_like_any_other(
         assert worker.children() == [child]
         stage.recorder.nemesis("hold", [child], note="RLIMIT_AS")
         stage.judge()
+
+
+def test_a_poison_job_in_a_collecting_call_is_found_too(store: str, postgres_server: Databases) -> None:
+    with Stage("poison in a collecting call", store, postgres_server) as stage:
+        collector = stage.app.tasks.get("collector")
+        jobs = stage.app.enqueue_many([collector.bind(is_poison=n == 7) for n in range(20)])
+        stage.worker(concurrency=2)
+        stage.until_final(60)
+        records = stage.jobs([job.id for job in jobs])
+        poison = records.pop(7)
+        assert (poison.state, poison.attempt, poison.crashes) == (JobState.DEAD, 0, 3)
+        assert {(job.state, job.attempt) for job in records} == {(JobState.COMPLETED, 1)}
+        assert {tuple(entries(job)) for job in records} == {("crashed",)}

@@ -21,6 +21,8 @@ from winch.engine.link import ENV, Link, from_env
 from winch.engine.order import QueueOrder
 from winch.engine.worker import WorkerConfig
 
+MOST_AT_ONCE = 1024
+
 
 @click.command(hidden=True)
 @worker_options
@@ -67,8 +69,8 @@ def worker_child(
 async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
     said = app.settings
     sock, board = from_env()
-    if said.concurrency > board.slots:
-        raise ConfigError(f"concurrency must be at most {board.slots}, got {said.concurrency}")
+    if said.concurrency > MOST_AT_ONCE:
+        raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {said.concurrency}")
     config = WorkerConfig(
         order=QueueOrder.parse(queues, random.Random()),  # noqa: S311  # order, not a secret
         concurrency=said.concurrency,

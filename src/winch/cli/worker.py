@@ -126,8 +126,9 @@ def worker(
     sys.exit(asyncio.run(run()))
 
 
-# The app may set its concurrency in code, which the supervisor does not read: room for any.
-MAX_SLOTS = 1024
+# The app may set its concurrency in code, which the supervisor does not read: room for any, and for the
+# jobs that collecting calls run at once.
+MAX_SLOTS = 8192
 
 
 def connect_for(hello: Hello) -> Driver:

@@ -57,6 +57,8 @@ class Attempt:
         "is_finished",
         "is_given_up",
         "is_silent",
+        "is_together",
+        "is_unasked",
         "reports",
         "slot",
     )
@@ -70,6 +72,8 @@ class Attempt:
         self.heartbeat = heartbeat  # the longest time without a sign of life, in seconds
         self.is_silent = False
         self.is_alone = False
+        self.is_together = False  # one of many jobs in one call
+        self.is_unasked = False
         self.handler: Handler | None = None
         self.interrupted: Interrupt | None = None
         self.interrupted_at = 0.0
@@ -88,6 +92,11 @@ class Attempt:
     def finished(self) -> None:
         """The handler has ended its job itself, in its own transaction."""
         self.is_finished = True
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether nobody waits for it: cancelled, lost, or out of time."""
+        return self.is_unasked or self.is_stopping
 
     @property
     def must_end_by(self) -> float | None:

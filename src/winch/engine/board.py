@@ -63,9 +63,9 @@ class Board:
 
     def started(self) -> list[Started]:
         found = []
-        for slot in range(self.slots):
-            taken, job, token, deadline = _SLOT.unpack_from(self._map, _HEADER.size + slot * _SLOT.size)
-            if taken:
+        for at in range(_HEADER.size, _HEADER.size + self.slots * _SLOT.size, _SLOT.size):
+            if self._map[at]:
+                _, job, token, deadline = _SLOT.unpack_from(self._map, at)
                 claim = ClaimRef(str(uuid.UUID(bytes=job)), str(uuid.UUID(bytes=token)))
                 found.append(Started(claim, deadline))
         return found

@@ -51,7 +51,7 @@ class Fetcher(Service):
         self._slot_freed = asyncio.Event()
         self._quiet = False
         self.given_up: list[str] = []
-        self.in_flight: str | None = None
+        self.in_flight: set[str] = set()
 
     def slot_freed(self) -> None:
         self._slot_freed.set()
@@ -100,17 +100,21 @@ class Fetcher(Service):
         except TimeoutError:
             pass
 
-    async def _claim(self, limit: int) -> list[Claim]:
+    async def more(self, task: str, limit: int) -> list[Claim]:
+        """Claim jobs of this one task, for a call that collects them; none while quiet."""
+        return [] if self._quiet else await self._claim(limit, (task,))
+
+    async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
         token = random_id(os.urandom(16))
         params = ClaimParams(
             session=self._session(),
             token=token,
             queues=self._order.next(),
             limit=limit,
-            tasks=self._tasks,
+            tasks=tasks or self._tasks,
         )
         sent = time.monotonic()
-        self.in_flight = token
+        self.in_flight.add(token)
         try:
             claims = await self._driver.arun(self._driver.claim(params))
         except StorageUnavailable as error:
@@ -118,7 +122,7 @@ class Fetcher(Service):
                 self.given_up.append(token)
             raise
         finally:
-            self.in_flight = None
+            self.in_flight.discard(token)
         if claims:
             self._measured(time.monotonic() - sent)
         return claims

@@ -155,6 +155,7 @@ class Cells:
         crash: None, as for any interrupted handler that says nothing."""
         cell = await self._take()
         beat, attempt.heartbeat = attempt.heartbeat, None
+        is_begun = False
 
         def give_time() -> None:
             if timeout is not None:
@@ -168,7 +169,6 @@ class Cells:
                 give_time()
             attempt.reports.sign()
 
-        is_begun = False
         give_time()  # starting a cell is not the handler's time
         handler = _InCell(cell, attempt)
         attempt.handler = handler

@@ -35,6 +35,7 @@ from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
+from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.storage.params import Answer, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
@@ -45,6 +46,8 @@ WEIGH_EVERY = 1.0
 # A lifetime is drawn this far around what was asked for, so that children do not all end at once.
 LIFETIME_JITTER = 0.1
 CANCELS_EVERY = 1.0
+# How often a call that collects looks for more jobs within its waiting time.
+GATHER_EVERY = 0.01
 NOTES_EVERY = 0.5
 
 
@@ -73,6 +76,19 @@ class _Waiting(NamedTuple):
     claim: Claim
     sent: float
     came: float
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """The jobs that a collecting call has so far."""
+
+    task: str
+    most: int
+    found: list[_Waiting]
+
+    @property
+    def room(self) -> int:
+        return self.most - len(self.found)
 
 
 class Worker:
@@ -116,6 +132,11 @@ class Worker:
         self._end_by = float("inf")
         self._is_sooner = asyncio.Event()
         self._started = 0
+        self._busy = 0
+        self._gathering: dict[int, _Gathering] = {}
+        # Where the further jobs of a collecting call are shown on the board: beyond the slots' own.
+        places = config.concurrency + 8192 if board is None else board.slots
+        self._places = list(range(places - 1, config.concurrency - 1, -1))
         self._weigh_at = 0.0
         jitter = self._rng.uniform(1 - LIFETIME_JITTER, 1 + LIFETIME_JITTER)
         lifetime = config.max_lifetime
@@ -195,6 +216,8 @@ class Worker:
             len(self._attempts),
         )
         self._waiting.clear()
+        for gathering in self._gathering.values():
+            gathering.found.clear()
         for attempt in list(self._attempts.values()):
             attempt.interrupt(Interrupt.LOST, time.monotonic())
         self._fetcher.given_up.clear()
@@ -308,7 +331,7 @@ class Worker:
             # The supervisor takes back what a child without a pulse holds: no claim without a pulse.
             self._board.pulse()
         ahead = self._prefetch.ahead()
-        room = self._config.concurrency + ahead - len(self._attempts) - len(self._waiting)
+        room = self._config.concurrency + ahead - self._busy - len(self._waiting)
         if self._config.max_jobs is not None:
             room = min(room, self._config.max_jobs - self._started - len(self._waiting))
         # With something waiting already, small claims are not worth their round trip.
@@ -317,18 +340,24 @@ class Worker:
     def _give_back_unstarted(self) -> None:
         self._finisher.release([ref_of(waiting.claim) for waiting in self._waiting])
         self._waiting.clear()
-        if not self._attempts:
+        if self._is_empty:
             self._all_ended.set()
 
     def _tokens_in_use(self) -> set[str]:
         tokens = {waiting.claim.token for waiting in self._waiting}
         tokens |= {attempt.claim.token for attempt in self._attempts.values()}
         tokens |= self._finisher.tokens
-        if self._fetcher.in_flight is not None:
-            tokens.add(self._fetcher.in_flight)
-        return tokens
+        for gathering in self._gathering.values():
+            tokens |= {waiting.claim.token for waiting in gathering.found}
+        return tokens | self._fetcher.in_flight
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self._attempts and not self._waiting and not self._gathering
 
     def _deliver(self, claims: Sequence[Claim], sent: float) -> None:
+        if not claims:
+            return
         if self._is_draining:  # the claim was on its way when the stop came
             self._finisher.release([ref_of(claim) for claim in claims])
             return
@@ -347,20 +376,124 @@ class Worker:
                 self._idle_runners.append(waiter)
                 await waiter
             began = time.monotonic()
-            claim, sent, _ = self._waiting.popleft()
+            waiting = self._waiting.popleft()
+            claim = waiting.claim
+            self._busy += 1
             try:
-                if began - sent > self._too_old:
-                    # This process stood still: the supervisor may have given the job to others.
+                if self._is_old(waiting, began):
                     self._finisher.release([ref_of(claim)])
+                elif (task := self._collecting(claim)) is not None:
+                    await self._run_together(waiting, task, slot)
                 else:
                     await self._run_job(claim, slot, began)
             except Exception:
                 log.exception("job %s: the worker itself failed; the job is released", claim.id)
                 self._finisher.release([ref_of(claim)])
+            self._busy -= 1
             self._prefetch.ended(time.monotonic() - began)
-            if not self._attempts and not self._waiting:
+            if self._is_empty:
                 self._all_ended.set()
             self._fetcher.slot_freed()
+
+    def _is_old(self, waiting: _Waiting, now: float) -> bool:
+        """This process stood still: the supervisor may have given the job to others."""
+        return now - waiting.sent > self._too_old
+
+    # -- collecting calls --------------------------------------------------------------------------
+
+    def _collecting(self, claim: Claim) -> Task[Any, Any] | None:
+        """The task, if its jobs are run many in one call. A suspect runs alone, as any does."""
+        if claim.is_suspect or claim.task not in self._runtime.tasks:
+            return None
+        task = self._runtime.tasks.get(claim.task)
+        return None if task.options.collect is None else task
+
+    async def _run_together(self, first: _Waiting, task: Task[Any, Any], slot: int) -> None:
+        """One slot, one call, as many jobs as there are within the task's waiting time."""
+        for gathering in self._gathering.values():
+            if gathering.task == task.name and gathering.room > 0:
+                gathering.found.append(first)  # another slot waits for just this
+                return
+        most = min(task.options.collect or 1, 1 + len(self._places))
+        if self._config.max_jobs is not None:
+            most = min(most, self._config.max_jobs - self._started)
+        gathering = self._gathering[slot] = _Gathering(task.name, most, [first])
+        try:
+            # Un-started claims grow old: within a part of the lease, however long the task would wait.
+            await self._gather(
+                gathering, min(task.options.collect_wait.total_seconds(), self._too_old / 2)
+            )
+        finally:
+            del self._gathering[slot]
+        began = time.monotonic()
+        attempts: list[Attempt] = []
+        plans: list[Plan] = []
+        for waiting in gathering.found:
+            if self._is_draining or self._is_old(waiting, began):
+                self._finisher.release([ref_of(waiting.claim)])
+                continue
+            plan = self._executor.plan(waiting.claim)
+            if isinstance(plan, Plan):
+                place = self._places.pop() if attempts else slot
+                attempts.append(Attempt(waiting.claim, place, None))
+                plans.append(plan)
+            else:
+                self._finish(waiting.claim, plan, began)
+        if attempts:
+            await self._call_together(attempts, plans, began)
+
+    async def _call_together(
+        self, attempts: Sequence[Attempt], plans: Sequence[Plan], began: float
+    ) -> None:
+        timeouts = [plan.timeout.total_seconds() for plan in plans if plan.timeout is not None]
+        for attempt in attempts:
+            attempt.deadline = began + min(timeouts) if timeouts else None
+            attempt.is_together = True
+            self._attempts[attempt.slot] = attempt
+            self._show_started(attempt)
+            self._tell("started", attempt.claim)
+        self._count_started(len(attempts))
+        try:
+            ended = await self._executor.run_together(attempts, plans)
+        finally:
+            for attempt in attempts:
+                del self._attempts[attempt.slot]
+                if self._board is not None:
+                    self._board.end(attempt.slot)
+            self._places.extend(attempt.slot for attempt in attempts[1:])
+        for attempt, settled in zip(attempts, ended, strict=True):
+            self._record(attempt, settled, began)
+
+    async def _gather(self, gathering: _Gathering, wait: float) -> None:
+        """Add jobs of this task until there are enough, or the waiting time is over."""
+        until = time.monotonic() + wait
+        while gathering.room > 0 and not self._is_draining and self.why_retiring is None:
+            here = [
+                waiting
+                for waiting in self._waiting
+                if waiting.claim.task == gathering.task and not waiting.claim.is_suspect
+            ][: gathering.room]
+            if here:
+                for waiting in here:
+                    self._waiting.remove(waiting)
+                gathering.found += here
+                continue
+            sent = time.monotonic()
+            try:
+                claims = await self._fetcher.more(gathering.task, gathering.room)
+            except StorageError as error:
+                log.warning("%s goes on with %d jobs: %s", gathering.task, len(gathering.found), error)
+                return
+            # What cannot join waits for a slot: a suspect, which runs alone, and what came in too late.
+            joining = [claim for claim in claims if not claim.is_suspect][: max(gathering.room, 0)]
+            now = time.monotonic()
+            gathering.found += [_Waiting(claim, sent, now) for claim in joining]
+            self._deliver([claim for claim in claims if claim not in joining], sent)
+            if not claims:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                await asyncio.sleep(min(left, GATHER_EVERY))
 
     async def _run_job(self, claim: Claim, slot: int, began: float) -> None:
         plan = self._executor.plan(claim)
@@ -386,6 +519,10 @@ class Worker:
             del self._attempts[slot]
             if self._board is not None:
                 self._board.end(slot)
+        self._record(attempt, ended, began)
+
+    def _record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
+        claim = attempt.claim
         if attempt.is_finished:
             self._tell("completed", claim, duration=timedelta(seconds=time.monotonic() - began))
         elif isinstance(ended, Crash):
@@ -459,12 +596,7 @@ class Worker:
     # -- watching ----------------------------------------------------------------------------------
 
     def _found_nothing(self) -> None:
-        if (
-            self._config.burst
-            and not self._attempts
-            and not self._waiting
-            and not self._finisher.pending
-        ):
+        if self._config.burst and self._is_empty and not self._finisher.pending:
             self.drained.set()
 
     def _watch(self) -> None:
@@ -515,7 +647,9 @@ class Worker:
     def cancel_requested(self, ref: ClaimRef) -> None:
         for attempt in self._attempts.values():
             is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
-            if is_it and not attempt.is_stopping:
+            if is_it and attempt.is_together:
+                attempt.is_unasked = True  # the others in the call go on
+            elif is_it and not attempt.is_stopping:
                 attempt.interrupt(Interrupt.CANCEL, time.monotonic())
 
     def claim_lost(self, attempt: Attempt) -> None:
