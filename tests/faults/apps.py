@@ -182,6 +182,21 @@ def make(
         if any(job.args["is_poison"] for job in jobs):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    @app.task(name="aquick")
+    async def aquick(ctx: Context) -> None:
+        with seen(ctx):
+            pass  # without giving way to the event loop once
+
+    @app.task(name="hold_loop")
+    async def hold_loop(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            time.sleep(seconds)  # the point
+
+    @app.task(name="alone_slow", isolate="process")
+    def alone_slow(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            time.sleep(seconds)
+
     @app.task(name="where")
     def where(ctx: Context) -> int:
         with seen(ctx):

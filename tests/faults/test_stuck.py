@@ -114,3 +114,32 @@ def test_what_a_frozen_child_has_not_started_goes_to_others(
         done = max(line.mono for job in others for line in stage.ends(job)) - stage.runs(first)[0].mono
         assert LEASE < done < 2 * LEASE
         stage.measured(f"stop to completed elsewhere {done:.2f} s, with a lease of {LEASE:g} s")
+
+
+def test_a_child_that_stands_still_keeps_what_is_done_and_what_runs_elsewhere(
+    store: str, postgres_server: Databases
+) -> None:
+    with Stage("event loop blocked for two leases", store, postgres_server) as stage:
+        worker = stage.worker(concurrency=6)
+        [child] = worker.children()
+        isolated = stage.enqueue("alone_slow", 2 * LEASE + 1)
+        stage.until_started(isolated)
+        worker.quiet()
+        beats = stage.sessions()[0].beats
+        stage.until(lambda: stage.sessions()[0].beats >= beats + 2, 10, "two beats")
+        # In one claim: the first is done before the second blocks the loop, but not written; the others
+        # have not started.
+        done = stage.enqueue("aquick")
+        blocking = stage.enqueue("hold_loop", 2 * LEASE)
+        others = stage.enqueue("where", times=3)
+        worker.wake()
+        stage.until_started(done + blocking)
+        stage.recorder.nemesis("hold", [child], note="its event loop")
+        stage.worker(concurrency=4)
+        stage.until_final()
+        verdict = stage.judge()
+        assert verdict.counters["runs"] == 6
+        assert verdict.counters["rescued"] == 0
+        jobs = stage.jobs(isolated + done + blocking + others)
+        assert {(job.state, job.attempt, job.crashes) for job in jobs} == {(JobState.COMPLETED, 1, 0)}
+        assert {line.pid for line in stage.runs() if line.job in others}.isdisjoint({child})

@@ -62,11 +62,12 @@ class Child:
             )
         )
         self._board.pulse()
+        # From the start: it may be told to be quiet before it claims.
+        listening = asyncio.create_task(self._listen(), name="winch link")
         await self.worker.start()
         # A service manager may signal every process of the group, not only the supervisor.
         grace = said.grace.total_seconds()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ask, grace)
-        listening = asyncio.create_task(self._listen(), name="winch link")
         ends = [
             asyncio.create_task(self._asked.wait(), name="winch asked"),
             asyncio.create_task(self.worker.drained.wait(), name="winch drained"),

@@ -96,6 +96,7 @@ class Supervisor:
         self._connect = connect
         self._changes = changes
         self._is_changed = asyncio.Event()
+        self._is_quiet = False
         self._lease = float("inf")
         self._children: dict[int, _Child] = {}
         self._tending: set[asyncio.Task[None]] = set()
@@ -138,9 +139,9 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
         loop.add_signal_handler(signal.SIGQUIT, self._stop, 0.0)
-        loop.add_signal_handler(signal.SIGTSTP, self._say, Quiet(True))
-        loop.add_signal_handler(signal.SIGUSR1, self._say, Quiet(True))
-        loop.add_signal_handler(signal.SIGCONT, self._say, Quiet(False))
+        loop.add_signal_handler(signal.SIGTSTP, self._quiet, True)
+        loop.add_signal_handler(signal.SIGUSR1, self._quiet, True)
+        loop.add_signal_handler(signal.SIGCONT, self._quiet, False)
         loop.add_signal_handler(signal.SIGTTIN, self._say, DumpStacks())
         loop.add_signal_handler(signal.SIGUSR2, self._say, DumpStacks())
 
@@ -161,6 +162,10 @@ class Supervisor:
         for child in self._children.values():
             child.is_told_to_end = True
         self._say(Drain(grace))
+
+    def _quiet(self, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet  # children that follow are told, too
+        self._say(Quiet(is_quiet))
 
     def _say(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
         for child in self._children.values():
@@ -205,6 +210,8 @@ class Supervisor:
         theirs.close()
         child = _Child(number, process, board, await Link.open(ours), time.monotonic())
         self._children[process.pid] = child
+        if self._is_quiet:
+            child.link.send(Quiet(True))
         if self._stopping.is_set():  # the signal came while the process was being made
             child.is_told_to_end = True
             child.link.send(Drain(max(0.0, self._stop_by - KILL_AFTER - time.monotonic())))
@@ -371,11 +378,11 @@ class Supervisor:
             is_still = pulse > 0 and time.monotonic() - pulse > self._lease
             if not is_still or pulse == child.still_since or not child.sessions or self._driver is None:
                 continue
-            started = {job.claim for job in child.board.started()}
+            kept = child.board.kept()
             try:
                 async with asyncio.timeout(self._lease):
                     held = await self._driver.arun(self._driver.held(child.sessions[-1]))
-                    unstarted = [ref for ref in held if ref not in started]
+                    unstarted = [ref for ref in held if ref not in kept]
                     if child.board.last_pulse != pulse:
                         continue
                     if unstarted:

@@ -7,6 +7,7 @@ else beats its session's heart; this part claims, runs and finishes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -46,6 +47,8 @@ WEIGH_EVERY = 1.0
 # A lifetime is drawn this far around what was asked for, so that children do not all end at once.
 LIFETIME_JITTER = 0.1
 CANCELS_EVERY = 1.0
+# Places for started jobs where there is no board to show them on.
+PLACES = 8192
 # How often a call that collects looks for more jobs within its waiting time.
 GATHER_EVERY = 0.01
 NOTES_EVERY = 0.5
@@ -119,7 +122,7 @@ class Worker:
         self._executor = Executor(
             runtime, self._threads, time.monotonic, self._rng, lambda: driver, self._cells
         )
-        self._finisher = Finisher(driver)
+        self._finisher = Finisher(driver, self._free_written)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[_Waiting] = deque()
         self._idle_runners: deque[asyncio.Future[None]] = deque()
@@ -129,14 +132,17 @@ class Worker:
         self._all_ended = asyncio.Event()
         self._all_ended.set()
         self._is_draining = False
+        self._is_quiet = False
+        self._is_talkative = log.isEnabledFor(logging.DEBUG)
         self._end_by = float("inf")
         self._is_sooner = asyncio.Event()
         self._started = 0
         self._busy = 0
         self._gathering: dict[int, _Gathering] = {}
-        # Where the further jobs of a collecting call are shown on the board: beyond the slots' own.
-        places = config.concurrency + 8192 if board is None else board.slots
-        self._places = list(range(places - 1, config.concurrency - 1, -1))
+        # A started job has a place on the board until the store knows of its end.
+        self._places = list(range(PLACES if board is None else board.slots))
+        self._unwritten: dict[tuple[str, str], int] = {}
+        self._spare_places = len(self._places) // 2
         self._weigh_at = 0.0
         jitter = self._rng.uniform(1 - LIFETIME_JITTER, 1 + LIFETIME_JITTER)
         lifetime = config.max_lifetime
@@ -165,6 +171,7 @@ class Worker:
             deliver=self._deliver,
             on_idle=self._found_nothing,
         )
+        self._fetcher.quiet(self._is_quiet)
         self._services = [
             self._fetcher,
             GiveUps(
@@ -221,6 +228,8 @@ class Worker:
         for attempt in list(self._attempts.values()):
             attempt.interrupt(Interrupt.LOST, time.monotonic())
         self._fetcher.given_up.clear()
+        if self._is_draining:
+            return
         backoff = Backoff("session")
         while True:
             try:
@@ -231,7 +240,9 @@ class Worker:
                 return
 
     def quiet(self, is_quiet: bool) -> None:
-        self._fetcher.quiet(is_quiet)
+        self._is_quiet = is_quiet
+        if self._services:
+            self._fetcher.quiet(is_quiet)
 
     async def drain(self, grace: float) -> int:
         """Stop claiming, let running jobs end within `grace` seconds, release the rest.
@@ -385,7 +396,7 @@ class Worker:
                 elif (task := self._collecting(claim)) is not None:
                     await self._run_together(waiting, task, slot)
                 else:
-                    await self._run_job(claim, slot, began)
+                    await self._run_job(claim, began)
             except Exception:
                 log.exception("job %s: the worker itself failed; the job is released", claim.id)
                 self._finisher.release([ref_of(claim)])
@@ -414,7 +425,7 @@ class Worker:
             if gathering.task == task.name and gathering.room > 0:
                 gathering.found.append(first)  # another slot waits for just this
                 return
-        most = min(task.options.collect or 1, 1 + len(self._places))
+        most = min(task.options.collect or 1, max(len(self._places) - self._config.concurrency, 1))
         if self._config.max_jobs is not None:
             most = min(most, self._config.max_jobs - self._started)
         gathering = self._gathering[slot] = _Gathering(task.name, most, [first])
@@ -434,8 +445,7 @@ class Worker:
                 continue
             plan = self._executor.plan(waiting.claim)
             if isinstance(plan, Plan):
-                place = self._places.pop() if attempts else slot
-                attempts.append(Attempt(waiting.claim, place, None))
+                attempts.append(Attempt(waiting.claim, self._places.pop(), None))
                 plans.append(plan)
             else:
                 self._finish(waiting.claim, plan, began)
@@ -457,10 +467,7 @@ class Worker:
             ended = await self._executor.run_together(attempts, plans)
         finally:
             for attempt in attempts:
-                del self._attempts[attempt.slot]
-                if self._board is not None:
-                    self._board.end(attempt.slot)
-            self._places.extend(attempt.slot for attempt in attempts[1:])
+                self._ended(attempt)
         for attempt, settled in zip(attempts, ended, strict=True):
             self._record(attempt, settled, began)
 
@@ -495,7 +502,7 @@ class Worker:
                     return
                 await asyncio.sleep(min(left, GATHER_EVERY))
 
-    async def _run_job(self, claim: Claim, slot: int, began: float) -> None:
+    async def _run_job(self, claim: Claim, began: float) -> None:
         plan = self._executor.plan(claim)
         if not isinstance(plan, Plan):
             self._finish(claim, plan, began)
@@ -504,11 +511,11 @@ class Worker:
         beat = plan.task.options.heartbeat
         attempt = Attempt(
             claim,
-            slot,
+            self._places.pop(),
             None if limit is None else began + limit,
             None if beat is None else beat.total_seconds(),
         )
-        self._attempts[slot] = attempt
+        self._attempts[attempt.slot] = attempt
         attempt.is_alone = plan.is_alone
         self._show_started(attempt)
         self._count_started()
@@ -516,15 +523,14 @@ class Worker:
         try:
             ended = await self._executor.run(attempt, plan)
         finally:
-            del self._attempts[slot]
-            if self._board is not None:
-                self._board.end(slot)
+            self._ended(attempt)
         self._record(attempt, ended, began)
 
     def _record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
         claim = attempt.claim
         if attempt.is_finished:
             self._tell("completed", claim, duration=timedelta(seconds=time.monotonic() - began))
+            self._free_written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self._finisher.crash(ref_of(claim), ended.cause)
@@ -533,13 +539,38 @@ class Worker:
             self._finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
             self._finisher.release([ref_of(claim)])
+        else:
+            self._free_written([ref_of(claim)])  # nobody is told: it is somebody else's by now
 
     def _show_started(self, attempt: Attempt) -> None:
-        if self._board is not None and not attempt.is_alone:
-            # The supervisor kills a child whose loop is blocked past this moment.
-            end = attempt.must_end_by
-            last = None if end is None else end + 2 * self._config.kill_after
-            self._board.start(attempt.slot, attempt.claim.id, attempt.claim.token, last)
+        if self._board is None:
+            return
+        claim, is_here = attempt.claim, not attempt.is_alone
+        # The supervisor kills a child whose loop is blocked past this moment.
+        end = attempt.must_end_by if is_here else None
+        last = None if end is None else end + 2 * self._config.kill_after
+        self._board.start(attempt.slot, claim.id, claim.token, last, is_here=is_here)
+
+    def _ended(self, attempt: Attempt) -> None:
+        """Its place stays taken until the store knows: should this process stand still now, the
+        supervisor must not take the job for one that has not started."""
+        del self._attempts[attempt.slot]
+        if self._board is not None and len(self._places) > self._spare_places:
+            self._board.ended(attempt.slot)
+            self._unwritten[attempt.claim.id, attempt.claim.token] = attempt.slot
+        else:  # nobody watches; or too many wait for a store that does not answer
+            self._free(attempt.slot)
+
+    def _free(self, place: int) -> None:
+        if self._board is not None:
+            self._board.free(place)
+        self._places.append(place)
+
+    def _free_written(self, claims: Sequence[Finish | ClaimRef]) -> None:
+        for claim in claims if self._unwritten else ():
+            place = self._unwritten.pop((claim.id, claim.token), None)
+            if place is not None:
+                self._free(place)
 
     def _count_started(self, jobs: int = 1) -> None:
         self._started += jobs
@@ -581,6 +612,10 @@ class Worker:
         )
 
     def _tell(self, kind: str, claim: Claim, **facts: Any) -> None:
+        if self._is_talkative:
+            took = facts.get("duration")
+            took = "" if took is None else f" after {took.total_seconds():.3f}s"
+            log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
         events = self._runtime.events
         if events.wants(kind):
             event = JobEvent(
@@ -615,7 +650,7 @@ class Worker:
             elif (end := attempt.must_end_by) is not None and now >= end:
                 attempt.is_silent = attempt.deadline is None or now < attempt.deadline
                 attempt.interrupt(Interrupt.TIMEOUT, now)
-            elif attempt.heartbeat is not None:
+            elif attempt.heartbeat is not None and not attempt.is_alone:
                 self._show_started(attempt)  # its last moment moves with every sign of life
 
     def _look_at_limits(self, now: float) -> None:
