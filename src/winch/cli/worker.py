@@ -119,7 +119,8 @@ def run_worker(
     cli = {name: value for name, value in flags.items() if name != "queues"}
     QueueOrder.parse(flags["queues"], random.Random())  # noqa: S311  # checked before a child is started
     # The supervisor imports no user code: what the app itself says in code only its children know.
-    said = load(cli=cli, config=config).settings
+    loaded = load(cli=cli, config=config)
+    said = loaded.settings
     if said.app is None:
         load_app(None, config)
     if said.url.startswith("memory:"):
@@ -138,7 +139,7 @@ def run_worker(
             command,
             processes=said.processes,
             slots=MAX_SLOTS,
-            grace=said.grace.total_seconds(),
+            grace=None if loaded.origins["grace"] == "default" else said.grace.total_seconds(),
             burst=burst,
             connect=connect_for,
             changes=functools.partial(changes, folder) if reload else None,
