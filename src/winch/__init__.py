@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from winch.core.lifecycle import JobState
     from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
     from winch.core.retry import Retry
+    from winch.engine.collected import Collected
     from winch.engine.context import Context
     from winch.engine.events import JobEvent
     from winch.engine.handle import Job
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Cancel",
+    "Collected",
     "ConfigError",
     "Context",
     "Depends",
@@ -83,6 +85,7 @@ __all__ = [
 _HOMES = {
     "App": "winch.app",
     "Cancel": "winch.core.outcome",
+    "Collected": "winch.engine.collected",
     "ConfigError": "winch.core.errors",
     "Context": "winch.engine.context",
     "Depends": "winch.engine.injection",

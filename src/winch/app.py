@@ -14,13 +14,14 @@ from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.lifecycle import JobState
 from winch.drivers.connect import connect
 from winch.engine.client import Client, Surroundings, actor
+from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
-from winch.engine.task import AsyncTask, Bound, Task
+from winch.engine.task import AsyncTask, Bound, CollectingTask, Task
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 L = TypeVar("L", bound=Callable[..., Any])
 
 
@@ -67,6 +69,10 @@ class App:
         poll: Duration | None = None,
         grace: Duration | None = None,
         concurrency: int | None = None,
+        kill_after: Duration | None = None,
+        max_jobs: int | None = None,
+        max_memory: int | str | None = None,
+        max_lifetime: Duration | None = None,
         **unknown: Never,
     ) -> None:
         self._code: dict[str, Any] = {
@@ -79,6 +85,10 @@ class App:
             "poll": poll,
             "grace": grace,
             "concurrency": concurrency,
+            "kill_after": kill_after,
+            "max_jobs": max_jobs,
+            "max_memory": max_memory,
+            "max_lifetime": max_lifetime,
         }
         for name in unknown:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
@@ -220,8 +230,25 @@ class App:
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
         isolate: Literal["process"] | None = ...,
+        heartbeat: Duration | None = ...,
         version: int = ...,
     ) -> _Decorator: ...
+    @overload
+    def task(
+        self,
+        *,
+        collect: int,
+        collect_wait: Duration = ...,
+        name: str | None = None,
+        queue: str = ...,
+        priority: int | str = ...,
+        retry: Retry = ...,
+        timeout: Duration | None = ...,
+        expires: Duration | None = ...,
+        retention: Duration | None = ...,
+        tags: Sequence[str] = ...,
+        version: int = ...,
+    ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
         self,
@@ -244,7 +271,9 @@ class App:
                 raise ConfigError(f"@app.task takes a function, got {function!r}")
             title = _name(name or default_name(function), "task name")
             task: Task[Any, Any] = Task(self.client, title, function, checked)
-            if task.is_async:
+            if checked.collect is not None:
+                task = CollectingTask(self.client, title, function, checked)
+            elif task.is_async:
                 task = AsyncTask(self.client, title, function, checked)
             self.tasks.add(task)
             return task
@@ -327,6 +356,13 @@ class _Decorator:
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
+        raise TypeError("app.task returns its own function")  # pragma: no cover
+
+
+class _CollectingDecorator:
+    """What `@app.task(collect=…)` gives; only its type matters."""
+
+    def __call__(self, fn: Callable[[list[Collected[T]]], Any], /) -> CollectingTask[T]:
         raise TypeError("app.task returns its own function")  # pragma: no cover
 
 

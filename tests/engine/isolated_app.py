@@ -10,7 +10,15 @@ from pathlib import Path
 
 from winch import App, Context, Discard, Retry
 
-app = App("memory://", lease="3s", heartbeat="200ms", sweep="200ms", poll="100ms", grace="1s")
+app = App(
+    "memory://",
+    lease="3s",
+    heartbeat="200ms",
+    sweep="200ms",
+    poll="100ms",
+    grace="1s",
+    kill_after="300ms",
+)
 
 
 @app.task(isolate="process")
@@ -51,6 +59,16 @@ def hangs() -> None:
             time.sleep(60)
         except BaseException:  # noqa: S112  # refuses to end, as code in the wild does
             continue
+
+
+@app.task(isolate="process", heartbeat="400ms", retry=Retry.never())
+def reports(times: int, *, ctx: Context) -> str:
+    for step in range(times):
+        time.sleep(0.15)
+        ctx.progress(step)
+    if not times:
+        time.sleep(30)
+    return "done"
 
 
 @app.task(isolate="process")

@@ -74,9 +74,7 @@ def test_a_job_that_kills_its_process_is_dead_after_three_deaths(how: str, cause
     run(body, concurrency=1)
 
 
-def test_a_hanging_isolated_job_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("winch.engine.worker.HARD_AFTER", 0.3)
-
+def test_a_hanging_isolated_job_is_killed() -> None:
     async def body(worker: Any) -> None:
         job = await until(await tasks.hangs.aenqueue(), JobState.DEAD)
         assert job.record.error is not None

@@ -177,9 +177,8 @@ def test_a_handler_past_its_timeout_is_ended(kind: str) -> None:
     run(app, body)
 
 
-def test_a_stuck_thread_is_given_up_without_losing_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("winch.engine.worker.HARD_AFTER", 0.3)
-    app = new_app()
+def test_a_stuck_thread_is_given_up_without_losing_a_neighbour() -> None:
+    app = new_app(kill_after="300ms")
     go_on = threading.Event()
 
     @app.task(timeout="100ms", retry=Retry.never())

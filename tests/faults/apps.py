@@ -18,7 +18,7 @@ from typing import Literal
 
 import psutil
 
-from winch import App, Context, Retry
+from winch import App, Collected, Context, Retry
 from winch.storage.protocol import Driver
 from winch.testing.flaky import FlakyStorage
 from winch.testing.history import Recorder
@@ -72,6 +72,8 @@ def make(
     )
     app.recorder = recorder
     app.is_flaky = is_flaky
+
+    kept: list[bytes] = []
 
     @contextmanager
     def seen(ctx: Context) -> Iterator[None]:
@@ -141,6 +143,81 @@ def make(
                 if asyncio.iscoroutine(done):
                     await done
                 await asyncio.sleep(held)
+
+    @app.task(name="poison")
+    def poison(ctx: Context, how: str) -> None:
+        with seen(ctx):
+            if recorder is not None:
+                with_it = [child.pid for child in psutil.Process().children(recursive=True)]
+                recorder.nemesis("kill", [os.getpid(), *with_it], note=f"poison: {how}")
+            match how:
+                case "exit":
+                    os._exit(9)
+                case "SIGSEGV":
+                    ctypes.string_at(0)
+                case _:
+                    os.kill(os.getpid(), getattr(signal, how))
+            time.sleep(10)
+
+    @app.task(name="hog", retry=Retry.fixed("100ms", attempts=2))
+    def hog(ctx: Context, megabytes: int) -> int:
+        with seen(ctx):
+            return len(bytearray(megabytes << 20))
+
+    @app.task(name="stuck", timeout="500ms", retry=Retry.never())
+    def stuck(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            time.sleep(seconds)  # in C: an exception raised in the thread is not noticed
+
+    @app.task(name="block", timeout="500ms", retry=Retry.never())
+    async def block(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                pass  # the event loop does not turn
+
+    @app.task(name="freeze")
+    async def freeze(ctx: Context) -> None:
+        with seen(ctx):
+            if recorder is not None:
+                recorder.nemesis("stop", [os.getpid()], note="by its own job")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    @app.task(name="swell")
+    def swell(ctx: Context, megabytes: int) -> int:
+        with seen(ctx):
+            kept.append(b"x" * (megabytes << 20))  # as a leak would
+            return os.getpid()
+
+    @app.task(name="alone", isolate="process")
+    def alone(ctx: Context) -> int:
+        with seen(ctx):
+            return os.getpid()
+
+    @app.task(name="collector", collect=20, collect_wait="300ms")
+    def collector(jobs: list[Collected[dict[str, bool]]]) -> None:
+        if any(job.args["is_poison"] for job in jobs):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.task(name="aquick")
+    async def aquick(ctx: Context) -> None:
+        with seen(ctx):
+            pass  # without giving way to the event loop once
+
+    @app.task(name="hold_loop")
+    async def hold_loop(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            time.sleep(seconds)  # the point
+
+    @app.task(name="alone_slow", isolate="process")
+    def alone_slow(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            time.sleep(seconds)
+
+    @app.task(name="where")
+    def where(ctx: Context) -> int:
+        with seen(ctx):
+            return os.getpid()
 
     return app
 

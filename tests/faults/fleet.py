@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -158,12 +158,13 @@ class Fleet:
         concurrency: int = 4,
         processes: int = 1,
         grace: str = "5s",
+        flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> Worker:
         """Start a `winch worker`."""
         log = self._folder / f"worker-{len(self.workers)}.log"
         argv = ["-A", "tests.faults.apps:app", "-Q", queues, "--grace", grace]
-        argv += ["-c", str(concurrency), "-p", str(processes)]
+        argv += ["-c", str(concurrency), "-p", str(processes), *flags]
         process = self._popen(["-m", "winch", "worker", *argv], log, env)
         worker = Worker(process, log, self._recorder)
         self.workers.append(worker)

@@ -415,8 +415,9 @@ class StoreMachine(RuleBasedStateMachine):
         for ref, standing in zip(refs, standings, strict=True):
             assert (standing is Standing.LIVE) is self.ledger.owns(ref)
         session = self.some_session(data)
-        mine = {self.ledger.owners[job] for job, held in self.ledger.sessions.items() if held == session}
-        assert self.ask(lambda driver: driver.held(session)) == sorted(mine)
+        mine = sorted(job for job, held in self.ledger.sessions.items() if held == session)
+        refs = [ClaimRef(job, self.ledger.owners[job]) for job in mine]
+        assert self.ask(lambda driver: driver.held(session)) == refs
 
     @precondition(lambda self: self.refs)
     @rule(data=st.data())

@@ -31,14 +31,16 @@ from winch.core.errors import (
 # name -> (module, attribute, the line in `winch --help`). The line is repeated here so that showing the
 # list imports none of them; a test compares it with the command's own.
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "dev": ("dev", "dev", "Run a worker that restarts when the code changes."),
     "worker": ("worker", "worker", "Run jobs until stopped."),
     "enqueue": ("enqueue", "enqueue", "Store a job and print its id."),
     "jobs": ("jobs", "jobs", "Look at jobs and act on them."),
     "why": ("why", "why", "Say in words why a job is where it is."),
     "dead": ("dead", "dead", "Look at dead jobs, replay or purge them."),
     "queues": ("queues", "queues", "Look at queues, pause and resume them."),
-    "workers": ("workers", "workers", "Look at the workers."),
+    "workers": ("workers", "workers", "Look at the workers and signal them."),
     "stats": ("stats", "stats", "Count the jobs by state and queue."),
+    "top": ("top", "top", "Watch queues, running jobs and rates; q quits."),
     "health": ("health", "health", "Say whether the store can be used; for probes."),
     "doctor": ("doctor", "doctor", "Look for trouble and say what to do about it."),
     "migrate": ("migrate", "migrate", "Bring the store's schema up to date."),
@@ -122,7 +124,7 @@ def cli(ctx: click.Context, /, **said: Any) -> None:
     """
     # The worker's commands parse these options themselves; the others look them up in the root.
     given = {name: value for name, value in said.items() if value}
-    ctx.default_map = {"worker": given, "worker-child": given}
+    ctx.default_map = {"dev": given, "worker": given, "worker-child": given}
     if "NO_COLOR" in os.environ:
         ctx.color = False
 

@@ -21,6 +21,8 @@ from winch.engine.link import ENV, Link, from_env
 from winch.engine.order import QueueOrder
 from winch.engine.worker import WorkerConfig
 
+MOST_AT_ONCE = 1024
+
 
 @click.command(hidden=True)
 @worker_options
@@ -34,6 +36,9 @@ def worker_child(
     processes: int | None,
     burst: bool,
     grace: str | None,
+    max_jobs: int | None,
+    max_memory: str | None,
+    max_lifetime: str | None,
     verbose: int,
 ) -> None:
     """One worker process under a supervisor."""
@@ -42,7 +47,16 @@ def worker_child(
     ignore_terminal_signals()
     start_logging(verbose)
     app = load_app(app_spec, config)
-    cli = {"url": url, "schema": schema, "app": app_spec, "concurrency": concurrency, "grace": grace}
+    cli = {
+        "url": url,
+        "schema": schema,
+        "app": app_spec,
+        "concurrency": concurrency,
+        "grace": grace,
+        "max_jobs": max_jobs,
+        "max_memory": max_memory,
+        "max_lifetime": max_lifetime,
+    }
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
     code = asyncio.run(_run(app, queues, burst, app_spec))
@@ -55,8 +69,8 @@ def worker_child(
 async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
     said = app.settings
     sock, board = from_env()
-    if said.concurrency > board.slots:
-        raise ConfigError(f"concurrency must be at most {board.slots}, got {said.concurrency}")
+    if said.concurrency > MOST_AT_ONCE:
+        raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {said.concurrency}")
     config = WorkerConfig(
         order=QueueOrder.parse(queues, random.Random()),  # noqa: S311  # order, not a secret
         concurrency=said.concurrency,
@@ -66,6 +80,10 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
         release=version("winch"),
         burst=burst,
         cell_command=cell_command(app_spec or said.app),
+        kill_after=said.kill_after.total_seconds(),
+        max_jobs=said.max_jobs,
+        max_memory=said.max_memory,
+        max_lifetime=None if said.max_lifetime is None else said.max_lifetime.total_seconds(),
     )
     child = Child(app.driver, app.runtime, said, config, board)
     return await child.run(await Link.open(sock))

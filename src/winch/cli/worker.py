@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import os
 import random
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,11 +22,15 @@ from winch.core.redact import mask_text
 from winch.drivers.connect import connect
 from winch.engine.link import Hello
 from winch.engine.order import QueueOrder
+from winch.engine.reload import app_folder, changes
 from winch.engine.settings import load
 from winch.engine.supervisor import Supervisor
 from winch.storage.protocol import Driver
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
+SHORT_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+# The environment variable that says which; children and cells inherit it.
+LOG_STYLE = "WINCH_LOG_STYLE"
 
 
 def worker_options(command: Any) -> Any:
@@ -44,6 +52,9 @@ def worker_options(command: Any) -> Any:
             click.option("-p", "--processes", type=int, help="Worker processes."),
             click.option("--burst", is_flag=True, help="Exit when no job is ready."),
             click.option("--grace", help="How long running jobs may go on after a stop, like 30s."),
+            click.option("--max-jobs", type=int, help="Replace a process after so many jobs."),
+            click.option("--max-memory", help="Replace a process that holds more, like 512MB."),
+            click.option("--max-lifetime", help="Replace a process after so long, like 1h (±10 %)."),
             click.option("-v", "--verbose", count=True, help="More log lines."),
         ]
     ):
@@ -53,6 +64,7 @@ def worker_options(command: Any) -> Any:
 
 @click.command()
 @worker_options
+@click.option("--reload", is_flag=True, help="Replace processes when the app's code changes.")
 def worker(
     app_spec: str | None,
     url: str | None,
@@ -63,7 +75,11 @@ def worker(
     processes: int | None,
     burst: bool,
     grace: str | None,
+    max_jobs: int | None,
+    max_memory: str | None,
+    max_lifetime: str | None,
     verbose: int,
+    reload: bool,
 ) -> None:
     """Run jobs until stopped.
 
@@ -71,15 +87,37 @@ def worker(
     A second one stops at once. SIGUSR1 or SIGTSTP: quiet, SIGCONT: go on, SIGUSR2: stacks to the log.
     """
     start_logging(verbose)
-    QueueOrder.parse(queues, random.Random())  # noqa: S311  # checked here, before a child is started
-    cli = {
-        "url": url,
-        "schema": schema,
-        "app": app_spec,
-        "concurrency": concurrency,
-        "processes": processes,
-        "grace": grace,
-    }
+    run_worker(
+        {
+            "app": app_spec,
+            "url": url,
+            "schema": schema,
+            "queues": queues,
+            "concurrency": concurrency,
+            "processes": processes,
+            "grace": grace,
+            "max_jobs": max_jobs,
+            "max_memory": max_memory,
+            "max_lifetime": max_lifetime,
+        },
+        config=config,
+        verbose=verbose,
+        burst=burst,
+        reload=reload,
+    )
+
+
+def run_worker(
+    flags: Mapping[str, Any],
+    *,
+    config: str | None,
+    verbose: int,
+    burst: bool = False,
+    reload: bool = False,
+) -> None:
+    """Run a supervisor with these flags to its end, and exit with its code."""
+    cli = {name: value for name, value in flags.items() if name != "queues"}
+    QueueOrder.parse(flags["queues"], random.Random())  # noqa: S311  # checked before a child is started
     # The supervisor imports no user code: what the app itself says in code only its children know.
     loaded = load(cli=cli, config=config)
     said = loaded.settings
@@ -88,18 +126,13 @@ def worker(
     if said.url.startswith("memory:"):
         raise ConfigError("memory:// lives inside one process; use app.worker() or app.run_worker()")
     command = [sys.executable, "-m", "winch", "worker-child"]
-    for flag, value in (
-        ("--app", said.app),
-        ("--url", url),
-        ("--schema", schema),
-        ("--config", config),
-        ("--queues", queues),
-        ("--concurrency", concurrency),
-        ("--grace", grace),
-    ):
-        if value is not None:
-            command += [flag, str(value)]
+    for name, value in {**flags, "app": said.app, "config": config}.items():
+        if value is not None and name != "processes":
+            command += [f"--{name.replace('_', '-')}", str(value)]
     command += ["--burst"] * burst + ["-v"] * verbose
+    folder = app_folder(said.app or "", Path.cwd())
+    if reload:
+        logging.getLogger("winch").info("replacing processes when Python files in %s change", folder)
 
     async def run() -> int:
         supervisor = Supervisor(
@@ -109,14 +142,16 @@ def worker(
             grace=None if loaded.origins["grace"] == "default" else said.grace.total_seconds(),
             burst=burst,
             connect=connect_for,
+            changes=functools.partial(changes, folder) if reload else None,
         )
         return await supervisor.run()
 
     sys.exit(asyncio.run(run()))
 
 
-# The app may set its concurrency in code, which the supervisor does not read: room for any.
-MAX_SLOTS = 1024
+# The app may set its concurrency in code, which the supervisor does not read: room for any, and for the
+# jobs that collecting calls run at once.
+MAX_SLOTS = 8192
 
 
 def connect_for(hello: Hello) -> Driver:
@@ -138,6 +173,9 @@ class SafeFormatter(logging.Formatter):
 def start_logging(verbose: int) -> None:
     """Logs go to stderr; data to stdout."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(SafeFormatter(LOG_FORMAT))
+    is_short = os.environ.get(LOG_STYLE) == "short"
+    handler.setFormatter(
+        SafeFormatter(SHORT_FORMAT, "%H:%M:%S") if is_short else SafeFormatter(LOG_FORMAT)
+    )
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger("winch").setLevel(logging.DEBUG if verbose else logging.INFO)

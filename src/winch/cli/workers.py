@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+from typing import Any
+
 import click
 
 from winch.cli import NO_WORKER, text
-from winch.cli.output import Column, Table, emit_json, remark
+from winch.cli.output import Column, Table, complain, emit_json, remark, say
+from winch.cli.processes import send, supervisor_of
 from winch.cli.store import Said, json_option, opened, store_options
+from winch.core.errors import ConfigError, did_you_mean
 from winch.storage.params import SessionInfo
 
 
 @click.group()
 def workers() -> None:
-    """Look at the workers."""
+    """Look at the workers and signal them."""
 
 
 @workers.command("list")
@@ -55,6 +61,92 @@ def list_(said: Said, is_all: bool) -> None:
     if not live:
         remark("winch: no live worker; start one: winch worker -A module:app")
         click.get_current_context().exit(NO_WORKER)
+
+
+def acting(command: Any) -> Any:
+    """The argument and options of the commands that signal workers."""
+    for option in reversed(
+        (
+            click.argument("names", nargs=-1, metavar="NAME..."),
+            click.option("--all", "is_all", is_flag=True, help="Every worker of this machine."),
+            json_option,
+            store_options,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@workers.command()
+@click.option("--off", "is_off", is_flag=True, help="Claim again.")
+@acting
+def quiet(said: Said, names: tuple[str, ...], is_all: bool, is_off: bool) -> None:
+    """Have workers claim nothing; running jobs go on.
+
+    Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
+    reached.
+    """
+    number, done = (signal.SIGCONT, "claims again") if is_off else (signal.SIGUSR1, "quiet")
+    _signal(said, names, is_all, number, done)
+
+
+@workers.command()
+@acting
+def stop(said: Said, names: tuple[str, ...], is_all: bool) -> None:
+    """Stop workers: no new jobs, running ones get their grace.
+
+    Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
+    reached.
+    """
+    _signal(said, names, is_all, signal.SIGTERM, "told to stop")
+
+
+@workers.command()
+@acting
+def stacks(said: Said, names: tuple[str, ...], is_all: bool) -> None:
+    """Have workers write their stacks and running jobs to their log.
+
+    Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
+    reached.
+    """
+    _signal(said, names, is_all, signal.SIGUSR2, "writes its stacks to its log")
+
+
+def _signal(said: Said, names: tuple[str, ...], is_all: bool, number: signal.Signals, done: str) -> None:
+    if bool(names) == is_all:
+        raise click.UsageError("name the workers (winch workers list), or say --all")
+    with opened(said) as app:
+        live = {session.worker: session for session in app.workers.list() if is_live(session)}
+    if is_all:
+        names = tuple(name for name, session in live.items() if session.host == socket.gethostname())
+    told: dict[int, list[str]] = {}
+    errors: list[str] = []
+    for name in names:
+        try:
+            if name not in live:
+                raise ConfigError(f"no live worker named {name!r}{did_you_mean(name, live)}")
+            pid = supervisor_of(live[name])
+            if pid not in told:  # several processes named, one worker
+                send(pid, number)
+        except ConfigError as error:
+            errors.append(str(error))
+        else:
+            told.setdefault(pid, []).append(name)
+    if said.as_json:
+        emit_json(
+            {
+                "workers": [{"pid": pid, "named": named, "done": done} for pid, named in told.items()],
+                "errors": errors,
+            }
+        )
+    for pid, named in () if said.as_json else told.items():
+        say(f"{text.one_line(', '.join(named))}  {done} (process {pid})")
+    for problem in errors:
+        complain(problem)
+    if not told and is_all:
+        remark("winch: no live worker on this machine")
+    if not told or errors:
+        click.get_current_context().exit(1 if told else NO_WORKER)
 
 
 def is_live(session: SessionInfo) -> bool:

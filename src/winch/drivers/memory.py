@@ -327,9 +327,10 @@ class MemoryDriver:
 
         return self._verb("standing", body)
 
-    def held(self, session: str) -> Verb[list[str]]:
-        def body() -> list[str]:
-            return sorted({job.token for job in self._running(session) if job.token is not None})
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        def body() -> list[ClaimRef]:
+            running = sorted(self._running(session), key=lambda job: job.id)
+            return [ClaimRef(job.id, job.token or "") for job in running]
 
         return self._verb("held", body, is_read=True)
 

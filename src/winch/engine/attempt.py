@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -50,24 +52,41 @@ class Attempt:
         "claim",
         "deadline",
         "handler",
+        "heartbeat",
         "interrupted",
         "interrupted_at",
+        "is_alone",
         "is_finished",
         "is_given_up",
+        "is_silent",
+        "is_together",
+        "is_unasked",
         "reports",
         "slot",
     )
 
-    def __init__(self, claim: Claim, slot: int, deadline: float | None) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        slot: int,
+        deadline: float | None,
+        heartbeat: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.claim = claim
         self.slot = slot
         self.deadline = deadline
+        self.heartbeat = heartbeat  # the longest time without a sign of life, in seconds
+        self.is_silent = False
+        self.is_alone = False
+        self.is_together = False  # one of many jobs in one call
+        self.is_unasked = False
         self.handler: Handler | None = None
         self.interrupted: Interrupt | None = None
         self.interrupted_at = 0.0
         self.is_given_up = False
         self.is_finished = False
-        self.reports = Reports()
+        self.reports = Reports(monotonic)
 
     def interrupt(self, why: Interrupt, now: float) -> None:
         """Ask the handler to end."""
@@ -80,6 +99,19 @@ class Attempt:
     def finished(self) -> None:
         """The handler has ended its job itself, in its own transaction."""
         self.is_finished = True
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether nobody waits for it: cancelled, lost, or out of time."""
+        return self.is_unasked or self.is_stopping
+
+    @property
+    def must_end_by(self) -> float | None:
+        """When it has timed out, unless it gives a sign of life before."""
+        if self.heartbeat is None:
+            return self.deadline
+        silent = self.reports.signed_at + self.heartbeat
+        return silent if self.deadline is None else min(silent, self.deadline)
 
     @property
     def is_stopping(self) -> bool:

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from winch.storage.params import ClaimRef
 
 _HEADER = struct.Struct("=d")  # when the child's loop last turned (monotonic, shared by processes)
-_SLOT = struct.Struct("=B7x16s16sd")  # taken?, job id, token, hard deadline (0: none)
-_FREE = bytes(_SLOT.size)
+_SLOT = struct.Struct("=B7x16s16sd")  # mark, job id, token, hard deadline (0: none)
+# What a slot's mark says. KEPT: nobody else may have the job, but it does not run in this process: it
+# runs in one of its own, or it has ended and the store does not know yet.
+_FREE, _RUNS, _KEPT = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +45,21 @@ class Board:
         os.ftruncate(fd, _HEADER.size + slots * _SLOT.size)
         return cls(fd, slots)
 
-    def start(self, slot: int, claim_id: str, token: str, deadline: float | None) -> None:
-        """Note that a job starts in this slot. The taken mark is written last."""
+    def start(
+        self, slot: int, claim_id: str, token: str, deadline: float | None, *, is_here: bool = True
+    ) -> None:
+        """Note that a job starts in this slot (`is_here`: in this process). The mark is written last."""
         at = _HEADER.size + slot * _SLOT.size
-        packed = _SLOT.pack(1, _bytes(claim_id), _bytes(token), deadline or 0.0)
+        packed = _SLOT.pack(_RUNS, _bytes(claim_id), _bytes(token), deadline or 0.0)
         self._map[at + 1 : at + _SLOT.size] = packed[1:]
-        self._map[at] = 1
+        self._map[at] = _RUNS if is_here else _KEPT
 
-    def end(self, slot: int) -> None:
-        self._map[_HEADER.size + slot * _SLOT.size] = 0
+    def ended(self, slot: int) -> None:
+        """The job has ended; the store is about to be told."""
+        self._map[_HEADER.size + slot * _SLOT.size] = _KEPT
+
+    def free(self, slot: int) -> None:
+        self._map[_HEADER.size + slot * _SLOT.size] = _FREE
 
     def pulse(self) -> None:
         _HEADER.pack_into(self._map, 0, time.monotonic())
@@ -62,12 +70,20 @@ class Board:
         return value
 
     def started(self) -> list[Started]:
+        """The jobs that run in the child's own process."""
+        return [started for mark, started in self._taken() if mark == _RUNS]
+
+    def kept(self) -> set[ClaimRef]:
+        """All claims that the child has started, wherever, and that have not been written as ended."""
+        return {started.claim for _, started in self._taken()}
+
+    def _taken(self) -> list[tuple[int, Started]]:
         found = []
-        for slot in range(self.slots):
-            taken, job, token, deadline = _SLOT.unpack_from(self._map, _HEADER.size + slot * _SLOT.size)
-            if taken:
+        for at in range(_HEADER.size, _HEADER.size + self.slots * _SLOT.size, _SLOT.size):
+            if mark := self._map[at]:
+                _, job, token, deadline = _SLOT.unpack_from(self._map, at)
                 claim = ClaimRef(str(uuid.UUID(bytes=job)), str(uuid.UUID(bytes=token)))
-                found.append(Started(claim, deadline))
+                found.append((mark, Started(claim, deadline)))
         return found
 
     def close(self) -> None:

@@ -20,7 +20,8 @@ from winch.core.job import Claim
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt
 from winch.engine.executor import Executor, Plan
-from winch.engine.isolation import ENV, MAX_MESSAGE, Ended, Run, Stop, order_decoder
+from winch.engine.isolation import ENV, MAX_MESSAGE, Ended, Run, Sign, Stop, order_decoder
+from winch.engine.memory import resident_memory
 from winch.engine.runtime import Runtime
 from winch.engine.threads import Threads
 from winch.engine.worker import NOTES_EVERY
@@ -52,9 +53,13 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     running: Attempt | None = None
     work: asyncio.Task[None] | None = None
 
-    async def tell(attempt: Attempt) -> None:
+    async def tell(attempt: Attempt, every: float) -> None:
+        signed_at = attempt.reports.signed_at
         while True:
-            await asyncio.sleep(NOTES_EVERY)
+            await asyncio.sleep(every)
+            if attempt.reports.signed_at > signed_at:
+                signed_at = attempt.reports.signed_at
+                writer.write(msgspec.json.encode(Sign()) + b"\n")
             note = attempt.reports.take()
             if note is not None:
                 driver, ref = store(), ClaimRef(attempt.claim.id, attempt.claim.token)
@@ -69,14 +74,17 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
         if isinstance(plan, Plan):
             deadline = None if timeout is None else time.monotonic() + timeout
             running = attempt = Attempt(claim, 0, deadline)
-            telling = asyncio.create_task(tell(attempt))
+            writer.write(msgspec.json.encode(Sign()) + b"\n")  # from now on it is the handler's time
+            beat = plan.task.options.heartbeat
+            every = NOTES_EVERY if beat is None else min(NOTES_EVERY, beat.total_seconds() / 4)
+            telling = asyncio.create_task(tell(attempt, every))
             settled = await executor.run_here(attempt, plan)
             running = None
             telling.cancel()
             is_finished = attempt.is_finished
         else:
             settled = plan
-        writer.write(msgspec.json.encode(Ended(settled, is_finished)) + b"\n")
+        writer.write(msgspec.json.encode(Ended(settled, is_finished, resident_memory())) + b"\n")
         await writer.drain()
 
     while True:
@@ -86,8 +94,9 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
         match order_decoder.decode(order_line):
             case Run(claim=claim, timeout=timeout):
                 work = asyncio.create_task(run(claim, timeout))
-            case Stop(why=why):
+            case Stop(why=why, is_silent=is_silent):
                 if running is not None:
+                    running.is_silent = is_silent
                     running.interrupt(why, time.monotonic())
     if work is not None and not work.done():
         os._exit(1)  # the worker is gone, and with it the claim

@@ -9,7 +9,18 @@ import sys
 import time
 
 from winch.engine.board import Board
-from winch.engine.link import Drain, Drained, DumpStacks, Hello, Link, Quiet, SessionBegan, SessionLost
+from winch.engine.link import (
+    Drain,
+    Drained,
+    DumpStacks,
+    Hello,
+    Link,
+    Quiet,
+    Retire,
+    Retiring,
+    SessionBegan,
+    SessionLost,
+)
 from winch.engine.log import log
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Settings
@@ -28,7 +39,6 @@ class Child:
         self._driver = driver
         self._settings = settings
         self._asked = asyncio.Event()
-        self._hurry = asyncio.Event()
         self._end_by = float("inf")
         self._board = board
         self.worker = Worker(driver, runtime, config, board=board, on_session=self._began)
@@ -53,17 +63,18 @@ class Child:
             )
         )
         self._board.pulse()
+        # From the start: it may be told to be quiet before it claims.
+        listening = asyncio.create_task(self._listen(), name="winch link")
         await self.worker.start()
         # A service manager may signal every process of the group, not only the supervisor.
         grace = said.grace.total_seconds()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ask, grace)
-        listening = asyncio.create_task(self._listen(), name="winch link")
         ends = [
             asyncio.create_task(self._asked.wait(), name="winch asked"),
             asyncio.create_task(self.worker.drained.wait(), name="winch drained"),
         ]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        left = await self._drain(min(grace, self._end_by - time.monotonic()))
+        left = await self._drain(grace)
         for task in (listening, *ends):
             task.cancel()
         link.send(Drained(left))
@@ -71,20 +82,20 @@ class Child:
         return EX_LEFT if left else 0
 
     async def _drain(self, grace: float) -> int:
-        """Drain; a second request with less time interrupts the handlers at once."""
-        work = asyncio.create_task(self.worker.drain(max(grace, 0.0)), name="winch drain")
-        hurry = asyncio.create_task(self._hurry.wait(), name="winch hurry")
-        await asyncio.wait([work, hurry], return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            self.worker.interrupt_all()
-        hurry.cancel()
-        return await work
+        """Stop as asked; or, where nobody asked, be replaced, and let what runs take its time."""
+        why = self.worker.why_retiring
+        if why is not None and not self._asked.is_set():
+            self._link.send(Retiring(why))
+            grace = self.worker.time_needed(grace)
+        return await self.worker.drain(max(min(grace, self._end_by - time.monotonic()), 0.0))
 
     async def _listen(self) -> None:
         async for message in self._link.messages():
             match message:
                 case Drain(grace=grace):
                     self._ask(grace)
+                case Retire(why=why):
+                    self.worker.retire(why)
                 case Quiet(is_quiet=is_quiet):
                     self.worker.quiet(is_quiet)
                 case SessionLost(session=session):
@@ -99,10 +110,9 @@ class Child:
         self._ask(min(self._settings.grace.total_seconds(), self._settings.lease.total_seconds() / 3))
 
     def _ask(self, grace: float) -> None:
-        end_by = time.monotonic() + grace
-        if self._asked.is_set() and end_by < self._end_by - 1.0:
-            self._hurry.set()
-        self._end_by = min(self._end_by, end_by)
+        self._end_by = min(self._end_by, time.monotonic() + grace)
+        # A second request, or one that comes while it retires, may leave less time than the first.
+        self.worker.end_by(self._end_by)
         self._asked.set()
 
     def _dump(self) -> None:

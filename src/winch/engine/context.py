@@ -4,6 +4,7 @@ report on it."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,17 @@ MAX_LOG_LINE = 8 * 1024
 class Reports:
     """What an attempt has said and the store has not been told yet."""
 
-    __slots__ = ("_log", "_progress")
+    __slots__ = ("_log", "_monotonic", "_progress", "signed_at")
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._progress: str | None = None
         self._log: list[str] = []
+        self._monotonic = monotonic
+        self.signed_at = monotonic()
+
+    def sign(self) -> None:
+        """The handler is alive and getting on: what a task's heartbeat timeout waits for."""
+        self.signed_at = self._monotonic()
 
     def progress(self, text: str) -> None:
         self._progress = text  # only the latest matters
@@ -139,7 +146,13 @@ class Context:
         if not 0 <= percent <= 100:
             raise ConfigError(f"progress must be from 0 to 100, got {percent!r}")
         said = {"percent": percent} if message is None else {"percent": percent, "message": message}
+        self._reports.sign()
         self._reports.progress(codec.dumps(said, what="progress", limit=MAX_LOG_LINE))
+
+    def beat(self) -> None:
+        """Say that the handler is getting on, for a task with a `heartbeat`; `progress` and a stored
+        checkpoint say it too. Never waits."""
+        self._reports.sign()
 
     @property
     def log(self) -> AttemptLog:
@@ -189,6 +202,7 @@ class Context:
             raise LostClaim(
                 f"job {self._claim.id} is no longer this attempt's; its checkpoint is not kept"
             )
+        self._reports.sign()
 
 
 class AttemptLog(logging.LoggerAdapter[logging.Logger]):

@@ -70,6 +70,7 @@ class EmbeddedWorker:
             release=release,
             burst=burst,
             cell_command=cell_command,
+            kill_after=said.kill_after.total_seconds(),
         )
         if cell_command is None:
             alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]

@@ -8,7 +8,7 @@ import contextvars
 import functools
 import random
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,8 @@ from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
 from winch.core.job import Claim
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
-from winch.engine.attempt import Attempt, Interrupt, JobCancelled, JobTimeout
+from winch.engine.attempt import Attempt, Handler, Interrupt, JobCancelled, JobTimeout
+from winch.engine.collected import Collected, CollectedArguments
 from winch.engine.context import Context
 from winch.engine.failure import describe
 from winch.engine.injection import Injector, Wanted
@@ -103,6 +104,9 @@ class Executor:
 
     async def run_here(self, attempt: Attempt, plan: Plan) -> Settled | None:
         """`run` in this process."""
+        if plan.task.options.collect is not None:
+            [settled] = await self.run_together([attempt], [plan])
+            return settled
         began = self._monotonic()
         outcome = await self._outcome(attempt, plan)
         if attempt.is_finished and not isinstance(outcome, Done):
@@ -116,6 +120,54 @@ class Executor:
         lines = attempt.reports.take_log()
         return settled if lines is None else msgspec.structs.replace(settled, log=lines)
 
+    async def run_together(
+        self, attempts: Sequence[Attempt], plans: Sequence[Plan]
+    ) -> list[Settled | None]:
+        """One call of a collecting task for many jobs: how each of them ends."""
+        began = self._monotonic()
+        task = plans[0].task
+        outcomes: list[Outcome | None] = [None] * len(attempts)
+        jobs: dict[int, Collected[Any]] = {}
+        for place, (attempt, plan) in enumerate(zip(attempts, plans, strict=True)):
+            read = _collected(attempt, plan)
+            if isinstance(read, Collected):
+                jobs[place] = read
+            else:
+                outcomes[place] = read
+        if jobs:
+            raised = await self._call_together([attempts[place] for place in jobs], task, jobs.values())
+            for place, job in jobs.items():
+                outcomes[place] = _outcome_of(job, raised, attempts[place], plans[place])
+        spent = timedelta(seconds=self._monotonic() - began)
+        return [
+            None if outcome is None else self._settle(attempt.claim, outcome, plan.retry, spent)
+            for attempt, plan, outcome in zip(attempts, plans, outcomes, strict=True)
+        ]
+
+    async def _call_together(
+        self, attempts: Sequence[Attempt], task: Task[Any, Any], jobs: Iterable[Collected[Any]]
+    ) -> BaseException | None:
+        """Call the handler with all of them; what it raised, or returned as a directive."""
+        arguments = task.arguments
+        assert isinstance(arguments, CollectedArguments)  # noqa: S101  # as its options say
+        given = {arguments.parameter: list(jobs)}
+        together = _Together(attempts)
+        try:
+            if task.is_async:
+                together.handler = _OnLoop(asyncio.current_task())
+                call = self._on_loop(task.fn, [], given, arguments.injected, None)
+                value = await _in_own_context(call)
+            else:
+                value = await self._in_thread(together, task.fn, [], given, arguments.injected, None)
+        except BaseException as error:  # whatever a handler raises is its outcome
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                return RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
+            return error
+        finally:
+            if attempts[0].is_stopping:
+                _uncancel()
+        return value if isinstance(value, Directive) else None
+
     def _settle(self, claim: Claim, outcome: Outcome, policy: Retry, spent: timedelta) -> Settled:
         age = claim.claimed_at - claim.created_at + spent
         return settle(outcome, attempt=claim.attempt, age=age, policy=policy, rng=self._rng)
@@ -126,8 +178,7 @@ class Executor:
     async def _outcome(self, attempt: Attempt, plan: Plan) -> Outcome | None:
         task, claim = plan.task, attempt.claim
         if claim.version > task.options.version:
-            mine = f"this worker has version {task.options.version} of {task.name}"
-            return Snooze(NEWER_PAUSE, f"{mine}, the job needs version {claim.version}")
+            return _newer(claim, task)
         try:
             text = task.current_args(claim.args, claim.version)
             args, kwargs = task.arguments.unpack(text)
@@ -191,7 +242,7 @@ class Executor:
         wants: Wanted,
         ctx: Context | None,
     ) -> Any:
-        if ctx is None or not wants:
+        if not wants:
             return await fn(*args, **kwargs)
         async with contextlib.AsyncExitStack() as stack:
             given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
@@ -199,7 +250,7 @@ class Executor:
 
     async def _in_thread(
         self,
-        attempt: Attempt,
+        attempt: Attempt | _Together,
         fn: Callable[..., Any],
         args: list[Any],
         kwargs: dict[str, Any],
@@ -207,7 +258,7 @@ class Executor:
         ctx: Context | None,
     ) -> Any:
         def run() -> Any:
-            if ctx is None or not wants:
+            if not wants:
                 return fn(*args, **kwargs)
             with contextlib.ExitStack() as stack:
                 given = Injector(ctx, self._runtime.resources).make(wants, stack)
@@ -254,6 +305,42 @@ class _InThread:
         return True
 
 
+class _Together:
+    """The one handler of many attempts. They are interrupted together, so one of them speaks for all."""
+
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
+        self.handler: Handler | None = None
+        self._is_given_up = False
+        for attempt in attempts:
+            attempt.handler = _Member(self, is_speaker=attempt is attempts[0])
+
+    def give_up(self) -> bool:
+        if self.handler is None:
+            return False
+        if not self._is_given_up:
+            self._is_given_up = self.handler.give_up()
+        return self._is_given_up
+
+
+class _Member:
+    """One attempt's part in a collecting call."""
+
+    def __init__(self, together: _Together, *, is_speaker: bool) -> None:
+        self._together = together
+        self._is_speaker = is_speaker
+
+    def interrupt(self, why: Interrupt) -> None:
+        if self._is_speaker and self._together.handler is not None:
+            self._together.handler.interrupt(why)
+
+    def give_up(self) -> bool:
+        return self._together.give_up()
+
+    @property
+    def leaves_a_thread(self) -> bool:
+        return self._together.handler is not None and self._together.handler.leaves_a_thread
+
+
 @types.coroutine
 def _in_own_context(handler: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """Drive a handler's coroutine with context variables of its own, without a task of its own.
@@ -282,20 +369,54 @@ def _uncancel() -> None:
         runner.uncancel()
 
 
+def _collected(attempt: Attempt, plan: Plan) -> Collected[Any] | Outcome:
+    """What the call is given for this job; its outcome where it cannot be given."""
+    claim, task = attempt.claim, plan.task
+    arguments = task.arguments
+    assert isinstance(arguments, CollectedArguments)  # noqa: S101  # as its options say
+    if claim.version > task.options.version:
+        return _newer(claim, task)
+    try:
+        args = arguments.read(task.current_args(claim.args, claim.version))
+    except InvalidPayload as error:
+        return Discard(f"malformed: {error}")
+    return Collected(args, id=claim.id, attempt=claim.attempt, is_cancelled=lambda: attempt.is_unwanted)
+
+
+def _outcome_of(
+    job: Collected[Any], raised: BaseException | None, attempt: Attempt, plan: Plan
+) -> Outcome | None:
+    """What was said about this job counts, also when the call ended badly; else how the call ended."""
+    said = job.said
+    if said is None and attempt.is_stopping:
+        return _interrupted(attempt, plan)
+    said = raised if said is None else said
+    if said is None or said == "done":
+        return _done(job.result, attempt.claim)
+    return _directive(said) if isinstance(said, Directive) else _failed(said, plan)
+
+
+def _newer(claim: Claim, task: Task[Any, Any]) -> Outcome:
+    mine = f"this worker has version {task.options.version} of {task.name}"
+    return Snooze(NEWER_PAUSE, f"{mine}, the job needs version {claim.version}")
+
+
 def _interrupted(attempt: Attempt, plan: Plan) -> Outcome | None:
     if attempt.interrupted is Interrupt.TIMEOUT:
-        return timed_out(plan)
+        return timed_out(plan, is_silent=attempt.is_silent)
     if attempt.interrupted is Interrupt.CANCEL:
         return Cancel("cancelled while running")
     return None
 
 
-def timed_out(plan: Plan) -> Failed:
-    """The outcome of an attempt that took longer than it may."""
-    error = JobTimeout(
-        f"took longer than its timeout of {format_duration(plan.timeout or timedelta(0))}"
-    )
-    return _failed(error, plan)
+def timed_out(plan: Plan, *, is_silent: bool = False) -> Failed:
+    """The outcome of an attempt that took longer than it may, or gave no sign of life for too long."""
+    if is_silent:
+        limit = format_duration(plan.task.options.heartbeat or timedelta(0))
+        said = f"gave no sign of life for its heartbeat of {limit} (ctx.progress, checkpoint or beat)"
+    else:
+        said = f"took longer than its timeout of {format_duration(plan.timeout or timedelta(0))}"
+    return _failed(JobTimeout(said), plan)
 
 
 def _failed(error: BaseException, plan: Plan) -> Failed:

@@ -34,7 +34,7 @@ class Fetcher(Service):
         session: Callable[[], str],
         room: Callable[[], int],
         measured: Callable[[float], None],
-        deliver: Callable[[Sequence[Claim]], None],
+        deliver: Callable[[Sequence[Claim], float], None],
         on_idle: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
         entropy: Callable[[int], bytes] = os.urandom,
@@ -55,7 +55,7 @@ class Fetcher(Service):
         self._slot_freed = asyncio.Event()
         self._quiet = False
         self.given_up: list[str] = []
-        self.in_flight: str | None = None
+        self.in_flight: set[str] = set()
 
     def slot_freed(self) -> None:
         self._slot_freed.set()
@@ -71,15 +71,17 @@ class Fetcher(Service):
         if room == 0:
             await self._until_freed()
             return 0.0
+        sent = self._monotonic()
         claims = await self._claim(room)
         if not claims:
             # Say that somebody waits, then look once more: what was stored in between rings.
             await self._bell.arm()
+            sent = self._monotonic()
             claims = await self._claim(room)
         if not claims:
             self._on_idle()
             return self._poll
-        self._deliver(claims)
+        self._deliver(claims, sent)
         return 0.0
 
     async def idle(self, seconds: float) -> None:
@@ -102,17 +104,21 @@ class Fetcher(Service):
         except TimeoutError:
             pass
 
-    async def _claim(self, limit: int) -> list[Claim]:
+    async def more(self, task: str, limit: int) -> list[Claim]:
+        """Claim jobs of this one task, for a call that collects them; none while quiet."""
+        return [] if self._quiet else await self._claim(limit, (task,))
+
+    async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
         token = random_id(self._entropy(16))
         params = ClaimParams(
             session=self._session(),
             token=token,
             queues=self._order.next(),
             limit=limit,
-            tasks=self._tasks,
+            tasks=tasks or self._tasks,
         )
         sent = self._monotonic()
-        self.in_flight = token
+        self.in_flight.add(token)
         try:
             claims = await self._driver.arun(self._driver.claim(params))
         except StorageUnavailable as error:
@@ -120,7 +126,7 @@ class Fetcher(Service):
                 self.given_up.append(token)
             raise
         finally:
-            self.in_flight = None
+            self.in_flight.discard(token)
         if claims:
             self._measured(self._monotonic() - sent)
         return claims
@@ -164,7 +170,7 @@ class GiveUps(Service):
             self._audited_at = self._monotonic()
             held = await self._driver.arun(self._driver.held(session))
             # Compared when the answer is read: whatever was claimed meanwhile is in use by now.
-            tokens += set(held) - self._in_use() - set(tokens)
+            tokens += {ref.token for ref in held} - self._in_use() - set(tokens)
         if tokens and session == self._session():
             await self._driver.arun(self._driver.give_up(session, tokens))
         return self._every

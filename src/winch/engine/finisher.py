@@ -26,8 +26,11 @@ BATCH = 500
 class Finisher:
     """The one writer of outcomes in a worker."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(
+        self, driver: Driver, written: Callable[[Sequence[Finish | ClaimRef]], None] = lambda _: None
+    ) -> None:
         self._driver = driver
+        self._written = written
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
@@ -78,14 +81,17 @@ class Finisher:
                 batch = self._finishes[:BATCH]
                 await self._finish(batch)
                 del self._finishes[: len(batch)]
+                self._written(batch)
             while self._releases:
                 refs = self._releases[:BATCH]
                 await self._repeat(functools.partial(self._driver.release, refs), refs)
                 del self._releases[: len(refs)]
+                self._written(refs)
             while self._crashes:
                 claim, cause = self._crashes[0]
                 await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])
                 del self._crashes[0]
+                self._written([claim])
             if not self.pending:
                 self._idle.set()
 

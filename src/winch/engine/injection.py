@@ -69,11 +69,20 @@ def needs_async(wants: Wanted) -> bool:
     )
 
 
+def needs_context(wants: Wanted) -> bool:
+    """Whether any of these, or what they want in turn, is the Context."""
+    return any(
+        not isinstance(want, Dependency)
+        or (not isinstance(want.source, str) and needs_context(_wanted_of(want.source)))
+        for want in wants.values()
+    )
+
+
 class Injector:
     """The injected values of one attempt; each dependency is made once, however many want it."""
 
-    def __init__(self, ctx: Context, resources: Mapping[str, Any]) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: Context | None, resources: Mapping[str, Any]) -> None:
+        self._ctx = ctx  # None for a collecting call, whose parameters may not want it
         self._resources = resources
         self._made: dict[Callable[..., Any], Any] = {}
 

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -41,9 +41,10 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Ask the running handler to end."""
+    """Ask the running handler to end. `is_silent`: it gave no sign of life for too long."""
 
     why: Interrupt
+    is_silent: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
@@ -51,11 +52,16 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
     settled: Settled | None
     is_finished: bool = False
+    memory: int = 0
+
+
+class Sign(msgspec.Struct, frozen=True, tag="sign"):
+    """The running handler has given a sign of life."""
 
 
 Order = Run | Stop
 order_decoder = msgspec.json.Decoder(Order)
-_ended_decoder = msgspec.json.Decoder(Ended)
+_report_decoder = msgspec.json.Decoder(Ended | Sign)
 
 
 class Cell:
@@ -71,6 +77,7 @@ class Cell:
         self._reader = reader
         self._writer = writer
         self.jobs = 0
+        self.memory = 0
         self.is_usable = True
 
     @classmethod
@@ -87,25 +94,33 @@ class Cell:
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=MAX_MESSAGE)
         return cls(process, reader, writer)
 
-    async def run(self, claim: Claim, timeout: float | None) -> Ended | Crash:
+    async def run(
+        self, claim: Claim, timeout: float | None, on_sign: Callable[[], None]
+    ) -> Ended | Crash:
         """Run one job to its end, or to the cell's."""
         self.jobs += 1
         ooms = oom_kills()
         self._writer.write(msgspec.json.encode(Run(claim, timeout)) + b"\n")
-        try:
-            line = await self._reader.readline()
-        except (ConnectionError, ValueError):
-            line = b""
-        if line.endswith(b"\n"):
-            return _ended_decoder.decode(line)
+        while True:
+            try:
+                line = await self._reader.readline()
+            except (ConnectionError, ValueError):
+                line = b""
+            if not line.endswith(b"\n"):
+                break
+            report = _report_decoder.decode(line)
+            if isinstance(report, Ended):
+                self.memory = report.memory
+                return report
+            on_sign()
         self.is_usable = False
         self._writer.close()
         code = await self.process.wait()
         return Crash(describe_death(code, is_oom=oom_kills() > ooms))
 
-    def interrupt(self, why: Interrupt) -> None:
+    def interrupt(self, why: Interrupt, *, is_silent: bool = False) -> None:
         if not self._writer.is_closing():
-            self._writer.write(msgspec.json.encode(Stop(why)) + b"\n")
+            self._writer.write(msgspec.json.encode(Stop(why, is_silent)) + b"\n")
 
     def kill(self) -> None:
         """End the process and everything its handler started."""
@@ -126,9 +141,12 @@ class Cell:
 class Cells:
     """The cells of one worker."""
 
-    def __init__(self, command: Sequence[str], max_jobs: int | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], max_jobs: int | None = None, max_memory: int | None = None
+    ) -> None:
         self._command = list(command)
         self._max_jobs = max_jobs
+        self._max_memory = max_memory
         self._idle: list[Cell] = []
         self._busy: set[Cell] = set()
 
@@ -136,17 +154,31 @@ class Cells:
         """Run the attempt's job in a cell. A cell that was killed because its job would not end is no
         crash: None, as for any interrupted handler that says nothing."""
         cell = await self._take()
-        if timeout is not None:  # starting a cell is not the handler's time
-            attempt.deadline = time.monotonic() + timeout
-        handler = _InCell(cell)
+        beat, attempt.heartbeat = attempt.heartbeat, None
+        is_begun = False
+
+        def give_time() -> None:
+            if timeout is not None:
+                attempt.deadline = time.monotonic() + timeout
+
+        def on_sign() -> None:
+            nonlocal is_begun
+            if not is_begun:  # the first one comes when the handler is about to run
+                is_begun = True
+                attempt.heartbeat = beat
+                give_time()
+            attempt.reports.sign()
+
+        give_time()  # starting a cell is not the handler's time
+        handler = _InCell(cell, attempt)
         attempt.handler = handler
         if attempt.interrupted is not None:  # it came while the cell was being started
             cell.interrupt(attempt.interrupted)
         try:
-            ended = await cell.run(attempt.claim, timeout)
+            ended = await cell.run(attempt.claim, timeout, on_sign)
         finally:
             self._busy.discard(cell)
-        if cell.is_usable and (self._max_jobs is None or cell.jobs < self._max_jobs):
+        if cell.is_usable and not self._is_worn(cell):
             self._idle.append(cell)
         elif cell.is_usable:
             await cell.close()
@@ -154,6 +186,11 @@ class Cells:
             attempt.is_finished = ended.is_finished
             return ended.settled
         return None if handler.is_killed else ended
+
+    def _is_worn(self, cell: Cell) -> bool:
+        return (self._max_jobs is not None and cell.jobs >= self._max_jobs) or (
+            self._max_memory is not None and cell.memory > self._max_memory
+        )
 
     async def _take(self) -> Cell:
         while self._idle:
@@ -177,12 +214,13 @@ class _InCell:
 
     leaves_a_thread = False
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, attempt: Attempt) -> None:
         self._cell = cell
+        self._attempt = attempt
         self.is_killed = False
 
     def interrupt(self, why: Interrupt) -> None:
-        self._cell.interrupt(why)
+        self._cell.interrupt(why, is_silent=self._attempt.is_silent)
 
     def give_up(self) -> bool:
         self.is_killed = True

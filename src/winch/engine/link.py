@@ -42,6 +42,18 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
     left: int
 
 
+class Retiring(msgspec.Struct, frozen=True, tag="retiring"):
+    """A child takes no more jobs, lets those it runs end, and wants to be replaced."""
+
+    why: str
+
+
+class Retire(msgspec.Struct, frozen=True, tag="retire"):
+    """Take no more jobs, let those that run end, and be replaced."""
+
+    why: str
+
+
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """Stop claiming, end within this many seconds."""
 
@@ -64,7 +76,7 @@ class DumpStacks(msgspec.Struct, frozen=True, tag="stacks"):
     """Write all stacks and running jobs to the log."""
 
 
-Message = Hello | SessionBegan | Drained | Drain | Quiet | SessionLost | DumpStacks
+Message = Hello | SessionBegan | Drained | Retiring | Retire | Drain | Quiet | SessionLost | DumpStacks
 _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 

@@ -20,10 +20,10 @@ DEFAULT_TIMEOUT = timedelta(minutes=15)
 # Named in the specification, built by a later release: refused, never silently ignored.
 LATER = frozenset(
     {
-        "unique", "fifo", "tenant", "limit", "breaker", "retry_budget", "collect", "collect_wait",
-        "search",
+        "unique", "fifo", "tenant", "limit", "breaker", "retry_budget", "search",
     }
 )  # fmt: skip
+MOST_COLLECTED = 2000
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,9 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
     isolate: str | None = None
+    heartbeat: timedelta | None = None
+    collect: int | None = None
+    collect_wait: timedelta = timedelta(milliseconds=50)
     version: int = 1
 
 
@@ -71,6 +74,11 @@ def task_options(given: Mapping[str, Any], known: Sequence[str]) -> TaskOptions:
         if name not in TaskOptions.__struct_fields__:
             _refuse("task", name, known)
         checked[name] = _CHECKS[name](value)
+    if "collect" not in checked and "collect_wait" in checked:
+        raise ConfigError("collect_wait goes with collect: @app.task(collect=100, collect_wait='50ms')")
+    for other in ("isolate", "heartbeat"):
+        if "collect" in checked and other in checked:
+            raise ConfigError(f"a task takes collect or {other}, not both in this release")
     return TaskOptions(**checked)
 
 
@@ -177,6 +185,19 @@ def _timeout(value: Any) -> timedelta | None:
     return parsed
 
 
+def _heartbeat(value: Duration) -> timedelta:
+    parsed = parse_duration(value, "heartbeat")
+    if parsed < timedelta(milliseconds=100):
+        raise ConfigError(f"heartbeat must be at least 100ms, got {value!r}")
+    return parsed
+
+
+def _collect(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_COLLECTED:
+        raise ConfigError(f"collect must be a whole number from 1 to {MOST_COLLECTED}, got {value!r}")
+    return value
+
+
 def _id(value: str | uuid.UUID) -> str:
     return parse_id(value)
 
@@ -202,6 +223,9 @@ def _version(value: object) -> int:
 
 _CHECKS: dict[str, Any] = {
     "isolate": _isolate,
+    "heartbeat": _heartbeat,
+    "collect": _collect,
+    "collect_wait": _duration("collect_wait"),
     "version": _version,
     "queue": check_queue,
     "priority": _priority,

@@ -17,6 +17,7 @@ import msgspec
 
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.size import parse_size
 
 EVENTS = ("off", "full")
 
@@ -35,6 +36,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace: timedelta = timedelta(seconds=30)
     concurrency: int = 10
     processes: int = 1
+    kill_after: timedelta = timedelta(seconds=10)
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    max_lifetime: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.lease < 3 * self.heartbeat:
@@ -45,9 +50,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("heartbeat", "sweep", "poll"):
             if getattr(self, name) < timedelta(milliseconds=10):
                 raise ConfigError(f"{name} must be at least 10ms, got {getattr(self, name)}")
-        for name in ("concurrency", "processes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("concurrency", "processes", "max_jobs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.max_lifetime is not None and self.max_lifetime < timedelta(seconds=1):
+            raise ConfigError(f"max_lifetime must be at least 1s, got {self.max_lifetime}")
         if self.events not in EVENTS:
             raise ConfigError(
                 f"events must be one of {', '.join(EVENTS)}, got {self.events!r}"
@@ -167,4 +175,8 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "grace": parse_duration,
     "concurrency": _number,
     "processes": _number,
+    "kill_after": parse_duration,
+    "max_jobs": _number,
+    "max_memory": parse_size,
+    "max_lifetime": parse_duration,
 }

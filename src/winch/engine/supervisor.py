@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from winch.core.errors import StorageError
@@ -31,6 +31,8 @@ from winch.engine.link import (
     Hello,
     Link,
     Quiet,
+    Retire,
+    Retiring,
     SessionBegan,
     SessionLost,
     child_env,
@@ -68,6 +70,9 @@ class _Child:
     guilty: list[ClaimRef] | None = None
     cause: str | None = None
     is_told_to_end: bool = False
+    is_retiring: bool = False
+    is_replaced: bool = False
+    still_since: float = 0.0  # the last pulse of a child whose un-started claims were released
 
 
 class Supervisor:
@@ -82,6 +87,7 @@ class Supervisor:
         grace: float | None,
         burst: bool,
         connect: Callable[[Hello], Driver],
+        changes: Callable[[], AsyncIterator[str]] | None = None,
     ) -> None:
         self._command = list(command)
         self._processes = processes
@@ -89,6 +95,10 @@ class Supervisor:
         self._grace = grace
         self._burst = burst
         self._connect = connect
+        self._changes = changes
+        self._is_changed = asyncio.Event()
+        self._is_quiet = False
+        self._lease = float("inf")
         self._children: dict[int, _Child] = {}
         self._tending: set[asyncio.Task[None]] = set()
         self._driver: Driver | None = None
@@ -108,15 +118,17 @@ class Supervisor:
         for number in range(self._processes):
             self._spawn_soon(number, 0.0)
         watching = asyncio.create_task(self._watch(), name="winch watch")
+        reloading = asyncio.create_task(self._reload(), name="winch reload")
         while self._tending:
             await asyncio.wait(self._tending, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # a tended child's callback may have begun another
         watching.cancel()
+        reloading.cancel()
         for service in self._services:
             service.stop()
         for task in self._running:
             task.cancel()
-        await asyncio.gather(watching, *self._running, return_exceptions=True)
+        await asyncio.gather(watching, reloading, *self._running, return_exceptions=True)
         if self._driver is not None:
             await self._driver.aclose()
         return self._code or (EX_LEFT if self._left else 0)
@@ -128,9 +140,9 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
         loop.add_signal_handler(signal.SIGQUIT, self._stop, 0.0)
-        loop.add_signal_handler(signal.SIGTSTP, self._say, Quiet(True))
-        loop.add_signal_handler(signal.SIGUSR1, self._say, Quiet(True))
-        loop.add_signal_handler(signal.SIGCONT, self._say, Quiet(False))
+        loop.add_signal_handler(signal.SIGTSTP, self._quiet, True)
+        loop.add_signal_handler(signal.SIGUSR1, self._quiet, True)
+        loop.add_signal_handler(signal.SIGCONT, self._quiet, False)
         loop.add_signal_handler(signal.SIGTTIN, self._say, DumpStacks())
         loop.add_signal_handler(signal.SIGUSR2, self._say, DumpStacks())
 
@@ -151,7 +163,11 @@ class Supervisor:
             child.is_told_to_end = True
         self._say(Drain(grace))
 
-    def _say(self, message: Drain | Quiet | DumpStacks) -> None:
+    def _quiet(self, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet  # children that follow are told, too
+        self._say(Quiet(is_quiet))
+
+    def _say(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
         for child in self._children.values():
             child.link.send(message)
 
@@ -165,11 +181,10 @@ class Supervisor:
     async def _tend(self, number: int, delay: float) -> None:
         """One child from birth to burial."""
         if delay:
-            try:
-                async with asyncio.timeout(delay):
-                    await self._stopping.wait()
-            except TimeoutError:
-                pass
+            waits = [asyncio.ensure_future(event.wait()) for event in (self._stopping, self._is_changed)]
+            await asyncio.wait(waits, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
         if self._stopping.is_set():
             return
         try:
@@ -195,6 +210,8 @@ class Supervisor:
         theirs.close()
         child = _Child(number, process, board, await Link.open(ours), time.monotonic())
         self._children[process.pid] = child
+        if self._is_quiet:
+            child.link.send(Quiet(True))
         if self._stopping.is_set():  # the signal came while the process was being made
             child.is_told_to_end = True
             child.link.send(Drain(max(0.0, self._stop_by - KILL_AFTER - time.monotonic())))
@@ -214,6 +231,9 @@ class Supervisor:
                 case Drained(left=left):
                     child.left = left
                     child.is_told_to_end = True
+                case Retiring():
+                    child.is_retiring = child.is_told_to_end = True
+                    self._replace(child.number)
                 case _:
                     log.error("unexpected message from a child: %r", message)
 
@@ -222,6 +242,7 @@ class Supervisor:
         if self._driver is not None:
             return
         self._driver = driver = self._connect(hello)
+        self._lease = hello.lease
         if self._grace is None:  # said in the app's code, which only its children read
             self._grace = hello.grace
         self._heart = Heart(driver, hello.lease, time.monotonic)
@@ -251,13 +272,37 @@ class Supervisor:
         child.link.close()
         if child.left or not is_told:
             self._left += max(child.left, 1)
-        if self._stopping.is_set() or (self._burst and code == 0):
+        if self._stopping.is_set():
+            return
+        if child.is_retiring:
+            if child.is_replaced:
+                self._replace(child.number)  # its successor may be waiting to be replaced in turn
+            else:
+                self._spawn_soon(child.number, 0.0)
+            return
+        if self._burst and code == 0:
+            return
+        if self._changes is not None and code in HOPELESS:
+            log.error("the app cannot be started (exit code %d); waiting for the next change", code)
+            self._spawn_soon(child.number, float("inf"))
             return
         if self._driver is None and code in HOPELESS:
             self._code = code
             self._stop(0.0)
             return
         self._spawn_soon(child.number, self._restart_delay(child, code))
+
+    def _replace(self, number: int) -> None:
+        """Start a retiring child's successor beside it: its last jobs may take long.
+
+        At most one predecessor is left beside a child, or jobs that take long would pile up processes;
+        the next one has to wait for its end.
+        """
+        here = [child for child in self._children.values() if child.number == number]
+        waiting = [child for child in here if child.is_retiring and not child.is_replaced]
+        if waiting and len(here) == 1 and not self._stopping.is_set():
+            waiting[0].is_replaced = True
+            self._spawn_soon(number, 0.0)
 
     def _restart_delay(self, child: _Child, code: int) -> float:
         """A child that dies as soon as it starts is started again ever more slowly."""
@@ -289,12 +334,25 @@ class Supervisor:
                 log.warning("job %s was running in a child that ended; it is %s now", job.id, job.to)
             return True
 
+    async def _reload(self) -> None:
+        """Replace the children whenever their code has changed."""
+        if self._changes is None:
+            return
+        async for what in self._changes():
+            log.info("%s has changed; replacing the children", what)
+            self._quick_deaths = 0
+            self._say(Retire(f"{what} has changed"))
+            self._is_changed.set()  # and whoever waits after a failed start tries again now
+            await asyncio.sleep(0)
+            self._is_changed.clear()
+
     # -- watching ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         """Kill children that are past a job's last moment, or past the shutdown's."""
         while True:
             await asyncio.sleep(WATCH_EVERY)
+            await self._release_unstarted()
             now = time.monotonic()
             for child in list(self._children.values()):
                 late = [job.claim for job in child.board.started() if 0 < job.deadline < now]
@@ -309,6 +367,35 @@ class Supervisor:
                     child.guilty, child.cause = [], "did not stop in time"
                     log.error("child %d did not stop in time; killing it", child.process.pid)
                     child.process.kill()
+
+    async def _release_unstarted(self) -> None:
+        """What a child holds and has not started, when its loop has not turned for a whole lease.
+
+        Its heart beats here, so nobody else would ever take these jobs. The child, should it wake up,
+        starts nothing that it sent for more than half a lease ago, and claims nothing without showing a
+        pulse first: whatever is read here while the pulse stays the same can be given away.
+        """
+        for child in list(self._children.values()):
+            pulse = child.board.last_pulse
+            is_still = pulse > 0 and time.monotonic() - pulse > self._lease
+            if not is_still or pulse == child.still_since or not child.sessions or self._driver is None:
+                continue
+            kept = child.board.kept()
+            try:
+                async with asyncio.timeout(self._lease):
+                    held = await self._driver.arun(self._driver.held(child.sessions[-1]))
+                    unstarted = [ref for ref in held if ref not in kept]
+                    if child.board.last_pulse != pulse:
+                        continue
+                    if unstarted:
+                        await self._driver.arun(self._driver.release(unstarted))
+            except (StorageError, TimeoutError) as error:
+                log.warning("child %d stands still; its un-started jobs are not released yet: %s",
+                            child.process.pid, error)  # fmt: skip
+                continue
+            child.still_since = pulse
+            log.warning("child %d has stood still for a lease; released %d jobs it had not started",
+                        child.process.pid, len(unstarted))  # fmt: skip
 
     async def beat(self) -> None:
         if self._driver is None or self._heart is None:

@@ -12,6 +12,7 @@ from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
 from winch.engine.arguments import Arguments
+from winch.engine.collected import CollectedArguments
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -42,7 +44,8 @@ class Task(Generic[P, R]):
         self.fn = fn
         self.options = options
         self.is_async = inspect.iscoroutinefunction(fn)
-        self.arguments = Arguments(name, fn, max_bytes=MAX_ARGS_BYTES)
+        kind = Arguments if options.collect is None else CollectedArguments
+        self.arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self.__doc__ = fn.__doc__
@@ -142,6 +145,23 @@ class AsyncTask(Task[P, R]):
     ) -> Coroutine[Any, Any, R]:
         result: Coroutine[Any, Any, R] = self.fn(*args, **kwargs)
         return result
+
+
+class CollectingTask(Task[..., Any], Generic[T]):
+    """A task that takes many jobs in one call. `enqueue` takes one T, or its fields by name; calling it
+    runs its function here and now with the list it is given."""
+
+    def enqueue(self, *item: T, **fields: Any) -> Job[Any]:
+        """Store a job with these arguments."""
+        return super().enqueue(*item, **fields)
+
+    async def aenqueue(self, *item: T, **fields: Any) -> Job[Any]:
+        """`enqueue` without blocking the event loop."""
+        return await super().aenqueue(*item, **fields)
+
+    def bind(self, *item: T, **fields: Any) -> Bound[Any]:
+        """This job as a value, for `enqueue_many`. Checked now, stored later."""
+        return super().bind(*item, **fields)
 
 
 class Using(Generic[P, R]):

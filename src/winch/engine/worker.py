@@ -7,6 +7,7 @@ else beats its session's heart; this part claims, runs and finishes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -15,12 +16,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from winch.core.errors import StorageError
 from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.outcome import Settled
+from winch.core.size import format_size
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
 from winch.engine.events import JobEvent, kind_of
@@ -29,18 +31,26 @@ from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Cells, Crash
 from winch.engine.log import log
+from winch.engine.memory import resident_memory
 from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
+from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.storage.params import Answer, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 
-# How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
-HARD_AFTER = 10.0
 WATCH_EVERY = 0.05
+# Reading how much memory is in use costs more than a look at the deadlines.
+WEIGH_EVERY = 1.0
+# A lifetime is drawn this far around what was asked for, so that children do not all end at once.
+LIFETIME_JITTER = 0.1
 CANCELS_EVERY = 1.0
+# Places for started jobs where there is no board to show them on.
+PLACES = 8192
+# How often a call that collects looks for more jobs within its waiting time.
+GATHER_EVERY = 0.01
 NOTES_EVERY = 0.5
 
 
@@ -56,6 +66,32 @@ class WorkerConfig:
     release: str
     burst: bool = False
     cell_command: tuple[str, ...] | None = None
+    # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
+    kill_after: float = 10.0
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    max_lifetime: float | None = None
+
+
+class _Waiting(NamedTuple):
+    """A claimed job that has not started: when its claim was sent, and when it came."""
+
+    claim: Claim
+    sent: float
+    came: float
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """The jobs that a collecting call has so far."""
+
+    task: str
+    most: int
+    found: list[_Waiting]
+
+    @property
+    def room(self) -> int:
+        return self.most - len(self.found)
 
 
 class Worker:
@@ -84,13 +120,17 @@ class Worker:
         self._monotonic = monotonic
         self._entropy = entropy
         self._threads = threads or Threads(config.concurrency, asyncio.get_running_loop())
-        self._cells = None if config.cell_command is None else Cells(config.cell_command)
+        self._cells = (
+            None
+            if config.cell_command is None
+            else Cells(config.cell_command, config.max_jobs, config.max_memory)
+        )
         self._executor = Executor(
             runtime, self._threads, monotonic, self._rng, lambda: driver, self._cells
         )
-        self._finisher = Finisher(driver)
+        self._finisher = Finisher(driver, self._free_written)
         self._prefetch = Prefetch(config.concurrency)
-        self._waiting: deque[tuple[float, Claim]] = deque()  # (when it came, the claim)
+        self._waiting: deque[_Waiting] = deque()
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._services: list[Service] = []
@@ -98,8 +138,25 @@ class Worker:
         self._all_ended = asyncio.Event()
         self._all_ended.set()
         self._is_draining = False
+        self._is_quiet = False
+        self._is_talkative = log.isEnabledFor(logging.DEBUG)
+        self._end_by = float("inf")
+        self._is_sooner = asyncio.Event()
+        self._started = 0
+        self._busy = 0
+        self._gathering: dict[int, _Gathering] = {}
+        # A started job has a place on the board until the store knows of its end.
+        self._places = list(range(PLACES if board is None else board.slots))
+        self._unwritten: dict[tuple[str, str], int] = {}
+        self._spare_places = len(self._places) // 2
+        self._weigh_at = 0.0
+        jitter = self._rng.uniform(1 - LIFETIME_JITTER, 1 + LIFETIME_JITTER)
+        lifetime = config.max_lifetime
+        self._retire_at = float("inf") if lifetime is None else self._monotonic() + lifetime * jitter
+        self._too_old = config.lease.total_seconds() / 2
         self.session = ""
-        self.drained = asyncio.Event()  # burst: nothing left; stuck: a thread was given up
+        self.drained = asyncio.Event()  # burst: nothing left; else to be replaced, see why_retiring
+        self.why_retiring: str | None = None
         self.is_stuck = False
 
     # -- life --------------------------------------------------------------------------------------
@@ -122,6 +179,7 @@ class Worker:
             monotonic=self._monotonic,
             entropy=self._entropy,
         )
+        self._fetcher.quiet(self._is_quiet)
         self._services = [
             self._fetcher,
             GiveUps(
@@ -174,9 +232,13 @@ class Worker:
             len(self._attempts),
         )
         self._waiting.clear()
+        for gathering in self._gathering.values():
+            gathering.found.clear()
         for attempt in list(self._attempts.values()):
             attempt.interrupt(Interrupt.LOST, self._monotonic())
         self._fetcher.given_up.clear()
+        if self._is_draining:
+            return
         backoff = Backoff("session")
         while True:
             try:
@@ -187,29 +249,64 @@ class Worker:
                 return
 
     def quiet(self, is_quiet: bool) -> None:
-        self._fetcher.quiet(is_quiet)
+        self._is_quiet = is_quiet
+        if self._services:
+            self._fetcher.quiet(is_quiet)
 
     async def drain(self, grace: float) -> int:
         """Stop claiming, let running jobs end within `grace` seconds, release the rest.
 
         Returns how many claims are left to the lease, because the store could not be told in time.
         """
-        deadline = self._monotonic() + grace
+        self.end_by(self._monotonic() + grace)
         self._is_draining = True
         self._fetcher.stop()
         # The fetcher may be in the middle of a claim: its answer is waited for, so nothing is left.
-        await asyncio.wait(self._runners[:1], timeout=max(grace, 5.0))
+        await asyncio.wait(self._runners[:1], timeout=max(min(grace, 30.0), 5.0))
         self._give_back_unstarted()
-        await self._until_ended(deadline - self._monotonic())
+        await self._until_due()
         self.interrupt_all()
         await self._until_ended(min(5.0, max(grace, 1.0)))
         for attempt in list(self._attempts.values()):
             self._give_up(attempt)
         await self._until_ended(1.0)
-        await self._flush(max(5.0, deadline - self._monotonic()))
+        await self._flush(max(5.0, min(self._end_by - self._monotonic(), 30.0)))
         left = self._finisher.pending + len(self._attempts)
         await self._end(left)
         return left
+
+    def end_by(self, moment: float) -> None:
+        """Have the drain interrupt what still runs at this moment; a later one changes nothing."""
+        self._end_by = min(self._end_by, moment)
+        self._is_sooner.set()
+
+    def retire(self, why: str) -> None:
+        """Claim nothing more and have this worker replaced; what runs may end."""
+        if self.why_retiring is None:
+            self.why_retiring = why
+            log.info("to be replaced: %s", why)
+            self.drained.set()
+
+    def time_needed(self, otherwise: float) -> float:
+        """How long the running jobs may take by their own timeouts; `otherwise` for those without."""
+        now, more = self._monotonic(), 2 * self._config.kill_after
+        return max(
+            (
+                otherwise if attempt.deadline is None else attempt.deadline - now + more
+                for attempt in self._attempts.values()
+            ),
+            default=0.0,
+        )
+
+    async def _until_due(self) -> None:
+        """Wait until all has ended, or until the drain's last moment, which may move closer."""
+        ended = asyncio.ensure_future(self._all_ended.wait())
+        while not ended.done() and (left := self._end_by - self._monotonic()) > 0:
+            self._is_sooner.clear()
+            sooner = asyncio.ensure_future(self._is_sooner.wait())
+            await asyncio.wait([ended, sooner], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            sooner.cancel()
+        ended.cancel()
 
     async def _until_ended(self, seconds: float) -> None:
         try:
@@ -248,33 +345,44 @@ class Worker:
 
     def _room(self) -> int:
         """How many jobs to claim now: for the free slots, and ahead where jobs are short."""
-        if self.is_stuck:
+        if self.why_retiring is not None:
             return 0
+        if self._board is not None:
+            # The supervisor takes back what a child without a pulse holds: no claim without a pulse.
+            self._board.pulse()
         ahead = self._prefetch.ahead()
-        room = self._config.concurrency + ahead - len(self._attempts) - len(self._waiting)
+        room = self._config.concurrency + ahead - self._busy - len(self._waiting)
+        if self._config.max_jobs is not None:
+            room = min(room, self._config.max_jobs - self._started - len(self._waiting))
         # With something waiting already, small claims are not worth their round trip.
         return 0 if self._waiting and room < ahead // 2 else max(room, 0)
 
     def _give_back_unstarted(self) -> None:
-        self._finisher.release([ClaimRef(claim.id, claim.token) for _, claim in self._waiting])
+        self._finisher.release([ref_of(waiting.claim) for waiting in self._waiting])
         self._waiting.clear()
-        if not self._attempts:
+        if self._is_empty:
             self._all_ended.set()
 
     def _tokens_in_use(self) -> set[str]:
-        tokens = {claim.token for _, claim in self._waiting}
+        tokens = {waiting.claim.token for waiting in self._waiting}
         tokens |= {attempt.claim.token for attempt in self._attempts.values()}
         tokens |= self._finisher.tokens
-        if self._fetcher.in_flight is not None:
-            tokens.add(self._fetcher.in_flight)
-        return tokens
+        for gathering in self._gathering.values():
+            tokens |= {waiting.claim.token for waiting in gathering.found}
+        return tokens | self._fetcher.in_flight
 
-    def _deliver(self, claims: Sequence[Claim]) -> None:
+    @property
+    def _is_empty(self) -> bool:
+        return not self._attempts and not self._waiting and not self._gathering
+
+    def _deliver(self, claims: Sequence[Claim], sent: float) -> None:
+        if not claims:
+            return
         if self._is_draining:  # the claim was on its way when the stop came
-            self._finisher.release([ClaimRef(claim.id, claim.token) for claim in claims])
+            self._finisher.release([ref_of(claim) for claim in claims])
             return
         now = self._monotonic()
-        self._waiting.extend((now, claim) for claim in claims)
+        self._waiting.extend(_Waiting(claim, sent, now) for claim in claims)
         self._all_ended.clear()
         for _ in range(min(len(claims), len(self._idle_runners))):
             waiter = self._idle_runners.popleft()
@@ -288,46 +396,196 @@ class Worker:
                 self._idle_runners.append(waiter)
                 await waiter
             began = self._monotonic()
-            _, claim = self._waiting.popleft()
+            waiting = self._waiting.popleft()
+            claim = waiting.claim
+            self._busy += 1
             try:
-                await self._run_job(claim, slot, began)
+                if self._is_old(waiting, began):
+                    self._finisher.release([ref_of(claim)])
+                elif (task := self._collecting(claim)) is not None:
+                    await self._run_together(waiting, task, slot)
+                else:
+                    await self._run_job(claim, began)
             except Exception:
                 log.exception("job %s: the worker itself failed; the job is released", claim.id)
-                self._finisher.release([ClaimRef(claim.id, claim.token)])
+                self._finisher.release([ref_of(claim)])
+            self._busy -= 1
             self._prefetch.ended(self._monotonic() - began)
-            if not self._attempts and not self._waiting:
+            if self._is_empty:
                 self._all_ended.set()
             self._fetcher.slot_freed()
 
-    async def _run_job(self, claim: Claim, slot: int, began: float) -> None:
+    def _is_old(self, waiting: _Waiting, now: float) -> bool:
+        """This process stood still: the supervisor may have given the job to others."""
+        return now - waiting.sent > self._too_old
+
+    # -- collecting calls --------------------------------------------------------------------------
+
+    def _collecting(self, claim: Claim) -> Task[Any, Any] | None:
+        """The task, if its jobs are run many in one call. A suspect runs alone, as any does."""
+        if claim.is_suspect or claim.task not in self._runtime.tasks:
+            return None
+        task = self._runtime.tasks.get(claim.task)
+        return None if task.options.collect is None else task
+
+    async def _run_together(self, first: _Waiting, task: Task[Any, Any], slot: int) -> None:
+        """One slot, one call, as many jobs as there are within the task's waiting time."""
+        for gathering in self._gathering.values():
+            if gathering.task == task.name and gathering.room > 0:
+                gathering.found.append(first)  # another slot waits for just this
+                return
+        most = min(task.options.collect or 1, max(len(self._places) - self._config.concurrency, 1))
+        if self._config.max_jobs is not None:
+            most = min(most, self._config.max_jobs - self._started)
+        gathering = self._gathering[slot] = _Gathering(task.name, most, [first])
+        try:
+            # Un-started claims grow old: within a part of the lease, however long the task would wait.
+            await self._gather(
+                gathering, min(task.options.collect_wait.total_seconds(), self._too_old / 2)
+            )
+        finally:
+            del self._gathering[slot]
+        began = self._monotonic()
+        attempts: list[Attempt] = []
+        plans: list[Plan] = []
+        for waiting in gathering.found:
+            if self._is_draining or self._is_old(waiting, began):
+                self._finisher.release([ref_of(waiting.claim)])
+                continue
+            plan = self._executor.plan(waiting.claim)
+            if isinstance(plan, Plan):
+                attempts.append(Attempt(waiting.claim, self._places.pop(), None))
+                plans.append(plan)
+            else:
+                self._finish(waiting.claim, plan, began)
+        if attempts:
+            await self._call_together(attempts, plans, began)
+
+    async def _call_together(
+        self, attempts: Sequence[Attempt], plans: Sequence[Plan], began: float
+    ) -> None:
+        timeouts = [plan.timeout.total_seconds() for plan in plans if plan.timeout is not None]
+        for attempt in attempts:
+            attempt.deadline = began + min(timeouts) if timeouts else None
+            attempt.is_together = True
+            self._attempts[attempt.slot] = attempt
+            self._show_started(attempt)
+            self._tell("started", attempt.claim)
+        self._count_started(len(attempts))
+        try:
+            ended = await self._executor.run_together(attempts, plans)
+        finally:
+            for attempt in attempts:
+                self._ended(attempt)
+        for attempt, settled in zip(attempts, ended, strict=True):
+            self._record(attempt, settled, began)
+
+    async def _gather(self, gathering: _Gathering, wait: float) -> None:
+        """Add jobs of this task until there are enough, or the waiting time is over."""
+        until = self._monotonic() + wait
+        while gathering.room > 0 and not self._is_draining and self.why_retiring is None:
+            here = [
+                waiting
+                for waiting in self._waiting
+                if waiting.claim.task == gathering.task and not waiting.claim.is_suspect
+            ][: gathering.room]
+            if here:
+                for waiting in here:
+                    self._waiting.remove(waiting)
+                gathering.found += here
+                continue
+            sent = self._monotonic()
+            try:
+                claims = await self._fetcher.more(gathering.task, gathering.room)
+            except StorageError as error:
+                log.warning("%s goes on with %d jobs: %s", gathering.task, len(gathering.found), error)
+                return
+            # What cannot join waits for a slot: a suspect, which runs alone, and what came in too late.
+            joining = [claim for claim in claims if not claim.is_suspect][: max(gathering.room, 0)]
+            now = self._monotonic()
+            gathering.found += [_Waiting(claim, sent, now) for claim in joining]
+            self._deliver([claim for claim in claims if claim not in joining], sent)
+            if not claims:
+                left = until - self._monotonic()
+                if left <= 0:
+                    return
+                await asyncio.sleep(min(left, GATHER_EVERY))
+
+    async def _run_job(self, claim: Claim, began: float) -> None:
         plan = self._executor.plan(claim)
         if not isinstance(plan, Plan):
             self._finish(claim, plan, began)
             return
         limit = None if plan.timeout is None else plan.timeout.total_seconds()
-        attempt = Attempt(claim, slot, None if limit is None else began + limit)
-        self._attempts[slot] = attempt
-        if self._board is not None and not plan.is_alone:
-            # The supervisor kills a child whose loop is blocked past this moment.
-            last = None if attempt.deadline is None else attempt.deadline + 2 * HARD_AFTER
-            self._board.start(slot, claim.id, claim.token, last)
+        beat = plan.task.options.heartbeat
+        attempt = Attempt(
+            claim,
+            self._places.pop(),
+            None if limit is None else began + limit,
+            None if beat is None else beat.total_seconds(),
+            monotonic=self._monotonic,
+        )
+        self._attempts[attempt.slot] = attempt
+        attempt.is_alone = plan.is_alone
+        self._show_started(attempt)
+        self._count_started()
         self._tell("started", claim)
         try:
             ended = await self._executor.run(attempt, plan)
         finally:
-            del self._attempts[slot]
-            if self._board is not None:
-                self._board.end(slot)
+            self._ended(attempt)
+        self._record(attempt, ended, began)
+
+    def _record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
+        claim = attempt.claim
         if attempt.is_finished:
             self._tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
+            self._free_written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
-            self._finisher.crash(ClaimRef(claim.id, claim.token), ended.cause)
+            self._finisher.crash(ref_of(claim), ended.cause)
             self._tell("crashed", claim, reason=ended.cause)
         elif ended is not None:
             self._finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
-            self._finisher.release([ClaimRef(claim.id, claim.token)])
+            self._finisher.release([ref_of(claim)])
+        else:
+            self._free_written([ref_of(claim)])  # nobody is told: it is somebody else's by now
+
+    def _show_started(self, attempt: Attempt) -> None:
+        if self._board is None:
+            return
+        claim, is_here = attempt.claim, not attempt.is_alone
+        # The supervisor kills a child whose loop is blocked past this moment.
+        end = attempt.must_end_by if is_here else None
+        last = None if end is None else end + 2 * self._config.kill_after
+        self._board.start(attempt.slot, claim.id, claim.token, last, is_here=is_here)
+
+    def _ended(self, attempt: Attempt) -> None:
+        """Its place stays taken until the store knows: should this process stand still now, the
+        supervisor must not take the job for one that has not started."""
+        del self._attempts[attempt.slot]
+        if self._board is not None and len(self._places) > self._spare_places:
+            self._board.ended(attempt.slot)
+            self._unwritten[attempt.claim.id, attempt.claim.token] = attempt.slot
+        else:  # nobody watches; or too many wait for a store that does not answer
+            self._free(attempt.slot)
+
+    def _free(self, place: int) -> None:
+        if self._board is not None:
+            self._board.free(place)
+        self._places.append(place)
+
+    def _free_written(self, claims: Sequence[Finish | ClaimRef]) -> None:
+        for claim in claims if self._unwritten else ():
+            place = self._unwritten.pop((claim.id, claim.token), None)
+            if place is not None:
+                self._free(place)
+
+    def _count_started(self, jobs: int = 1) -> None:
+        self._started += jobs
+        if self._config.max_jobs is not None and self._started >= self._config.max_jobs:
+            self.retire(f"it has started {self._started} jobs (max_jobs)")
 
     def _finish(self, claim: Claim, settled: Settled, began: float) -> None:
         if settled.error is not None:
@@ -364,6 +622,10 @@ class Worker:
         )
 
     def _tell(self, kind: str, claim: Claim, **facts: Any) -> None:
+        if self._is_talkative:
+            took = facts.get("duration")
+            took = "" if took is None else f" after {took.total_seconds():.3f}s"
+            log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
         events = self._runtime.events
         if events.wants(kind):
             event = JobEvent(
@@ -379,12 +641,7 @@ class Worker:
     # -- watching ----------------------------------------------------------------------------------
 
     def _found_nothing(self) -> None:
-        if (
-            self._config.burst
-            and not self._attempts
-            and not self._waiting
-            and not self._finisher.pending
-        ):
+        if self._config.burst and self._is_empty and not self._finisher.pending:
             self.drained.set()
 
     def _watch(self) -> None:
@@ -392,15 +649,29 @@ class Worker:
         now = self._monotonic()
         if self._board is not None:
             self._board.pulse()
-        if self._waiting and now - self._waiting[0][0] > HOARD_LIMIT:
+        if self._waiting and now - self._waiting[0].came > HOARD_LIMIT:
             self._give_back_unstarted()
             self._prefetch.hoarded()
+        self._look_at_limits(now)
         for attempt in list(self._attempts.values()):
             if attempt.interrupted is not None:
-                if now - attempt.interrupted_at > HARD_AFTER:
+                if now - attempt.interrupted_at > self._config.kill_after:
                     self._give_up(attempt)
-            elif attempt.deadline is not None and now >= attempt.deadline:
+            elif (end := attempt.must_end_by) is not None and now >= end:
+                attempt.is_silent = attempt.deadline is None or now < attempt.deadline
                 attempt.interrupt(Interrupt.TIMEOUT, now)
+            elif attempt.heartbeat is not None and not attempt.is_alone:
+                self._show_started(attempt)  # its last moment moves with every sign of life
+
+    def _look_at_limits(self, now: float) -> None:
+        if now >= self._retire_at:
+            self.retire("its lifetime is over (max_lifetime)")
+        most = self._config.max_memory
+        if most is not None and now >= self._weigh_at:
+            self._weigh_at = now + WEIGH_EVERY
+            used = resident_memory()
+            if used > most:
+                self.retire(f"it uses {format_size(used)} of memory (max_memory {format_size(most)})")
 
     def _give_up(self, attempt: Attempt) -> None:
         """A handler that does not end: settle its job without it."""
@@ -416,12 +687,14 @@ class Worker:
         if attempt.handler.leaves_a_thread:
             log.error("a thread is left behind; this worker takes no more jobs and is replaced")
             self.is_stuck = True
-            self.drained.set()
+            self.retire("a thread is left behind")
 
     def cancel_requested(self, ref: ClaimRef) -> None:
         for attempt in self._attempts.values():
             is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
-            if is_it and not attempt.is_stopping:
+            if is_it and attempt.is_together:
+                attempt.is_unasked = True  # the others in the call go on
+            elif is_it and not attempt.is_stopping:
                 attempt.interrupt(Interrupt.CANCEL, self._monotonic())
 
     def claim_lost(self, attempt: Attempt) -> None:
@@ -441,6 +714,10 @@ class Worker:
     @property
     def has_jobs(self) -> bool:
         return bool(self._attempts)
+
+
+def ref_of(claim: Claim) -> ClaimRef:
+    return ClaimRef(claim.id, claim.token)
 
 
 class Watch(Service):
@@ -488,7 +765,7 @@ class Notes(Service):
         for attempt in self._worker.attempts:
             note = attempt.reports.take()
             if note is not None:
-                ref = ClaimRef(attempt.claim.id, attempt.claim.token)
-                if await self._driver.arun(self._driver.note(ref, note)) is Answer.LOST:
+                verb = self._driver.note(ref_of(attempt.claim), note)
+                if await self._driver.arun(verb) is Answer.LOST:
                     self._worker.claim_lost(attempt)
         return NOTES_EVERY

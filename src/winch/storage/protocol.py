@@ -108,9 +108,10 @@ class Storage(Protocol):
         settles an unknown COMMIT: a finish that is not ENDED now will never be."""
         ...
 
-    def held(self, session: str) -> Verb[list[str]]:
-        """The tokens under which jobs of this session run, each once. A worker gives up those that it
-        does not use: a store that was set back has claims its worker has finished and forgotten."""
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        """The live claims of this session, by id. A worker gives up those whose token it does not use: a
+        store that was set back has claims its worker has finished and forgotten. A supervisor releases
+        those that a child which stands still has not started."""
         ...
 
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:

@@ -227,9 +227,10 @@ class WorkingVerbs(Verbs):
 
         return Verb("standing", body)
 
-    def held(self, session: str) -> Verb[list[str]]:
-        def body() -> Body[list[str]]:
-            return [row[0] for row in (yield self._step("held", is_alone=True, session=session))]
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            rows = yield self._step("held", is_alone=True, session=session)
+            return [ClaimRef(row[0], row[1]) for row in rows]
 
         return self._read("held", body)
 

@@ -219,9 +219,9 @@ class WorkingVerbs:
 
         return verb("standing", body)
 
-    def held(self, session: str) -> Verb[list[str]]:
-        def body() -> Body[list[str]]:
-            return [row[0] for row in (yield from ask("held", session=session))]
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            return [ClaimRef(row[0], row[1]) for row in (yield from ask("held", session=session))]
 
         return verb("held", body, is_read=True)
 

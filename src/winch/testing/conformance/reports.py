@@ -157,7 +157,7 @@ def a_log_keeps_its_end(bench: Bench) -> None:
 
 
 @case()
-def held_names_each_token_of_the_session_once(bench: Bench) -> None:
+def held_names_the_live_claims_of_the_session(bench: Bench) -> None:
     for _ in range(3):
         bench.add()
     first = bench.claim(limit=2)
@@ -165,11 +165,12 @@ def held_names_each_token_of_the_session_once(bench: Bench) -> None:
     other = bench.start_session()
     bench.add()
     bench.claim(session=other)
-    tokens = {first[0].token, second.token}
-    held: list[str] = bench.call(bench.driver.held(bench.session))
-    assert sorted(held) == sorted(tokens)
+    refs = [ClaimRef(claim.id, claim.token) for claim in (*first, second)]
+    held: list[ClaimRef] = bench.call(bench.driver.held(bench.session))
+    assert held == sorted(refs, key=lambda ref: ref.id)
     bench.finish(bench.outcome(second, JobState.COMPLETED))
-    assert bench.call(bench.driver.held(bench.session)) == [first[0].token]
+    held = bench.call(bench.driver.held(bench.session))
+    assert set(held) == set(refs[:2])
     assert bench.call(bench.driver.held(bench.new_token())) == []
 
 

@@ -1,6 +1,6 @@
--- held: the tokens under which jobs of a session run.
-SELECT DISTINCT token::text
+-- held: the live claims of a session.
+SELECT id::text, token::text
 FROM {schema}.job
 WHERE state = 'running'
     AND session = :session::uuid
-ORDER BY token::text;
+ORDER BY id;

@@ -1,6 +1,6 @@
--- held: the tokens under which jobs of a session run.
-SELECT DISTINCT token
+-- held: the live claims of a session.
+SELECT id, token
 FROM winch_job
 WHERE state = 'running'
     AND session = :session
-ORDER BY token;
+ORDER BY id;

@@ -1,0 +1,57 @@
+"""`winch dev`: a worker for the terminal in which one writes the tasks."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from winch.cli.worker import LOG_STYLE, run_worker, start_logging
+
+
+@click.command()
+@click.option("-A", "--app", "app_spec", metavar="MODULE:APP", help="The application.")
+@click.option("--url", help="The store; overrides every other setting of it.")
+@click.option("--schema", help="PostgreSQL schema of this app's tables.")
+@click.option("--config", type=click.Path(), help="A configuration file.")
+@click.option(
+    "-Q",
+    "--queues",
+    default="default",
+    show_default=True,
+    help="Queues in strict order (a,b) or by weight (a:5,b:1).",
+)
+@click.option("-c", "--concurrency", type=int, help="Jobs at once.")
+@click.option("--grace", default="3s", show_default=True, help="How long jobs may go on after Ctrl-C.")
+@click.option("-v", "--verbose", count=True, help="More log lines.")
+def dev(
+    app_spec: str | None,
+    url: str | None,
+    schema: str | None,
+    config: str | None,
+    queues: str,
+    concurrency: int | None,
+    grace: str,
+    verbose: int,
+) -> None:
+    """Run a worker that restarts when the code changes.
+
+    One process with readable logs: every job's start and end is a line. There is no dashboard in it yet;
+    look at the jobs with winch top and winch jobs.
+    """
+    os.environ[LOG_STYLE] = "short"  # for the children and cells, too
+    start_logging(verbose)
+    run_worker(
+        {
+            "app": app_spec,
+            "url": url,
+            "schema": schema,
+            "queues": queues,
+            "concurrency": concurrency,
+            "processes": 1,
+            "grace": grace,
+        },
+        config=config,
+        verbose=max(verbose, 1),
+        reload=True,
+    )
