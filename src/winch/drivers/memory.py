@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from winch.core import changes
+from winch.core.changes import retried
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError
-from winch.core.job import KEEP, Claim, JobRecord, Note, sort_key
+from winch.core.job import KEEP, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
@@ -27,10 +28,12 @@ from winch.storage.params import (
     Answer,
     ClaimParams,
     ClaimRef,
+    DeadGroup,
     Enqueued,
     Event,
     Facts,
     Finish,
+    GroupFilter,
     JobFilter,
     NewJob,
     NewSession,
@@ -485,11 +488,18 @@ class MemoryDriver:
 
         return self._operate("cancel", ids, now, act)
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
             if job.state in FINAL:
                 del self._state.archive[job.id], self._state.drop_at[job.id]
-            self._put(changes.retried(job, by, at), "retried", at)
+            self._put(retried(job, by, at, changes), "retried", at)
 
         return self._operate("retry", ids, now, act)
 
@@ -560,6 +570,24 @@ class MemoryDriver:
             return Page(tuple(page), page[-1].id if len(found) > which.limit else None)
 
         return self._verb("list_jobs", body, is_read=True)
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        def body() -> list[DeadGroup]:
+            alike: dict[str, list[JobRecord]] = {}
+            for job in self._state.archive.values():
+                is_asked_for = which.task in (None, job.task) and which.queue in (None, job.queue)
+                if job.fingerprint is not None and is_asked_for:
+                    alike.setdefault(job.fingerprint, []).append(job)
+            found = []
+            for jobs in alike.values():
+                moments = [job.finished_at for job in jobs if job.finished_at is not None]
+                sample = max(jobs, key=lambda job: job.id)
+                found.append(DeadGroup.of(sample, len(jobs), min(moments), max(moments)))
+            found.sort(key=lambda group: group.fingerprint)
+            found.sort(key=lambda group: (group.count, group.last_at), reverse=True)
+            return found[: which.limit]
+
+        return self._verb("groups", body, is_read=True)
 
     def _all_jobs(self) -> Iterable[JobRecord]:
         yield from self._state.live.values()
@@ -790,5 +818,6 @@ def _matches(job: JobRecord, which: JobFilter) -> bool:
         and (which.task is None or job.task == which.task)
         and (which.queue is None or job.queue == which.queue)
         and (which.tag is None or which.tag in job.tags)
+        and (which.fingerprint is None or job.fingerprint == which.fingerprint)
         and (which.after is None or job.id < which.after)
     )

@@ -18,8 +18,10 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import StorageError
+from winch.core.fingerprint import fingerprint
 from winch.core.ids import random_id
 from winch.core.job import Claim
+from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
@@ -351,6 +353,11 @@ class Worker:
                 error=settled.error,
                 reason=settled.reason,
                 log=settled.log,
+                fingerprint=(
+                    fingerprint(claim.task, settled.error)
+                    if settled.to is JobState.DEAD and settled.error is not None
+                    else None
+                ),
             )
         )
 

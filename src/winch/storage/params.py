@@ -56,7 +56,10 @@ class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
-    """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part."""
+    """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part.
+
+    `fingerprint` is for a job that dies; where it is missing the store makes it of task and error.
+    """
 
     id: str
     token: str
@@ -68,6 +71,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
     reason: str | None = None
     log: str | None = None
+    fingerprint: str | None = None
 
 
 class Answer(StrEnum):
@@ -154,6 +158,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     queue: str | None = None
     tag: str | None = None
+    fingerprint: str | None = None
     limit: int = 50
     after: str | None = None
 
@@ -163,6 +168,41 @@ class Page(msgspec.Struct, frozen=True):
 
     jobs: tuple[JobRecord, ...]
     next: str | None
+
+
+class GroupFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead jobs to group: all fields given must match."""
+
+    task: str | None = None
+    queue: str | None = None
+    limit: int = 50
+
+
+class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead jobs that died alike. The sample is the one with the newest id."""
+
+    fingerprint: str
+    task: str
+    error_type: str
+    message: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    sample_id: str
+
+    @classmethod
+    def of(cls, sample: JobRecord, count: int, first_at: datetime, last_at: datetime) -> DeadGroup:
+        error = sample.error
+        return cls(
+            fingerprint=sample.fingerprint or "",
+            task=sample.task,
+            error_type="" if error is None else error.type,
+            message=(sample.reason or "") if error is None else error.message,
+            count=count,
+            first_at=first_at,
+            last_at=last_at,
+            sample_id=sample.id,
+        )
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from winch.core.job import Claim, JobRecord, Note
+from winch.core.job import NO_CHANGES, Claim, JobRecord, Note, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
@@ -22,10 +22,12 @@ from winch.storage.params import (
     Answer,
     ClaimParams,
     ClaimRef,
+    DeadGroup,
     Enqueued,
     Event,
     Facts,
     Finish,
+    GroupFilter,
     JobFilter,
     NewJob,
     NewSession,
@@ -75,7 +77,8 @@ class Storage(Protocol):
 
         Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
         them the attempt back. A requested cancel beats every target that is not final. One outcome that
-        does not take never keeps the others from taking.
+        does not take never keeps the others from taking. A job that dies carries a fingerprint: the
+        outcome's, else that of its task and error (`core.fingerprint`).
         """
         ...
 
@@ -139,7 +142,8 @@ class Storage(Protocol):
         """End a session and take its running jobs back at once.
 
         With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
-        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW; all others, and everything
+        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW, with the fingerprint of
+        (task, "crashed", cause); all others, and everything
         when there is no cause, go back to ready with the attempt handed back and nothing counted.
         May be repeated; an ended session has nothing left to take.
         """
@@ -150,7 +154,8 @@ class Storage(Protocol):
     ) -> Verb[list[Rescued]]:
         """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
         sessions: suspects, ready at their old place with the attempt handed back; dead at MAX_RESCUES
-        within POISON_WINDOW; cancelled where that was requested.
+        within POISON_WINDOW, with the fingerprint of (task, "rescued", cause); cancelled where that was
+        requested.
 
         With `as_of`, the last moment at which the caller knows the store to have been in reach, a lease
         must have been over by then and be over now: a call that was held up judges nobody by the delay.
@@ -176,9 +181,17 @@ class Storage(Protocol):
         """Cancel waiting jobs; leave a request with running ones (asking twice changes nothing)."""
         ...
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
         """Make the jobs ready now: scheduled and retrying ones early, final ones anew with attempt 0
-        and their history kept. Counts of crashes and rescues start over."""
+        and their history kept. Counts of crashes and rescues start over. What `changes` names is
+        changed in the jobs that are retried, and the entry in the history notes it."""
         ...
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
@@ -203,7 +216,11 @@ class Storage(Protocol):
         ...
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
-        """A page of jobs, newest id first."""
+        """A page of jobs, newest id first. Only dead jobs have a fingerprint to ask for."""
+        ...
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        """The dead jobs by fingerprint: most jobs first, then the latest death, then the fingerprint."""
         ...
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:

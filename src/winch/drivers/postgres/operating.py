@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
+from winch.core.job import NO_CHANGES, RetryChanges
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.postgres.bodies import Verbs, rounds
 from winch.drivers.postgres.steps import Body
@@ -24,8 +27,16 @@ class OperatingVerbs(Verbs):
     ) -> Verb[list[Acted]]:
         return self._operate("cancel", ids, now, by=by, reason=reason, now=now)
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
-        return self._operate("retry", ids, now, by=by, now=now)
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
+        values = msgspec.structs.asdict(changes)
+        return self._operate("retry", ids, now, by=by, note=changes.note, now=now, **values)
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         return self._operate("delete", ids, now)

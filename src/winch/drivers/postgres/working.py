@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from winch.core.errors import ConfigError
-from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Note
+from winch.core.fingerprint import trace
+from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Failure, Note
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.bodies import Verbs, rounds
 from winch.drivers.postgres.rows import (
@@ -38,6 +39,7 @@ from winch.storage.verbs import Verb
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
 SOON_SECONDS = 2.0
 KEEP_SESSIONS = timedelta(days=1)
+LEASE_OVER = "lease over"
 _WINDOW_SECONDS = POISON_WINDOW.total_seconds()
 
 
@@ -189,6 +191,7 @@ class WorkingVerbs(Verbs):
             started=write_claims(started),
             is_own=session is None,
             cause=cause,
+            trace=trace(Failure("crashed", cause or "")),
             most=MAX_CRASHES,
             window_seconds=_WINDOW_SECONDS,
             now=now,
@@ -296,7 +299,8 @@ class WorkingVerbs(Verbs):
             rows = yield self._step(
                 "rescue.jobs",
                 limit=limit,
-                cause="lease over",
+                cause=LEASE_OVER,
+                trace=trace(Failure("rescued", LEASE_OVER)),
                 most=MAX_RESCUES,
                 window_seconds=_WINDOW_SECONDS,
                 now=now,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from winch.core import changes
+from winch.core.changes import cancelled, retried
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.sqlite.bodies import (
@@ -37,9 +37,7 @@ class OperatingVerbs:
             at = micros(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
-            answers, changed = _act(
-                "cancel", ids, found, lambda job: changes.cancelled(job, by, reason, moment)
-            )
+            answers, changed = _act("cancel", ids, found, lambda job: cancelled(job, by, reason, moment))
             asked = [job for job in changed if job.state is JobState.RUNNING]
             if asked:
                 yield Step.each("cancel", [put_values(job, at) for job in asked])
@@ -48,20 +46,30 @@ class OperatingVerbs:
 
         return verb("cancel", body)
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             at = micros(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
             kept = {job.id for job in found.values() if job.state.is_final}
-            answers, changed = _act("retry", ids, found, lambda job: changes.retried(job, by, moment))
+            answers, changed = _act("retry", ids, found, lambda job: retried(job, by, moment, changes))
             revived = [job for job in changed if job.id in kept]
             if revived:
                 rows = [{**put_values(job, at), "head_start": HEAD_START_MICROS} for job in revived]
                 yield Step.each("retry", rows)
                 yield from ask("retry.leave", ids=to_json([job.id for job in revived]))
                 yield ring_for(revived, at)
-            yield from store([job for job in changed if job.id not in kept], at)
+            early = [job for job in changed if job.id not in kept]
+            if changes is not NO_CHANGES:
+                yield Step.each("retry.change", [put_values(job, at) for job in early])
+            yield from store(early, at)
             return answers
 
         return verb("retry", body)

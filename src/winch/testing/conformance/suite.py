@@ -15,6 +15,7 @@ from types import ModuleType
 from winch.core.errors import ConfigError
 from winch.testing.conformance import (
     claim,
+    dead,
     enqueue,
     events,
     finish,
@@ -48,6 +49,7 @@ FAMILIES: Sequence[ModuleType] = (
     promote,
     prune,
     operators,
+    dead,
     reading,
     transitions,
     transactions,
