@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from winch.core.changes import cancelled, retried
-from winch.core.job import JobRecord, from_micros
+from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
