@@ -22,6 +22,7 @@ from winch.core.clock import Clock
 from winch.core.errors import ConfigError
 from winch.core.job import KEEP, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
+from winch.core.retention import dead_bytes, dead_limits
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
@@ -44,6 +45,7 @@ from winch.storage.params import (
     Rescued,
     SessionInfo,
     Standing,
+    Trim,
 )
 from winch.storage.verbs import Verb
 
@@ -474,6 +476,23 @@ class MemoryDriver:
 
         return self._verb("prune", body)
 
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        def body() -> int:
+            at = self._now(now)
+            by_task: dict[str, list[JobRecord]] = {}
+            for job in self._state.archive.values():
+                is_asked_for = which.task in (None, job.task) and which.queue in (None, job.queue)
+                if job.state is JobState.DEAD and is_asked_for:
+                    by_task.setdefault(job.task, []).append(job)
+            over = [job for _, jobs in sorted(by_task.items()) for job in _too_many(jobs, which, at)]
+            if which.is_dry_run:
+                return len(over)
+            for job in over[: which.limit]:
+                del self._state.archive[job.id], self._state.drop_at[job.id]
+            return len(over[: which.limit])
+
+        return self._verb("trim", body)
+
     # -- operators ---------------------------------------------------------------------------------
 
     def cancel(
@@ -810,6 +829,27 @@ class _Bell:
 
     async def aclose(self) -> None:
         self._bells.discard(self)
+
+
+def _too_many(jobs: list[JobRecord], which: Trim, at: datetime) -> list[JobRecord]:
+    """The dead jobs of one task that are past its limits."""
+    newest = sorted(jobs, key=lambda job: (job.finished_at, job.id), reverse=True)
+    count, most_bytes = which.count, which.bytes
+    if not which.is_forced:
+        own = dead_limits(newest[0].options)
+        count = which.count if own.dead_count is None else own.dead_count
+        most_bytes = which.bytes if own.dead_bytes is None else own.dead_bytes
+    over, total = [], 0
+    for place, job in enumerate(newest, start=1):
+        total += dead_bytes(job)
+        died_at = job.finished_at or at
+        if (
+            (count is not None and place > count)
+            or (most_bytes is not None and total > most_bytes)
+            or (which.older_than is not None and died_at <= at - which.older_than)
+        ):
+            over.append(job)
+    return over
 
 
 def _matches(job: JobRecord, which: JobFilter) -> bool:

@@ -205,6 +205,24 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Trim(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead jobs are too many: all but the newest `count` of each task, what goes past `bytes` of
+    each task's newest, and those that died `older_than` ago. A rule that is None says nothing.
+
+    Unless `is_forced`, the limits of a task are those in the options of its newest dead job, and the
+    ones given here are for tasks that have none. `is_dry_run` counts, whatever the `limit`.
+    """
+
+    task: str | None = None
+    queue: str | None = None
+    count: int | None = None
+    bytes: int | None = None
+    older_than: timedelta | None = None
+    is_forced: bool = False
+    is_dry_run: bool = False
+    limit: int = 1000
+
+
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One queue: its live jobs by state, its settings, and how long the oldest ready job waits."""
 

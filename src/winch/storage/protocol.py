@@ -38,6 +38,7 @@ from winch.storage.params import (
     Rescued,
     SessionInfo,
     Standing,
+    Trim,
 )
 from winch.storage.verbs import Verb
 
@@ -171,6 +172,12 @@ class Storage(Protocol):
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         """Delete final jobs whose keeping time is over, and old ended sessions; returns how many
         jobs went. Call again until it returns less than `limit`."""
+        ...
+
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        """Delete dead jobs that are too many, at most `limit`; returns how many went. Call again until
+        it returns less. Newest is by the moment of death, then by id; the bytes of a job are those of
+        its args, history, log and checkpoint, more or less. Costs little when there is nothing to do."""
         ...
 
     # -- operators ---------------------------------------------------------------------------------

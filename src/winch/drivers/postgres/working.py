@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from winch.core.errors import ConfigError
 from winch.core.fingerprint import trace
 from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Failure, Note
 from winch.core.lifecycle import JobState
+from winch.core.retention import DeadLimits, dead_limits
 from winch.drivers.postgres.bodies import Verbs, rounds
 from winch.drivers.postgres.rows import (
     read_claims,
@@ -33,6 +35,7 @@ from winch.storage.params import (
     Pulse,
     Rescued,
     Standing,
+    Trim,
 )
 from winch.storage.verbs import Verb
 
@@ -331,6 +334,60 @@ class WorkingVerbs(Verbs):
             return int(count)
 
         return self._write("prune", body, now)
+
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        def over(task: str, count: int | None, most_bytes: int | None) -> dict[str, Any]:
+            older = None if which.older_than is None else which.older_than.total_seconds()
+            return {
+                "task": task,
+                "queue": which.queue,
+                "count": count,
+                "bytes": most_bytes,
+                "older_seconds": older,
+                "limit": which.limit,
+                "now": now,
+            }
+
+        def body() -> Body[int]:
+            counts: dict[str, int] = {}
+            ranked: list[dict[str, Any]] = []
+            rows = yield self._step("trim", is_alone=True, task=which.task, queue=which.queue)
+            for task, options in rows:
+                own = DeadLimits() if which.is_forced else dead_limits(options)
+                count = which.count if own.dead_count is None else own.dead_count
+                most_bytes = which.bytes if own.dead_bytes is None else own.dead_bytes
+                is_by_count = count is not None and most_bytes is None and which.older_than is None
+                if is_by_count and count is not None and which.queue is None and not which.is_dry_run:
+                    counts[task] = count
+                else:
+                    ranked.append(over(task, count, most_bytes))
+            if which.is_dry_run:
+                total = 0
+                for values in ranked:
+                    ((number,),) = yield self._step("trim.matched", is_alone=True, **values)
+                    total += number
+                return total
+            ids: list[str] = []
+            if counts:
+                rows = yield self._step(
+                    "trim.many",
+                    is_alone=True,
+                    tasks=list(counts),
+                    counts=list(counts.values()),
+                    limit=which.limit,
+                )
+                ids += [row[0] for row in rows]
+            for values in ranked:
+                if len(ids) >= which.limit:
+                    break
+                rows = yield self._step("trim.over", is_alone=True, **values)
+                ids += [row[0] for row in rows]
+            if not ids:
+                return 0
+            ((gone,),) = yield self._step("trim.delete", is_alone=True, ids=ids[: which.limit])
+            return int(gone)
+
+        return self._write("trim", body, now)
 
 
 def _is_plain(outcome: Finish) -> bool:

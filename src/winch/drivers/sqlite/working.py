@@ -10,6 +10,7 @@ from winch.core import changes
 from winch.core.errors import ConfigError
 from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros, to_micros
 from winch.core.lifecycle import JobState
+from winch.core.retention import dead_limits
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     RING_WITHIN_MICROS,
@@ -39,6 +40,7 @@ from winch.storage.params import (
     Pulse,
     Rescued,
     Standing,
+    Trim,
 )
 from winch.storage.verbs import Verb
 
@@ -341,6 +343,44 @@ class WorkingVerbs:
             return len(rows)
 
         return verb("prune", body)
+
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            at = micros(now)
+            total = 0
+            for task, options in (yield from ask("trim", task=which.task, queue=which.queue)):
+                if total >= which.limit and not which.is_dry_run:
+                    break
+                total += yield from _trim_task(task, options, which, at, which.limit - total)
+            return total
+
+        return verb("trim", body)
+
+
+def _trim_task(task: str, options: str | None, which: Trim, at: int, limit: int) -> Body[int]:
+    """Delete up to `limit` of what is too much of one task, or count it."""
+    count, most_bytes = which.count, which.bytes
+    if not which.is_forced:
+        own = dead_limits(options)
+        count = which.count if own.dead_count is None else own.dead_count
+        most_bytes = which.bytes if own.dead_bytes is None else own.dead_bytes
+    is_by_count = count is not None and most_bytes is None and which.older_than is None
+    name = "trim.many" if is_by_count and which.queue is None else "trim.over"
+    values = {
+        "task": task,
+        "queue": which.queue,
+        "count": count,
+        "bytes": most_bytes,
+        "before": None if which.older_than is None else at - which.older_than // MICROSECOND,
+        "limit": limit,
+    }
+    if which.is_dry_run:
+        rows = yield from ask("trim.matched", **values)
+        return int(rows[0][0])
+    ids = [row[0] for row in (yield from ask(name, **values))]
+    if not ids:
+        return 0
+    return len((yield from ask("trim.delete", ids=to_json(ids))))
 
 
 def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:

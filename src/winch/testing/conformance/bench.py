@@ -36,6 +36,7 @@ from winch.storage.params import (
     QueueInfo,
     Rescued,
     SessionInfo,
+    Trim,
 )
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -293,6 +294,9 @@ class Bench:
 
     def prune(self, limit: int = 1000) -> int:
         return self.call(self.driver.prune(limit=limit, now=self.now))
+
+    def trim(self, **fields: Any) -> int:
+        return self.call(self.driver.trim(Trim(**fields), now=self.now))
 
     def cancel(self, *ids: str, by: str = "ada", reason: str | None = None) -> list[Acted]:
         return self.call(self.driver.cancel(ids, by=by, reason=reason, now=self.now))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from winch.core.fingerprint import fingerprint
 from winch.core.job import MAX_CRASHES, MAX_RESCUES, Entry, Failure
 from winch.core.lifecycle import JobState
-from winch.storage.params import Acted, DeadGroup
+from winch.storage.params import Acted, DeadGroup, Enqueued
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.finish import claimed
@@ -221,3 +222,137 @@ def a_retry_that_does_not_take_changes_nothing(bench: Bench) -> None:
     before = bench.get(claim.id)
     assert bench.retry(claim.id, **CHANGES) == [Acted(claim.id, JobState.RUNNING, took=False)]
     assert bench.get(claim.id) == before
+
+
+# -- trimming -----------------------------------------------------------------------------------------
+
+
+def left(bench: Bench) -> list[str]:
+    """The ids of the dead jobs there are, oldest first."""
+    return [job.id for job in bench.list_jobs(states=(JobState.DEAD,), limit=1000).jobs[::-1]]
+
+
+def kill_some(bench: Bench, count: int, **fields: Any) -> list[str]:
+    ids = []
+    for _ in range(count):
+        ids.append(bench.kill(**fields).id)
+        bench.advance(SECOND)
+    return ids
+
+
+@case()
+def nothing_is_trimmed_without_a_rule(bench: Bench) -> None:
+    ids = kill_some(bench, 3)
+    assert bench.trim() == 0
+    assert bench.trim(count=3) == 0
+    assert left(bench) == ids
+
+
+@case()
+def only_the_newest_dead_jobs_of_each_task_are_kept(bench: Bench) -> None:
+    many = kill_some(bench, 5, task="a.run")
+    few = kill_some(bench, 2, task="b.run")
+    assert bench.trim(count=2) == 3
+    assert left(bench) == [*many[3:], *few]
+    assert bench.trim(count=2) == 0
+    assert bench.trim(count=0) == 4
+    assert left(bench) == []
+
+
+@case()
+def newest_is_the_one_that_died_last(bench: Bench) -> None:
+    older, newer = bench.add(queue="q"), bench.add(queue="q")
+    first, second = bench.claim("q")
+    bench.finish(bench.outcome(second, JobState.DEAD))
+    bench.advance(SECOND)
+    bench.finish(bench.outcome(first, JobState.DEAD))
+    assert bench.trim(count=1) == 1
+    assert bench.find(newer) == [None]
+    assert bench.get(older).state is JobState.DEAD
+
+
+@case()
+def only_dead_jobs_are_trimmed(bench: Bench) -> None:
+    made = [
+        bench.make_job(state)
+        for state in (JobState.READY, JobState.RUNNING, JobState.RETRYING, JobState.COMPLETED)
+    ]
+    cancelled = bench.make_job(JobState.CANCELLED)
+    bench.advance(HOUR)
+    assert bench.trim(count=0, bytes=0, older_than=SECOND) == 0
+    assert bench.jobs([job.id for job in made]) == made
+    assert bench.get(cancelled.id) == cancelled
+
+
+@case()
+def dead_jobs_are_trimmed_by_age(bench: Bench) -> None:
+    kill_some(bench, 2)
+    bench.advance(HOUR)
+    (young,) = kill_some(bench, 1)
+    assert bench.trim(older_than=HOUR) == 2
+    assert left(bench) == [young]
+    assert bench.trim(older_than=2 * SECOND) == 0
+    assert bench.trim(older_than=timedelta(0)) == 1
+
+
+@case()
+def dead_jobs_are_trimmed_by_size(bench: Bench) -> None:
+    big = '{"x":"' + "y" * 10_000 + '"}'
+    ids = kill_some(bench, 4, args=big)
+    small = kill_some(bench, 3, task="small.run")
+    assert bench.trim(bytes=25_000) == 2
+    assert left(bench) == [*ids[2:], *small]
+    assert bench.trim(bytes=25_000) == 0
+    assert bench.trim(bytes=0) == 5
+
+
+@case()
+def trimming_is_asked_for_by_task_and_queue(bench: Bench) -> None:
+    kill_some(bench, 2, task="a.run", queue="q1")
+    b = kill_some(bench, 2, task="b.run", queue="q1")
+    other = kill_some(bench, 2, task="a.run", queue="q2")
+    assert bench.trim(task="a.run", queue="q1", count=0) == 2
+    assert bench.trim(task="a.run", count=1) == 1
+    assert bench.trim(queue="q2", older_than=timedelta(0)) == 1
+    assert left(bench) == b
+    assert bench.find(*other) == [None, None]
+
+
+@case()
+def a_tasks_own_limits_beat_the_given_ones_unless_forced(bench: Bench) -> None:
+    kill_some(bench, 3, task="a.run", options='{"dead_count":9}')
+    own = kill_some(bench, 1, task="a.run", options='{"dead_count":2}')  # the newest one says it
+    plain = kill_some(bench, 3, task="b.run", options='{"timeout":"none"}')
+    broken = kill_some(bench, 1, task="c.run", options="{")
+    assert bench.trim(count=3) == 2
+    assert left(bench)[1:] == [*own, *plain, *broken]
+    assert bench.trim(count=1, is_forced=True) == 3
+    assert left(bench) == [*own, plain[-1], *broken]
+    kill_some(bench, 2, task="d.run", args='{"x":"' + "y" * 5000 + '"}', options='{"dead_bytes":9000}')
+    assert bench.trim(count=10) == 1
+
+
+@case()
+def trimming_goes_on_until_less_than_the_limit(bench: Bench) -> None:
+    kill_some(bench, 4, task="a.run")
+    kill_some(bench, 4, task="b.run")
+    assert [bench.trim(count=1, limit=4) for _ in range(3)] == [4, 2, 0]
+    kill_some(bench, 5, task="a.run")
+    assert [bench.trim(older_than=timedelta(0), limit=4) for _ in range(3)] == [4, 3, 0]
+
+
+@case()
+def a_dry_run_counts_what_would_be_trimmed(bench: Bench) -> None:
+    ids = kill_some(bench, 5)
+    assert bench.trim(count=2, limit=1, is_dry_run=True) == 3
+    assert bench.trim(older_than=timedelta(0), is_dry_run=True) == 5
+    assert bench.trim(count=2, older_than=timedelta(0), is_dry_run=True) == 5
+    assert left(bench) == ids
+
+
+@case()
+def a_trimmed_given_id_may_be_used_again(bench: Bench) -> None:
+    job = bench.kill(is_given_id=True)
+    assert bench.trim(count=0) == 1
+    again = bench.new_job(id=job.id, is_given_id=True)
+    assert bench.enqueue(again) == [Enqueued(job.id, is_new=True)]
