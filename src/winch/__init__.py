@@ -32,6 +32,7 @@ from winch.core.errors import (
 )
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
+from winch.core.retention import Retention
 from winch.core.retry import Retry
 from winch.engine.context import Context
 from winch.engine.events import JobEvent
@@ -60,6 +61,7 @@ __all__ = [
     "Middleware",
     "PayloadTooLarge",
     "QueueFull",
+    "Retention",
     "Retry",
     "RetryAfter",
     "SchemaMismatch",

@@ -18,6 +18,7 @@ from winch.core.errors import (
     InvalidTransition,
     JobFailed,
     JobNotFound,
+    PayloadTooLarge,
     StorageUnavailable,
 )
 from winch.core.ids import job_id as make_job_id
@@ -246,7 +247,14 @@ def _result_of(record: JobRecord) -> Any:
         raise JobFailed(record.id, record.state, text)
     if record.result is None and record.reason is not None:
         raise InvalidPayload(f"job {record.id} completed, but {record.reason}")
-    return None if record.result is None else codec.loads(record.result, what="result")
+    if record.result is None:
+        return None
+    if (cut := codec.truncated(record.result)) is not None:
+        raise PayloadTooLarge(
+            f"job {record.id} completed, but its result was {cut.bytes:,} bytes and the limit is "
+            f"{codec.MAX_RESULT_BYTES:,}; only its beginning is kept, in job.record.result"
+        )
+    return codec.loads(record.result, what="result")
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -18,10 +18,11 @@ from winch.storage.params import NewJob
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.engine.client import Client
     from winch.engine.handle import Job
@@ -75,7 +76,7 @@ class Task(Generic[P, R]):
         expires: Duration | None = None,
         timeout: Duration | Unset | None = msgspec.UNSET,
         retry: Retry | None = None,
-        retention: Duration | None = None,
+        retention: Duration | Retention | None = None,
         tags: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
         id: str | uuid.UUID | None = None,
@@ -202,10 +203,15 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
         expires=said.expires or own.expires,
         tags=own.tags + tuple(tag for tag in said.tags if tag not in own.tags),
         headers=said.headers,
-        options=stored_options(said),
+        options=stored_options(said, own.retention),
         max_attempts=retry.attempts,
-        keep=said.retention or own.retention,
+        keep=kept_for(said.retention, own.retention),
     )
+
+
+def kept_for(*said: Retention | None) -> timedelta | None:
+    """How long the job is kept: the first that says an age."""
+    return next((one.age for one in said if one is not None and one.age is not None), None)
 
 
 Unset = msgspec.UnsetType
