@@ -194,6 +194,38 @@ def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CH
     )
 
 
+class Successor(Protocol):
+    """What takes the place of a waiting job's work."""
+
+    @property
+    def args(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def delay(self) -> timedelta | None: ...
+    @property
+    def run_at(self) -> datetime | None: ...
+
+
+def replaced(job: JobRecord, new: Successor, at: datetime) -> JobRecord:
+    """The waiting job with the arguments, priority and time of another, and all attempts before it."""
+    due = at + new.delay if new.delay is not None else new.run_at
+    is_later = due is not None and due > at
+    return replace(
+        job,
+        state=JobState.SCHEDULED if is_later else JobState.READY,
+        args=new.args,
+        version=new.version,
+        priority=new.priority,
+        run_at=due if is_later and due is not None else at,
+        attempt=0,
+        reason=None,
+        history=(*job.history, Entry(what="replaced", at=at))[-HISTORY_LIMIT:],
+    )
+
+
 def noted(job: JobRecord, note: Note) -> JobRecord:
     """The job with what its handler reports; the log keeps its end."""
     return replace(

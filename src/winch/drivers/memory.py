@@ -47,6 +47,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
+from winch.storage.unique import Holder, filled, planned
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -147,15 +148,36 @@ class MemoryDriver:
                 is_known = self._is_known(new.id) or ids[new.id] > 1
                 if is_known and not (new.is_given_id or is_repeat):
                     raise ConfigError(f"job id {new.id} was drawn twice")
-            answers = []
-            for new in jobs:
+            known = {new.id for new in jobs if self._is_known(new.id)}
+            plan = planned(jobs, self._holders(), known)
+            stored = []
+            for new in plan.store:
                 is_new = not self._is_known(new.id)
                 if is_new:
                     self._insert(new, at)
-                answers.append(Enqueued(new.id, is_new))
-            return answers
+                stored.append(Enqueued(new.id, is_new))
+            for holder, new in plan.replace.items():
+                self._replace(self._state.live[holder], new, at)
+            return filled(plan, stored)
 
         return self._verb("enqueue", body)
+
+    def _holders(self) -> dict[str, Holder]:
+        """Who has the unique keys: a live job has its own."""
+        return {
+            job.unique_key: Holder(job.id, job.state)
+            for job in self._state.live.values()
+            if job.unique_key is not None
+        }
+
+    def _replace(self, job: JobRecord, new: NewJob, at: datetime) -> None:
+        after = changes.replaced(job, new, at)
+        if after.state is job.state:
+            self._state.live[job.id] = after
+            if after.state is JobState.READY:
+                self._state.keys[job.id] = sort_key(after.run_at, after.priority)
+        else:
+            self._put(after, "replaced", at)
 
     def _is_known(self, job_id: str) -> bool:
         return job_id in self._state.live or job_id in self._state.archive
@@ -520,7 +542,11 @@ class MemoryDriver:
                 del self._state.archive[job.id], self._state.drop_at[job.id]
             self._put(retried(job, by, at, changes), "retried", at)
 
-        return self._operate("retry", ids, now, act)
+        def holder(job: JobRecord) -> str | None:
+            held = self._holders().get(job.unique_key or "")
+            return held.id if held is not None and job.state in FINAL else None
+
+        return self._operate("retry", ids, now, act, holder)
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
@@ -538,6 +564,7 @@ class MemoryDriver:
         ids: Sequence[str],
         now: datetime | None,
         act: Callable[[JobRecord, datetime], None],
+        holder_of: Callable[[JobRecord], str | None] = lambda job: None,
     ) -> Verb[list[Acted]]:
         def body() -> list[Acted]:
             at = self._now(now)
@@ -547,10 +574,11 @@ class MemoryDriver:
                 if job is None:
                     answers.append(Acted(job_id, None, took=False))
                     continue
-                took = job.state in TRANSITIONS[verb]
+                holder = holder_of(job)
+                took = job.state in TRANSITIONS[verb] and holder is None
                 if took:
                     act(job, at)
-                answers.append(Acted(job_id, job.state, took))
+                answers.append(Acted(job_id, job.state, took, holder))
             return answers
 
         return self._verb(verb, body)
@@ -716,7 +744,13 @@ class MemoryDriver:
     def _put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
         """Store the job in its new state: the one place where a job's state changes."""
         before = self._state.live.get(job.id)
-        if job.state is JobState.READY and kind in ("enqueued", "promoted", "retried", "finished"):
+        if job.state is JobState.READY and kind in (
+            "enqueued",
+            "promoted",
+            "retried",
+            "replaced",
+            "finished",
+        ):
             self._state.keys[job.id] = sort_key(job.run_at, job.priority)
         if job.state in FINAL:
             keep = KEEP[job.state] if job.keep is None else job.keep

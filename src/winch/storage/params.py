@@ -10,12 +10,14 @@ import msgspec
 
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.unique import Duplicate
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
 
     At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
+    `on_duplicate` says what becomes of it when a live job holds its `unique_key`.
     """
 
     id: str
@@ -29,6 +31,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     fifo: str | None = None
     unique_key: str | None = None
+    on_duplicate: Duplicate = Duplicate.RETURN
     tags: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     options: str | None = None
@@ -39,10 +42,20 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """What became of one NewJob: stored now, or the job of that id that was there before."""
+    """What became of one NewJob: stored now, or the job of that id that was there before.
+
+    `holder` is the job that has its unique key, where that is why it was not stored; `is_replaced`: it
+    has the new arguments, priority and time.
+    """
 
     id: str
     is_new: bool
+    holder: str | None = None
+    is_replaced: bool = False
+
+    @property
+    def is_duplicate(self) -> bool:
+        return self.holder is not None
 
 
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,12 +156,14 @@ class Promoted(msgspec.Struct, frozen=True):
 class Acted(msgspec.Struct, frozen=True):
     """What an operator's verb came to. `state` before the call; None: no such job.
 
-    `took` is False where the table of transitions says no; nothing was changed then.
+    `took` is False where the table of transitions says no; nothing was changed then. Nor where the job
+    would need a unique key that `holder` has.
     """
 
     id: str
     state: JobState | None
     took: bool
+    holder: str | None = None
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,9 +285,9 @@ class Event(msgspec.Struct, frozen=True):
     """One change of one job, written in the change's own transaction (`events="full"`).
 
     `seq` grows over all jobs, `v` counts one job's changes from 1. `kind` is one of enqueued,
-    promoted, claimed, finished, released, rescued, cancelled, retried, deleted. `state` is the one
-    after the change. `token` is the live claim's token before the change (after
-    it, for `claimed`); `by_token` is the one the writer presented, where the verb carries one.
+    promoted, claimed, finished, released, rescued, cancelled, retried, replaced, deleted. `state` is the
+    one after the change. `token` is the live claim's token before the change (after it, for `claimed`);
+    `by_token` is the one the writer presented, where the verb carries one.
     """
 
     seq: int

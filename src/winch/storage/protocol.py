@@ -58,6 +58,15 @@ class Storage(Protocol):
         A job with a given id that exists already (live, final or in the same call) is left as it is
         and answered `is_new=False`. With `is_repeat` (the answer to an earlier call was lost) the
         same holds for every id. Waiting workers of the queues are woken at commit.
+
+        At most one live job has a unique key, at any moment, whoever stores, retries or rolls back. A
+        job whose key is held, by a live job or by one before it in the call, is not stored, and `holder`
+        says by which. A holder that is not committed yet is waited for: a rollback leaves the key free.
+        With `on_duplicate` REPLACE a holder that waits gets the new arguments (with their version),
+        priority and time, attempt 0, and an entry in its history. A key that is held keeps the whole
+        call from being stored where a job says REJECT, or REPLACE and the holder cannot be replaced:
+        then nothing is new, and `holder` is set where a key was held. The key is free again when its job
+        is final or deleted.
         """
         ...
 
@@ -198,7 +207,9 @@ class Storage(Protocol):
     ) -> Verb[list[Acted]]:
         """Make the jobs ready now: scheduled and retrying ones early, final ones anew with attempt 0
         and their history kept. Counts of crashes and rescues start over. What `changes` names is
-        changed in the jobs that are retried, and the entry in the history notes it."""
+        changed in the jobs that are retried, and the entry in the history notes it. A final job takes
+        its unique key again; where another job holds it by now, the retry does not take and `holder`
+        says which."""
         ...
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from winch.core.errors import ConfigError
 from winch.core.fingerprint import trace
 from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Failure, Note
 from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
+from winch.core.unique import Duplicate
 from winch.drivers.postgres.bodies import Verbs, rounds
 from winch.drivers.postgres.rows import (
     read_claims,
@@ -37,6 +40,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
+from winch.storage.unique import filled, planned
 from winch.storage.verbs import Verb
 
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
@@ -54,12 +58,12 @@ class WorkingVerbs(Verbs):
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
-        def plain() -> Body[list[Enqueued]]:
+        def plain(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             text = write_jobs(jobs)
             yield self._step("enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS)
             return [Enqueued(job.id, is_new=True) for job in jobs]
 
-        def checked() -> Body[list[Enqueued]]:
+        def checked(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             first = {job.id: job for job in reversed(jobs)}
             rows = yield self._step(
                 "enqueue.checked",
@@ -87,8 +91,40 @@ class WorkingVerbs(Verbs):
             for job in jobs:
                 if times[job.id] > 1 and not (job.is_given_id or is_repeat):
                     raise ConfigError(f"job id {job.id} was drawn twice")
+            if any(job.unique_key is not None for job in jobs):
+                return (yield from keyed())
+            return (yield from insert(jobs))
+
+        def insert(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             is_checked = is_repeat or any(job.is_given_id for job in jobs)
-            return (yield from checked() if is_checked else plain())
+            return (yield from checked(jobs) if is_checked else plain(jobs))
+
+        def keyed() -> Body[list[Enqueued]]:
+            known: set[str] = set()
+            if looked_up := [job.id for job in jobs if is_repeat or job.is_given_id]:
+                known = {row[0] for row in (yield self._step("cancel.states", ids=looked_up))}
+            wanted: dict[str, str] = {}
+            replacing: set[str] = set()
+            for job in jobs:
+                if job.unique_key is not None and job.id not in known:
+                    wanted.setdefault(job.unique_key, job.id)
+                    if job.on_duplicate is Duplicate.REPLACE:
+                        replacing.add(job.unique_key)
+            held = yield from self._take_keys(wanted, replacing)
+            won = [key for key in wanted if key not in held]
+            plan = planned(jobs, held, known)
+            if plan.is_refused:
+                if won:
+                    yield self._step("enqueue.unkey", keys=won)
+                return filled(plan, [])
+            stored = (yield from insert(plan.store)) if plan.store else []
+            if won and not all(answer.is_new for answer in stored):
+                yield self._step("enqueue.unkey", keys=won)
+            if plan.replace:
+                changed = [msgspec.structs.replace(new, id=i) for i, new in plan.replace.items()]
+                text = write_jobs(changed)
+                yield self._step("enqueue.replace", jobs=text, now=now, soon_seconds=SOON_SECONDS)
+            return filled(plan, stored)
 
         return self._write("enqueue", body, now)
 

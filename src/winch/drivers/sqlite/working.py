@@ -16,13 +16,16 @@ from winch.drivers.sqlite.bodies import (
     RING_WITHIN_MICROS,
     Body,
     ask,
+    holders,
     micros,
     read_jobs,
+    ring_for,
     store,
     verb,
 )
 from winch.drivers.sqlite.rows import (
     MICROSECOND,
+    put_values,
     read_claims,
     read_history,
     to_json,
@@ -42,6 +45,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
+from winch.storage.unique import filled, planned
 from winch.storage.verbs import Verb
 
 KEEP_SESSIONS = timedelta(days=1)
@@ -62,9 +66,15 @@ class WorkingVerbs:
             # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
                 known = {row[0] for row in (yield from ask("enqueue.known", ids=to_json(checked)))}
+            keys = {job.unique_key for job in jobs if job.unique_key is not None}
+            plan = None
+            chosen = jobs
+            if keys:
+                plan = planned(jobs, (yield from holders(keys)), known)
+                chosen = plan.store
             answers = []
             fresh: dict[str, NewJob] = {}
-            for job in jobs:
+            for job in chosen:
                 is_new = job.id not in known and job.id not in fresh
                 if not is_new and not is_repeat and not (job.is_given_id and _is_given(job.id, fresh)):
                     raise _drawn_twice(job.id)
@@ -75,7 +85,11 @@ class WorkingVerbs:
                 yield from _insert(list(fresh.values()), at)
             except sqlite3.IntegrityError as error:
                 raise _drawn_twice(", ".join(fresh)) from error
-            return answers
+            if plan is None:
+                return answers
+            if plan.replace:
+                yield from _replace(plan.replace, at)
+            return filled(plan, answers)
 
         return verb("enqueue", body)
 
@@ -424,6 +438,15 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         elif run_at - at < RING_WITHIN_MICROS:
             ring.due = True
     yield ring
+
+
+def _replace(news: Mapping[str, NewJob], at: int) -> Body[None]:
+    jobs = yield from read_jobs(news)
+    moment = from_micros(at)
+    after = [changes.replaced(jobs[holder], new, moment) for holder, new in news.items()]
+    rows = [{**put_values(job, at), "priority": job.priority} for job in after]
+    yield Step.each("enqueue.replace", rows)
+    yield ring_for(after, at)
 
 
 def _groups(jobs: Sequence[NewJob]) -> Iterable[tuple[NewJob, dict[str, str]]]:

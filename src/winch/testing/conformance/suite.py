@@ -30,6 +30,7 @@ from winch.testing.conformance import (
     sharing,
     transactions,
     transitions,
+    unique,
     upkeep,
     wakeups,
 )
@@ -50,6 +51,7 @@ FAMILIES: Sequence[ModuleType] = (
     prune,
     operators,
     dead,
+    unique,
     reading,
     transitions,
     transactions,

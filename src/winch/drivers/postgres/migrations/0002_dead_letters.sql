@@ -15,3 +15,31 @@ COMMENT ON INDEX {schema}.archive_alike IS 'serves groups and the list of one gr
 
 CREATE INDEX archive_dead ON {schema}.archive (task, finished_at, id) WHERE state = 'dead';
 COMMENT ON INDEX {schema}.archive_dead IS 'serves trim';
+
+-- Unique keys and the live jobs that hold them. A table of its own: who inserts second waits for the first to
+-- commit or roll back, also while a finish moves the job. Jobs without a key never touch it.
+CREATE TABLE {schema}.unique_key (
+    key text PRIMARY KEY,
+    job uuid NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+
+-- A key is free when its job leaves the live jobs, whichever verb (or person) takes it away. A trigger, so
+-- that none can forget it; the condition is all that a job without a key pays. Never waits: nobody but its
+-- holder's own end touches a committed key, and that end has the job's row.
+CREATE FUNCTION {schema}.free_key() RETURNS trigger
+    LANGUAGE plpgsql
+AS $$
+BEGIN
+    DELETE FROM {schema}.unique_key WHERE key = OLD.unique_key AND job = OLD.id;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER job_frees_key AFTER DELETE ON {schema}.job
+    FOR EACH ROW WHEN (OLD.unique_key IS NOT NULL)
+    EXECUTE FUNCTION {schema}.free_key();

@@ -64,3 +64,9 @@ SELECT found.id::text, found.state, (
     FROM (SELECT queue FROM early UNION ALL SELECT queue FROM anew) AS ready
 )
 FROM (SELECT id, state FROM held UNION ALL SELECT id, state FROM final) AS found;
+
+-- retry.keyed: the final jobs among these that need a unique key again.
+SELECT id::text, state, unique_key
+FROM {schema}.archive
+WHERE id = ANY (:ids::uuid[])
+    AND unique_key IS NOT NULL;

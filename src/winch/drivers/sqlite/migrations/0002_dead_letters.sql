@@ -9,3 +9,7 @@ WHERE fingerprint IS NOT NULL;
 
 -- Serves trim.
 CREATE INDEX winch_archive_dead ON winch_archive (task, finished_at, id) WHERE state = 'dead';
+
+-- Unique keys: the live row is what holds its key, so whatever ends the job frees it. Serves enqueue and retry.
+-- Differs from PostgreSQL, which has a table of keys: here one writer at a time sees all that came before.
+CREATE UNIQUE INDEX winch_job_unique ON winch_job (unique_key) WHERE unique_key IS NOT NULL;
