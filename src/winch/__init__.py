@@ -34,6 +34,7 @@ from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
 from winch.core.retention import Retention
 from winch.core.retry import Retry
+from winch.core.unique import Unique
 from winch.engine.context import Context
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
@@ -70,6 +71,7 @@ __all__ = [
     "StorageFull",
     "StorageUnavailable",
     "Task",
+    "Unique",
     "UnknownTask",
     "WinchError",
 ]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from winch.core.duration import Duration
     from winch.core.retention import Retention
     from winch.core.retry import Retry
+    from winch.core.unique import Unique
     from winch.engine.dead import DeadLetters, Replayed
     from winch.engine.handle import Job
     from winch.storage.protocol import Driver
@@ -204,6 +205,7 @@ class App:
         tags: Sequence[str] = ...,
         isolate: Literal["process"] | None = ...,
         version: int = ...,
+        unique: str | Unique = ...,
     ) -> _Decorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

@@ -16,7 +16,14 @@ import msgspec
 
 from winch.core import codec
 from winch.core.duration import Duration, parse_duration, parse_rate
-from winch.core.errors import ConfigError, InvalidPayload, InvalidTransition, JobNotFound, WinchError
+from winch.core.errors import (
+    ConfigError,
+    DuplicateJob,
+    InvalidPayload,
+    InvalidTransition,
+    JobNotFound,
+    WinchError,
+)
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
@@ -244,6 +251,9 @@ class _Tally:
         for acted in answers:
             if acted.took:
                 self._replayed += 1
+            elif acted.holder is not None:
+                words = f"job {acted.id} cannot be replayed now: job {acted.holder} has its unique key"
+                self._refuse(acted.id, DuplicateJob(words, existing=acted.holder))
             elif acted.state is None:
                 self._refuse(acted.id, JobNotFound(acted.id))
             else:

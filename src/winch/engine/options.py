@@ -16,13 +16,13 @@ from winch.core.ids import parse_id
 from winch.core.job import PRIORITIES, PRIORITY_RANGE
 from winch.core.retention import Retention
 from winch.core.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
+from winch.core.unique import Unique
 
 DEFAULT_TIMEOUT = timedelta(minutes=15)
 # Named in the specification, built by a later release: refused, never silently ignored.
 LATER = frozenset(
     {
-        "unique", "fifo", "tenant", "limit", "breaker", "retry_budget", "collect", "collect_wait",
-        "search",
+        "fifo", "tenant", "limit", "breaker", "retry_budget", "collect", "collect_wait", "search",
     }
 )  # fmt: skip
 
@@ -39,6 +39,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     isolate: str | None = None
     version: int = 1
+    unique: Unique | None = None
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     id: str | None = None
+    unique: Unique | None = None
     conn: object = None
 
 
@@ -215,6 +217,14 @@ def _retention(value: Duration | Retention) -> Retention:
     return Retention(parse_duration(value, "retention"))
 
 
+def _unique(value: object) -> Unique:
+    if isinstance(value, Unique):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(f"unique must be a key or Unique('argument', …), got {value!r}")
+    return Unique(key=value)
+
+
 def _isolate(value: object) -> str:
     if value != "process":
         raise ConfigError(f"isolate must be 'process' (or left out), got {value!r}")
@@ -241,5 +251,6 @@ _CHECKS: dict[str, Any] = {
     "tags": _tags,
     "headers": _headers,
     "id": _id,
+    "unique": _unique,
     "conn": lambda conn: conn,
 }
