@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     )
     from winch.core.lifecycle import JobState
     from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
+    from winch.core.retention import Retention
     from winch.core.retry import Retry
+    from winch.core.unique import Unique
     from winch.engine.collected import Collected
     from winch.engine.context import Context
     from winch.engine.events import JobEvent
@@ -68,6 +70,7 @@ __all__ = [
     "Middleware",
     "PayloadTooLarge",
     "QueueFull",
+    "Retention",
     "Retry",
     "RetryAfter",
     "SchemaMismatch",
@@ -76,6 +79,7 @@ __all__ = [
     "StorageFull",
     "StorageUnavailable",
     "Task",
+    "Unique",
     "UnknownTask",
     "WinchError",
 ]
@@ -103,6 +107,7 @@ _HOMES = {
     "Middleware": "winch.engine.middleware",
     "PayloadTooLarge": "winch.core.errors",
     "QueueFull": "winch.core.errors",
+    "Retention": "winch.core.retention",
     "Retry": "winch.core.retry",
     "RetryAfter": "winch.core.outcome",
     "SchemaMismatch": "winch.core.errors",
@@ -111,6 +116,7 @@ _HOMES = {
     "StorageFull": "winch.core.errors",
     "StorageUnavailable": "winch.core.errors",
     "Task": "winch.engine.task",
+    "Unique": "winch.core.unique",
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import sys
 import time
@@ -22,14 +23,17 @@ from winch.engine.registry import Registry, default_name
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.task import AsyncTask, Bound, CollectingTask, Task
-from winch.storage.params import JobFilter, QueueInfo, SessionInfo
+from winch.storage.params import DeadGroup, JobFilter, QueueInfo, SessionInfo
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.retention import Retention
     from winch.core.retry import Retry
+    from winch.core.unique import Unique
+    from winch.engine.dead import DeadLetters, Replayed
     from winch.engine.handle import Job
     from winch.engine.preflight import Preflight
     from winch.storage.protocol import Driver
@@ -227,11 +231,12 @@ class App:
         retry: Retry = ...,
         timeout: Duration | None = ...,
         expires: Duration | None = ...,
-        retention: Duration | None = ...,
+        retention: Duration | Retention | None = ...,
         tags: Sequence[str] = ...,
         isolate: Literal["process"] | None = ...,
         heartbeat: Duration | None = ...,
         version: int = ...,
+        unique: str | Unique = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -385,12 +390,20 @@ class Jobs:
         task: str | None = None,
         queue: str | None = None,
         tag: str | None = None,
+        group: str | None = None,
         limit: int = 50,
         after: str | None = None,
     ) -> JobList:
-        """Jobs that match, newest first; `.next` is the cursor of the following page."""
+        """Jobs that match, newest first; `.next` is the cursor of the following page. `group` is the
+        fingerprint of dead jobs."""
         which = JobFilter(
-            states=_states(state), task=task, queue=queue, tag=tag, limit=limit, after=after
+            states=_states(state),
+            task=task,
+            queue=queue,
+            tag=tag,
+            fingerprint=group,
+            limit=limit,
+            after=after,
         )
         if not 1 <= limit <= 1000:
             raise ConfigError(f"limit must be from 1 to 1000, got {limit}")
@@ -422,18 +435,96 @@ class Dead:
     """`app.dead`: the dead-letter state."""
 
     def __init__(self, app: App) -> None:
-        self._jobs = app.jobs
+        self._app = app
 
     def list(
         self,
         *,
         task: str | None = None,
         queue: str | None = None,
+        group: str | None = None,
         limit: int = 50,
         after: str | None = None,
     ) -> JobList:
-        """Dead jobs, newest first."""
-        return self._jobs.list(state="dead", task=task, queue=queue, limit=limit, after=after)
+        """Dead jobs, newest first; `group` is a fingerprint."""
+        return self._app.jobs.list(
+            state="dead", task=task, queue=queue, group=group, limit=limit, after=after
+        )
+
+    def groups(
+        self, *, task: str | None = None, queue: str | None = None, limit: int = 50
+    ) -> builtins.list[DeadGroup]:
+        """The dead jobs by what they died of: most jobs first, then the latest."""
+        return self._app.client.run(self._letters.groups(task, queue, limit))
+
+    def replay(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        task: str | None = None,
+        queue: str | None = None,
+        group: str | None = None,
+        rate: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        attempts: int | None = None,
+        to_queue: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Replayed:
+        """Make dead jobs ready again: those with these ids, or all that match; returns counts.
+
+        `args` replaces their arguments, checked against the task (`force` for a task that is not
+        registered here), `attempts` and `to_queue` what they say. `rate` ("100/s") paces it by pauses
+        between small batches; the call returns when all are done.
+        """
+        which: JobFilter | Sequence[str]
+        if ids is not None:
+            if task is not None or queue is not None or group is not None:
+                raise ConfigError("replay takes ids, or a filter (task=, queue=, group=), not both")
+            which = [ids] if isinstance(ids, str) else ids
+        else:
+            which = JobFilter(states=(JobState.DEAD,), task=task, queue=queue, fingerprint=group)
+        return self._app.client.run(
+            self._letters.replay(
+                which,
+                by=actor(),
+                rate=rate,
+                args=args,
+                attempts=attempts,
+                to_queue=to_queue,
+                force=force,
+                dry_run=dry_run,
+            )
+        )
+
+    def purge(
+        self,
+        *,
+        older_than: Duration | None = None,
+        keep: int | None = None,
+        max_bytes: int | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Delete dead jobs for good: those that died `older_than` ago, all but the newest `keep` of each
+        task, what goes past `max_bytes` of each task; returns how many."""
+        return self._app.client.run(
+            self._letters.purge(
+                older_than=older_than,
+                keep=keep,
+                max_bytes=max_bytes,
+                task=task,
+                queue=queue,
+                dry_run=dry_run,
+            )
+        )
+
+    @property
+    def _letters(self) -> DeadLetters:
+        from winch.engine.dead import DeadLetters
+
+        return DeadLetters(self._app.ready, self._app.tasks)
 
 
 class Queues:

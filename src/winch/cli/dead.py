@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import click
+import msgspec
 
 from winch.app import App
 from winch.cli.jobs import act_on_each, print_job, reveal_option
-from winch.cli.output import emit_json, remark, say
+from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.question import dry_run_option, may_go_on, yes_option
 from winch.cli.records import job_table, summary
 from winch.cli.store import Said, json_option, opened, store_options
-from winch.cli.text import count, now
-from winch.core.duration import parse_duration
+from winch.cli.text import ago, count, now, one_line
+from winch.core import codec
 from winch.core.errors import InvalidTransition
-from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.engine.client import actor
-
-CHUNK = 500
+from winch.core.redact import mask_text
+from winch.storage.params import DeadGroup
 
 
 @click.group()
@@ -31,17 +30,24 @@ def dead() -> None:
 @dead.command("list")
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
+@click.option("--group", metavar="FINGERPRINT", help="Only jobs that died alike; see `dead groups`.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--after", help="Go on after this id: the next page.")
 @reveal_option
 @json_option
 @store_options
 def list_(
-    said: Said, task: str | None, queue: str | None, limit: int, after: str | None, reveal: bool
+    said: Said,
+    task: str | None,
+    queue: str | None,
+    group: str | None,
+    limit: int,
+    after: str | None,
+    reveal: bool,
 ) -> None:
     """List dead jobs, newest first, with what they died of."""
     with opened(said) as app:
-        page = app.dead.list(task=task, queue=queue, limit=limit, after=after)
+        page = app.dead.list(task=task, queue=queue, group=group, limit=limit, after=after)
         records = [job.record for job in page]
     if said.as_json:
         shown = [summary(record, reveal=reveal) for record in records]
@@ -70,10 +76,66 @@ def show(said: Said, job_id: str, reveal: bool) -> None:
 
 
 @dead.command()
+@click.option("--task", help="Only jobs of this task.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@reveal_option
+@json_option
+@store_options
+def groups(said: Said, task: str | None, queue: str | None, limit: int, reveal: bool) -> None:
+    """Show dead jobs by what they died of, most first."""
+    with opened(said) as app:
+        found = app.dead.groups(task=task, queue=queue, limit=limit)
+    if said.as_json:
+        emit_json({"groups": [_as_json(group, reveal) for group in found]})
+        return
+    if not found:
+        remark("no dead jobs")
+        return
+    table = Table(
+        [
+            Column("GROUP"),
+            Column("JOBS", is_right=True),
+            Column("TASK", gives_way=True),
+            Column("LAST"),
+            Column("FIRST", drop=1),
+            Column("DIED OF", gives_way=True),
+        ]
+    )
+    at = now()
+    for group in found:
+        told = f"{group.error_type}: {_told(group.message, reveal)}"
+        table.add(
+            group.fingerprint,
+            f"{group.count:,}",
+            one_line(group.task),
+            ago(group.last_at, at),
+            ago(group.first_at, at),
+            one_line(told.partition("\n")[0]),
+        )
+    table.show()
+
+
+def _as_json(group: DeadGroup, reveal: bool) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(group), "message": _told(group.message, reveal)}
+
+
+def _told(message: str, reveal: bool) -> str:
+    return message if reveal else mask_text(message)
+
+
+@dead.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--task", help="Every dead job of this task.")
 @click.option("--queue", help="Every dead job of this queue.")
+@click.option("--group", metavar="FINGERPRINT", help="Every job that died alike; see `dead groups`.")
 @click.option("--all", "is_all", is_flag=True, help="Every dead job.")
+@click.option("--rate", metavar="RATE", help="No faster than this, like 100/s or 30/m.")
+@click.option("--args", "args_text", metavar="JSON", help="Run with these arguments instead.")
+@click.option("--attempts", type=click.IntRange(1), help="Give each this many attempts.")
+@click.option("--to-queue", help="Put them into this queue.")
+@click.option("--force", is_flag=True, help="With --args: also for a task that is not known here.")
+@yes_option
 @dry_run_option
 @json_option
 @store_options
@@ -82,34 +144,56 @@ def replay(
     ids: tuple[str, ...],
     task: str | None,
     queue: str | None,
+    group: str | None,
     is_all: bool,
+    rate: str | None,
+    args_text: str | None,
+    attempts: int | None,
+    to_queue: str | None,
+    force: bool,
+    yes: bool,
     dry_run: bool,
 ) -> None:
-    """Make dead jobs ready again, with all their attempts before them."""
-    by_filter = is_all or task is not None or queue is not None
+    """Make dead jobs ready again, with all their attempts before them.
+
+    Asks before it replays with other arguments. With an app (-A) these are checked against the task.
+    """
+    by_filter = is_all or task is not None or queue is not None or group is not None
     if bool(ids) == by_filter:
-        raise click.UsageError("say which dead jobs: their IDs, or --task, --queue or --all")
+        raise click.UsageError("say which dead jobs: their IDs, or --task, --queue, --group or --all")
+    args = None if args_text is None else codec.loads_strict(args_text, what="--args")
+    how: dict[str, Any] = {
+        "args": args,
+        "attempts": attempts,
+        "to_queue": to_queue,
+        "force": force,
+        "dry_run": dry_run,
+    }
     with opened(said) as app:
+        if args is not None and not dry_run:
+            which: dict[str, Any] = {"task": task, "queue": queue, "group": group}
+            matched = len(ids) or app.dead.replay(**which, **how | {"dry_run": True}).matched
+            may_go_on(f"Replay {count(matched, 'dead job')} with other arguments?", yes=yes)
         if not by_filter:
-            act_on_each(ids, lambda job_id: _replay_one(app, job_id, dry_run), as_json=said.as_json)
+            act_on_each(ids, lambda job_id: _replay_one(app, job_id, how), as_json=said.as_json)
             return
-        # Gathered first: a job that dies again while we go on must not be taken twice.
-        found = [job.id for job in _each(app, task, queue)]
-        replayed = 0 if dry_run else _in_chunks(app, "retry", found)
-    _report(said, "replayed", len(found), replayed, dry_run=dry_run)
+        done = app.dead.replay(task=task, queue=queue, group=group, rate=rate, **how)
+    for refusal in done.refusals:
+        remark(f"winch: {one_line(str(refusal.error))}")
+    _report(said, "replayed", done.matched, done.replayed, dry_run=dry_run, refused=done.refused)
 
 
-def _replay_one(app: App, job_id: str, dry_run: bool) -> tuple[JobState, str]:
-    state = app.jobs.get(job_id).state
-    if state is not JobState.DEAD:
-        raise InvalidTransition(job_id, state, "replay", [JobState.DEAD])
-    if dry_run:
-        return state, "would be replayed"
-    return app.jobs.retry(job_id), "ready"
+def _replay_one(app: App, job_id: str, how: dict[str, Any]) -> tuple[JobState, str]:
+    done = app.dead.replay([job_id], **how)
+    for refusal in done.refusals:
+        raise refusal.error
+    return JobState.DEAD, "would be replayed" if done.is_dry_run else "ready"
 
 
 @dead.command()
 @click.option("--older-than", metavar="DURATION", help="Only those that died longer ago, like 30d.")
+@click.option("--keep", type=click.IntRange(0), help="All but the newest so many of each task.")
+@click.option("--max-bytes", type=click.IntRange(0), help="What goes past so many bytes of each task.")
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
 @yes_option
@@ -119,51 +203,35 @@ def _replay_one(app: App, job_id: str, dry_run: bool) -> tuple[JobState, str]:
 def purge(
     said: Said,
     older_than: str | None,
+    keep: int | None,
+    max_bytes: int | None,
     task: str | None,
     queue: str | None,
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Delete dead jobs for good."""
-    age = parse_duration(older_than, "--older-than") if older_than else timedelta(0)
-    before = now() - age
+    """Delete dead jobs for good: all of them, or those that a rule is about."""
+    rules: dict[str, Any] = {"keep": keep, "max_bytes": max_bytes, "task": task, "queue": queue}
+    rules["older_than"] = older_than
+    if older_than is None and keep is None and max_bytes is None:
+        rules["older_than"] = timedelta(0)
     with opened(said) as app:
-        found = [
-            job.id
-            for job in _each(app, task, queue)
-            if not older_than or (job.finished_at is not None and job.finished_at <= before)
-        ]
+        matched = app.dead.purge(**rules, dry_run=True)
         purged = 0
-        if found and not dry_run:
-            may_go_on(f"Delete {count(len(found), 'dead job')} for good?", yes=yes)
-            purged = _in_chunks(app, "delete", found)
-    _report(said, "deleted", len(found), purged, dry_run=dry_run)
+        if matched and not dry_run:
+            may_go_on(f"Delete {count(matched, 'dead job')} for good?", yes=yes)
+            purged = app.dead.purge(**rules)
+    _report(said, "deleted", matched, purged, dry_run=dry_run)
 
 
-def _each(app: App, task: str | None, queue: str | None) -> Iterator[JobRecord]:
-    after: str | None = None
-    while True:
-        page = app.dead.list(task=task, queue=queue, limit=1000, after=after)
-        yield from (job.record for job in page)
-        after = page.next
-        if after is None:
-            return
-
-
-def _in_chunks(app: App, verb: str, ids: list[str]) -> int:
-    driver = app.ready()
-    act = driver.retry if verb == "retry" else driver.delete
-    took = 0
-    for start in range(0, len(ids), CHUNK):
-        answers = driver.run(act(ids[start : start + CHUNK], by=actor()))
-        took += sum(answer.took for answer in answers)
-    return took
-
-
-def _report(said: Said, done: str, matched: int, acted: int, *, dry_run: bool) -> None:
+def _report(
+    said: Said, done: str, matched: int, acted: int, *, dry_run: bool, refused: int | None = None
+) -> None:
     if said.as_json:
-        emit_json({"matched": matched, done: acted, "dry_run": dry_run})
+        told: dict[str, Any] = {"matched": matched, done: acted, "dry_run": dry_run}
+        emit_json(told if refused is None else told | {"refused": refused})
     elif dry_run:
         say(f"{count(matched, 'dead job')} would be {done}")
     else:
-        say(f"{count(acted, 'dead job')} {done}")
+        said_refused = f", {refused:,} refused" if refused else ""
+        say(f"{count(acted, 'dead job')} {done}{said_refused}")

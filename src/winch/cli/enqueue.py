@@ -26,6 +26,7 @@ from winch.storage.params import NewJob
 @click.option("--queue", help="Another queue than the task's own.")
 @click.option("--priority", help="A number, or critical, high, default, low.")
 @click.option("--id", "job_id", metavar="UUID", help="The job's id; a second enqueue gives the first.")
+@click.option("--unique", metavar="KEY", help="Not while a live job has this key; gives that job.")
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
 @click.option("--expires", metavar="DURATION", help="Not worth running after this time.")
 @click.option("--wait", is_flag=True, help="Wait until it is final and print its result.")
@@ -41,6 +42,7 @@ def enqueue(
     queue: str | None,
     priority: str | None,
     job_id: str | None,
+    unique: str | None,
     tags: tuple[str, ...],
     expires: str | None,
     wait: bool,
@@ -62,6 +64,7 @@ def enqueue(
         "queue": queue,
         "priority": _priority(priority),
         "id": job_id,
+        "unique": unique,
         "tags": tags or None,
         "expires": expires,
     }
@@ -109,9 +112,10 @@ def _enqueue_by_name(app: App, task: str, args: dict[str, Any], given: dict[str,
         expires=said.expires,
         tags=said.tags,
         options=stored_options(said),
+        unique_key=None if said.unique is None else said.unique.key,
     )
     [stored] = app.client.run(app.client.store([new], None))
-    return Job(app.client, stored.id, is_new=stored.is_new)
+    return Job(app.client, stored.holder or stored.id, is_new=stored.is_new)
 
 
 def _answer(
@@ -135,4 +139,4 @@ def _answer(
     if job.is_new:
         remark(f"{one_line(task)} is {record.state} in queue {one_line(record.queue)}")
     else:
-        remark(f"a job with this id was there before: {one_line(record.task)}, {record.state}")
+        remark(f"the job was there before: {one_line(record.task)}, {record.state}")

@@ -12,7 +12,7 @@ from winch.cli.question import dry_run_option, may_go_on, yes_option
 from winch.cli.records import detail, job_table, show_job, summary, workers_by_session
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.cli.text import count
-from winch.core.errors import ConfigError, InvalidTransition, JobNotFound, WinchError
+from winch.core.errors import ConfigError, DuplicateJob, InvalidTransition, JobNotFound, WinchError
 from winch.core.lifecycle import JobState, sources
 
 reveal_option = click.option("--reveal", is_flag=True, help="Show secrets that are masked otherwise.")
@@ -142,7 +142,7 @@ def act_on_each(
     for job_id in dict.fromkeys(ids):
         try:
             was, done = act(job_id)
-        except (JobNotFound, InvalidTransition) as error:
+        except (JobNotFound, InvalidTransition, DuplicateJob) as error:
             failed += 1
             results.append({"id": job_id, "was": getattr(error, "state", None), "error": str(error)})
             if not as_json:

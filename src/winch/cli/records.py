@@ -42,6 +42,7 @@ def summary(job: JobRecord, *, reveal: bool) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "error": _failure(job.error, reveal, with_traceback=False),
         "reason": _told(job.reason, reveal),
+        "group": job.fingerprint,
     }
 
 

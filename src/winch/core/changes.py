@@ -12,16 +12,19 @@ from typing import Protocol
 
 import msgspec
 
+from winch.core.fingerprint import fingerprint
 from winch.core.job import (
     HISTORY_LIMIT,
     LOG_LIMIT,
     MAX_CRASHES,
     MAX_RESCUES,
+    NO_CHANGES,
     POISON_WINDOW,
     Entry,
     Failure,
     JobRecord,
     Note,
+    RetryChanges,
     to_micros,
 )
 from winch.core.lifecycle import FINAL, JobState, after_claim
@@ -48,6 +51,8 @@ class Ending(Protocol):
     def reason(self) -> str | None: ...
     @property
     def log(self) -> str | None: ...
+    @property
+    def fingerprint(self) -> str | None: ...
 
 
 def claimed(job: JobRecord, token: str, session: str, at: datetime) -> JobRecord:
@@ -86,7 +91,17 @@ def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRe
         result=outcome.result if to is JobState.COMPLETED else None,
         reason=job.reason if is_as_asked else outcome.reason,
         run_at=job.run_at if to in FINAL else at + outcome.delay,
+        fingerprint=(
+            outcome.fingerprint or fingerprint(job.task, died_of(outcome))
+            if to is JobState.DEAD
+            else None
+        ),
     )
+
+
+def died_of(outcome: Ending) -> Failure:
+    """The error of an attempt that was the job's last; made up where it has none."""
+    return outcome.error or Failure(outcome.what, outcome.reason or "")
 
 
 def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobRecord:
@@ -129,6 +144,7 @@ def suspected(
         ended_token=by_token or job.ended_token,
         history=history,
         reason=f"{what} {times} times; last cause: {cause}" if to is JobState.DEAD else job.reason,
+        fingerprint=fingerprint(job.task, Failure(what, cause)) if to is JobState.DEAD else None,
     )
 
 
@@ -144,20 +160,69 @@ def cancelled(job: JobRecord, by: str, reason: str | None, at: datetime) -> JobR
     return replace(job, cancel_requested_at=at, reason=why, history=history)
 
 
-def retried(job: JobRecord, by: str, at: datetime) -> JobRecord:
-    """The job ready now: a waiting one early, a final one anew."""
+def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CHANGES) -> JobRecord:
+    """The job ready now: a waiting one early, a final one anew; with what the operator changes."""
     if job.state is JobState.COMPLETED:
         # The record's fields described the attempt that completed; from now on they describe others, and
         # a repeat of its finish must still be recognised.
         job = replace(
             job, history=_grown(job, "completed", job.finished_at or at, by_token=job.ended_token)
         )
-    history = _acted(job, "retried", by, None, at)
-    again = replace(job, state=JobState.READY, run_at=at, crashes=0, rescues=0, history=history)
+    again = replace(
+        job,
+        state=JobState.READY,
+        run_at=at,
+        crashes=0,
+        rescues=0,
+        history=_acted(job, "retried", by, changes.note, at),
+        args=job.args if changes.args is None else changes.args,
+        version=job.version if changes.version is None else changes.version,
+        queue=job.queue if changes.queue is None else changes.queue,
+        options=job.options if changes.options is None else changes.options,
+        max_attempts=job.max_attempts if changes.max_attempts is None else changes.max_attempts,
+    )
     if job.state not in FINAL:
         return again
     return replace(
-        again, attempt=0, cancel_requested_at=None, finished_at=None, result=None, reason=None
+        again,
+        attempt=0,
+        cancel_requested_at=None,
+        finished_at=None,
+        result=None,
+        reason=None,
+        fingerprint=None,
+    )
+
+
+class Successor(Protocol):
+    """What takes the place of a waiting job's work."""
+
+    @property
+    def args(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def delay(self) -> timedelta | None: ...
+    @property
+    def run_at(self) -> datetime | None: ...
+
+
+def replaced(job: JobRecord, new: Successor, at: datetime) -> JobRecord:
+    """The waiting job with the arguments, priority and time of another, and all attempts before it."""
+    due = at + new.delay if new.delay is not None else new.run_at
+    is_later = due is not None and due > at
+    return replace(
+        job,
+        state=JobState.SCHEDULED if is_later else JobState.READY,
+        args=new.args,
+        version=new.version,
+        priority=new.priority,
+        run_at=due if is_later and due is not None else at,
+        attempt=0,
+        reason=None,
+        history=(*job.history, Entry(what="replaced", at=at))[-HISTORY_LIMIT:],
     )
 
 

@@ -19,8 +19,10 @@ MAX_DEPTH = 64
 MAX_ARGS_BYTES = 256 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 MAX_NAME_CHARS = 256
 
+_NO_LIMIT = 1 << 62
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 
 
@@ -41,6 +43,39 @@ def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) ->
             "Store the data elsewhere and pass a reference to it"
         )
     return raw.decode()
+
+
+class Truncated(msgspec.Struct, frozen=True, tag_field="winch", tag="truncated"):
+    """What is stored of a result over the limit: its size and the beginning of its JSON text."""
+
+    bytes: int
+    head: str
+
+
+_truncated = msgspec.json.Decoder(Truncated)
+
+
+def dumps_result(value: object, *, limit: int = MAX_RESULT_BYTES) -> str:
+    """A result as JSON text; one over the limit as `Truncated`. Raises InvalidPayload as `dumps` does.
+
+    The work is done when its result is looked at: to fail then would only do it again.
+    """
+    text = dumps(value, what="the result", limit=_NO_LIMIT)
+    raw = text.encode()
+    if len(raw) <= limit:
+        return text
+    head = raw[: min(MAX_HEAD_BYTES, limit // 2)].decode("utf-8", "ignore")
+    return msgspec.json.encode(Truncated(len(raw), head)).decode()
+
+
+def truncated(text: str) -> Truncated | None:
+    """What is left of a result that was over the limit; None for a whole one."""
+    if not text.startswith('{"winch":"truncated"'):
+        return None
+    try:
+        return _truncated.decode(text)
+    except msgspec.DecodeError:
+        return None
 
 
 def loads(text: str, type_: Any = Any, *, what: str = "value") -> Any:

@@ -52,6 +52,21 @@ def _parse_text(text: str, name: str) -> timedelta:
         raise ConfigError(f"{name} is longer than can be counted, got {text!r}") from None
 
 
+_PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_rate(text: str, name: str = "rate") -> float:
+    """So many a second, from text such as "100/s", "30/m" or "5/h"."""
+    number, slash, unit = text.replace(" ", "").partition("/") if isinstance(text, str) else ("", "", "")
+    try:
+        per_second = float(number) / _PER[unit]
+    except (ValueError, KeyError):
+        per_second = 0.0
+    if not slash or not 0 < per_second < float("inf"):
+        raise ConfigError(f"{name} must look like '100/s', '30/m' or '5/h', got {text!r}")
+    return per_second
+
+
 def format_duration(value: timedelta) -> str:
     """Short text for people: the two largest units, "1d 2h", "3m 5s", "250ms"."""
     micros = round(value.total_seconds() * 1_000_000)

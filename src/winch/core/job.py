@@ -41,8 +41,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a job's history: how an attempt ended, or what an operator did.
 
     `what` is one of completed, failed, snoozed, cancelled, discarded, crashed, rescued (attempts),
-    retried, cancel requested (operators, with `by`). `token` is the one that the attempt's own holder
-    ended it with; None where somebody else did, so that a late finish finds its claim lost.
+    retried, cancel requested (operators, with `by`), replaced (an enqueue with the same unique key).
+    `token` is the one that the attempt's own holder ended it with; None where somebody else did, so that
+    a late finish finds its claim lost.
     """
 
     what: str
@@ -58,7 +59,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as the store holds it. The envelope is written once, the rest only by verbs."""
+    """One job as the store holds it. The envelope is written once, the rest only by verbs.
+
+    `fingerprint` is a dead job's: which other deaths its own is like.
+    """
 
     id: str
     task: str
@@ -95,11 +99,42 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
     result: str | None = None
     reason: str | None = None
+    fingerprint: str | None = None
 
     @property
     def error(self) -> Failure | None:
         """The last error kept, if any attempt failed."""
         return next((e.error for e in reversed(self.history) if e.error is not None), None)
+
+
+class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator changes in the jobs that are retried; None leaves a field as it is.
+
+    `version` goes with new `args`: they are written for the task as it is now.
+    """
+
+    args: str | None = None
+    version: int | None = None
+    queue: str | None = None
+    options: str | None = None
+    max_attempts: int | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What is changed, in words, for the job's history."""
+        said = []
+        if self.args is not None:
+            said.append("new args")
+        if self.queue is not None:
+            said.append(f"queue {self.queue}")
+        if self.max_attempts is not None:
+            said.append(f"{self.max_attempts} attempt{'s' if self.max_attempts > 1 else ''}")
+        elif self.options is not None:
+            said.append("new options")
+        return f"with {', '.join(said)}" if said else None
+
+
+NO_CHANGES = RetryChanges()
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,8 @@ LIVE = frozenset(S) - FINAL
 WAITING = LIVE - {S.RUNNING}
 
 # verb -> state it may be applied in -> states it may lead to. An empty set means the job is removed.
-# `cancel` of a running job only leaves a request: the claim's own end carries it out.
+# `cancel` of a running job only leaves a request: the claim's own end carries it out. `replace` is what
+# an enqueue with a unique key does to the waiting job that holds it.
 TRANSITIONS: Mapping[str, Mapping[JobState, frozenset[JobState]]] = {
     "claim": {S.READY: frozenset({S.RUNNING})},
     "finish": {
@@ -57,6 +58,9 @@ TRANSITIONS: Mapping[str, Mapping[JobState, frozenset[JobState]]] = {
     "retry": {
         state: frozenset({S.READY, S.BLOCKED})
         for state in (S.SCHEDULED, S.RETRYING, S.COMPLETED, S.CANCELLED, S.DEAD)
+    },
+    "replace": {
+        state: frozenset({S.READY, S.SCHEDULED}) for state in (S.SCHEDULED, S.READY, S.RETRYING)
     },
     "delete": {state: frozenset[JobState]() for state in S if state is not S.RUNNING},
     "prune": {state: frozenset[JobState]() for state in FINAL},

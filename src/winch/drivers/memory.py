@@ -17,20 +17,24 @@ from typing import Any, TypeVar
 import msgspec
 
 from winch.core import changes
+from winch.core.changes import retried
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError
-from winch.core.job import KEEP, Claim, JobRecord, Note, sort_key
+from winch.core.job import KEEP, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
+from winch.core.retention import dead_bytes, dead_limits
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
     Answer,
     ClaimParams,
     ClaimRef,
+    DeadGroup,
     Enqueued,
     Event,
     Facts,
     Finish,
+    GroupFilter,
     JobFilter,
     NewJob,
     NewSession,
@@ -41,7 +45,9 @@ from winch.storage.params import (
     Rescued,
     SessionInfo,
     Standing,
+    Trim,
 )
+from winch.storage.unique import Holder, filled, planned
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -142,15 +148,36 @@ class MemoryDriver:
                 is_known = self._is_known(new.id) or ids[new.id] > 1
                 if is_known and not (new.is_given_id or is_repeat):
                     raise ConfigError(f"job id {new.id} was drawn twice")
-            answers = []
-            for new in jobs:
+            known = {new.id for new in jobs if self._is_known(new.id)}
+            plan = planned(jobs, self._holders(), known)
+            stored = []
+            for new in plan.store:
                 is_new = not self._is_known(new.id)
                 if is_new:
                     self._insert(new, at)
-                answers.append(Enqueued(new.id, is_new))
-            return answers
+                stored.append(Enqueued(new.id, is_new))
+            for holder, new in plan.replace.items():
+                self._replace(self._state.live[holder], new, at)
+            return filled(plan, stored)
 
         return self._verb("enqueue", body)
+
+    def _holders(self) -> dict[str, Holder]:
+        """Who has the unique keys: a live job has its own."""
+        return {
+            job.unique_key: Holder(job.id, job.state)
+            for job in self._state.live.values()
+            if job.unique_key is not None
+        }
+
+    def _replace(self, job: JobRecord, new: NewJob, at: datetime) -> None:
+        after = changes.replaced(job, new, at)
+        if after.state is job.state:
+            self._state.live[job.id] = after
+            if after.state is JobState.READY:
+                self._state.keys[job.id] = sort_key(after.run_at, after.priority)
+        else:
+            self._put(after, "replaced", at)
 
     def _is_known(self, job_id: str) -> bool:
         return job_id in self._state.live or job_id in self._state.archive
@@ -472,6 +499,23 @@ class MemoryDriver:
 
         return self._verb("prune", body)
 
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        def body() -> int:
+            at = self._now(now)
+            by_task: dict[str, list[JobRecord]] = {}
+            for job in self._state.archive.values():
+                is_asked_for = which.task in (None, job.task) and which.queue in (None, job.queue)
+                if job.state is JobState.DEAD and is_asked_for:
+                    by_task.setdefault(job.task, []).append(job)
+            over = [job for _, jobs in sorted(by_task.items()) for job in _too_many(jobs, which, at)]
+            if which.is_dry_run:
+                return len(over)
+            for job in over[: which.limit]:
+                del self._state.archive[job.id], self._state.drop_at[job.id]
+            return len(over[: which.limit])
+
+        return self._verb("trim", body)
+
     # -- operators ---------------------------------------------------------------------------------
 
     def cancel(
@@ -486,13 +530,24 @@ class MemoryDriver:
 
         return self._operate("cancel", ids, now, act)
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
             if job.state in FINAL:
                 del self._state.archive[job.id], self._state.drop_at[job.id]
-            self._put(changes.retried(job, by, at), "retried", at)
+            self._put(retried(job, by, at, changes), "retried", at)
 
-        return self._operate("retry", ids, now, act)
+        def holder(job: JobRecord) -> str | None:
+            held = self._holders().get(job.unique_key or "")
+            return held.id if held is not None and job.state in FINAL else None
+
+        return self._operate("retry", ids, now, act, holder)
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
@@ -510,6 +565,7 @@ class MemoryDriver:
         ids: Sequence[str],
         now: datetime | None,
         act: Callable[[JobRecord, datetime], None],
+        holder_of: Callable[[JobRecord], str | None] = lambda job: None,
     ) -> Verb[list[Acted]]:
         def body() -> list[Acted]:
             at = self._now(now)
@@ -519,10 +575,11 @@ class MemoryDriver:
                 if job is None:
                     answers.append(Acted(job_id, None, took=False))
                     continue
-                took = job.state in TRANSITIONS[verb]
+                holder = holder_of(job)
+                took = job.state in TRANSITIONS[verb] and holder is None
                 if took:
                     act(job, at)
-                answers.append(Acted(job_id, job.state, took))
+                answers.append(Acted(job_id, job.state, took, holder))
             return answers
 
         return self._verb(verb, body)
@@ -561,6 +618,24 @@ class MemoryDriver:
             return Page(tuple(page), page[-1].id if len(found) > which.limit else None)
 
         return self._verb("list_jobs", body, is_read=True)
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        def body() -> list[DeadGroup]:
+            alike: dict[str, list[JobRecord]] = {}
+            for job in self._state.archive.values():
+                is_asked_for = which.task in (None, job.task) and which.queue in (None, job.queue)
+                if job.fingerprint is not None and is_asked_for:
+                    alike.setdefault(job.fingerprint, []).append(job)
+            found = []
+            for jobs in alike.values():
+                moments = [job.finished_at for job in jobs if job.finished_at is not None]
+                sample = max(jobs, key=lambda job: job.id)
+                found.append(DeadGroup.of(sample, len(jobs), min(moments), max(moments)))
+            found.sort(key=lambda group: group.fingerprint)
+            found.sort(key=lambda group: (group.count, group.last_at), reverse=True)
+            return found[: which.limit]
+
+        return self._verb("groups", body, is_read=True)
 
     def _all_jobs(self) -> Iterable[JobRecord]:
         yield from self._state.live.values()
@@ -670,7 +745,13 @@ class MemoryDriver:
     def _put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
         """Store the job in its new state: the one place where a job's state changes."""
         before = self._state.live.get(job.id)
-        if job.state is JobState.READY and kind in ("enqueued", "promoted", "retried", "finished"):
+        if job.state is JobState.READY and kind in (
+            "enqueued",
+            "promoted",
+            "retried",
+            "replaced",
+            "finished",
+        ):
             self._state.keys[job.id] = sort_key(job.run_at, job.priority)
         if job.state in FINAL:
             keep = KEEP[job.state] if job.keep is None else job.keep
@@ -785,11 +866,33 @@ class _Bell:
         self._bells.pop(self, None)
 
 
+def _too_many(jobs: list[JobRecord], which: Trim, at: datetime) -> list[JobRecord]:
+    """The dead jobs of one task that are past its limits."""
+    newest = sorted(jobs, key=lambda job: (job.finished_at, job.id), reverse=True)
+    count, most_bytes = which.count, which.bytes
+    if not which.is_forced:
+        own = dead_limits(newest[0].options)
+        count = which.count if own.dead_count is None else own.dead_count
+        most_bytes = which.bytes if own.dead_bytes is None else own.dead_bytes
+    over, total = [], 0
+    for place, job in enumerate(newest, start=1):
+        total += dead_bytes(job)
+        died_at = job.finished_at or at
+        if (
+            (count is not None and place > count)
+            or (most_bytes is not None and total > most_bytes)
+            or (which.older_than is not None and died_at <= at - which.older_than)
+        ):
+            over.append(job)
+    return over
+
+
 def _matches(job: JobRecord, which: JobFilter) -> bool:
     return (
         (not which.states or job.state in which.states)
         and (which.task is None or job.task == which.task)
         and (which.queue is None or job.queue == which.queue)
         and (which.tag is None or which.tag in job.tags)
+        and (which.fingerprint is None or job.fingerprint == which.fingerprint)
         and (which.after is None or job.id < which.after)
     )

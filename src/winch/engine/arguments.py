@@ -63,6 +63,32 @@ class Arguments:
                 keywords[name] = value
         return positional, keywords
 
+    def check_names(self, names: Sequence[str]) -> None:
+        """Raise ConfigError for a name that is no argument of the task."""
+        known = inspect.signature(self._fn).parameters
+        if any(param.kind is P.VAR_KEYWORD for param in known.values()):
+            return
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"task {self._task} has no argument {name!r}{did_you_mean(name, known)}"
+                )
+
+    def values(self, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
+        """The stored call's arguments as JSON values, or these of them. One that was left out has the
+        function's own default, so that it is the same call as with the default spelled out."""
+        given: dict[str, Any] = codec.loads(text, dict[str, Any], what="arguments")
+        found = {}
+        for name, param in self._params.items():
+            if name in given:
+                found[name] = given[name]
+            elif param.default is not P.empty:
+                found[name] = _plain(param.default)
+        star = next((n for n, p in self._params.items() if p.kind is P.VAR_KEYWORD), None)
+        if star is not None:
+            found |= found.pop(star, None) or {}
+        return {name: found.get(name) for name in names} if names else found
+
     @cached_property
     def injected(self) -> Wanted:
         """Parameter name -> where its injected value comes from."""
@@ -167,6 +193,13 @@ class Arguments:
         if missing:
             raise InvalidPayload(f"{self._task} needs the argument {', '.join(map(repr, missing))}")
         return values
+
+
+def _plain(default: object) -> Any:
+    try:
+        return msgspec.to_builtins(default, str_keys=True, enc_hook=codec.enc_hook)
+    except (TypeError, ValueError, RecursionError):
+        return repr(default)
 
 
 def _reword(message: str) -> str:

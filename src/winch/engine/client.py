@@ -13,17 +13,20 @@ from winch.core import codec
 from winch.core.clock import Clock
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import (
+    DuplicateJob,
     EnqueueUncertain,
     InvalidPayload,
     InvalidTransition,
     JobFailed,
     JobNotFound,
+    PayloadTooLarge,
     StorageUnavailable,
 )
 from winch.core.ids import job_id as make_job_id
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
+from winch.core.unique import Duplicate
 from winch.engine import operation
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
@@ -95,14 +98,14 @@ class Client:
     def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
         new = bound.new_job(self.draw_id())
         [answer] = yield from self.store([new], bound.options.conn)
-        return Job(self, answer.id, is_new=answer.is_new)
+        return Job(self, answer.holder or answer.id, is_new=answer.is_new)
 
     def _enqueue_many(self, calls: Iterable[Bound[Any]], conn: object) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
         for chunk in _chunks(calls, CHUNK):
             jobs = [bound.new_job(self.draw_id()) for bound in chunk]
             answers = yield from self.store(jobs, conn)
-            handles += [Job(self, answer.id, is_new=answer.is_new) for answer in answers]
+            handles += [Job(self, a.holder or a.id, is_new=a.is_new) for a in answers]
         return handles
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
@@ -114,6 +117,7 @@ class Client:
             conn = conn.connection
         if conn is not None:
             answers: list[Enqueued] = yield OnConnection(conn, driver.enqueue(jobs))
+            _raise_duplicate(jobs, answers)
             return answers
         is_uncertain = False
         for pause in (*ENQUEUE_PAUSES, None):
@@ -132,15 +136,17 @@ class Client:
                     ) from error
                 raise
             else:
-                self._tell_enqueued(jobs)
+                _raise_duplicate(jobs, answers)
+                self._tell_enqueued(jobs, answers)
                 return answers
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
 
-    def _tell_enqueued(self, jobs: Sequence[NewJob]) -> None:
+    def _tell_enqueued(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
         events = self._runtime.events
         if events.wants("enqueued"):
-            for job in jobs:
-                events.tell(JobEvent(kind="enqueued", job_id=job.id, task=job.task, queue=job.queue))
+            for job, answer in zip(jobs, answers, strict=True):
+                if not answer.is_duplicate:
+                    events.tell(JobEvent(kind="enqueued", job_id=job.id, task=job.task, queue=job.queue))
 
     # -- one job -----------------------------------------------------------------------------------
 
@@ -231,6 +237,11 @@ class Client:
         [acted] = yield verb
         if acted.state is None:
             raise JobNotFound(acted.id)
+        if acted.holder is not None:
+            raise DuplicateJob(
+                f"job {acted.id} cannot be retried now: its unique key is held by job {acted.holder}",
+                existing=acted.holder,
+            )
         if not acted.took:
             raise InvalidTransition(acted.id, acted.state, name, sources(name))
         state: JobState = acted.state
@@ -241,6 +252,22 @@ class Client:
     def page(self, which: JobFilter) -> Operation[tuple[list[Job[Any]], str | None]]:
         page = yield self._driver().list_jobs(which)
         return [Job(self, record.id, record) for record in page.jobs], page.next
+
+
+def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
+    """Raise where a held key kept the call from being stored; the store has left nothing of it."""
+    for job, answer in zip(jobs, answers, strict=True):
+        if answer.holder is None or answer.is_replaced or job.on_duplicate is Duplicate.RETURN:
+            continue
+        words = (
+            "cannot be replaced: it does not wait any more"
+            if job.on_duplicate is Duplicate.REPLACE
+            else "holds it"
+        )
+        raise DuplicateJob(
+            f"unique key {job.unique_key!r}: job {answer.holder} {words}; nothing was enqueued",
+            existing=answer.holder,
+        )
 
 
 def actor() -> str:
@@ -259,7 +286,14 @@ def _result_of(record: JobRecord) -> Any:
         raise JobFailed(record.id, record.state, text)
     if record.result is None and record.reason is not None:
         raise InvalidPayload(f"job {record.id} completed, but {record.reason}")
-    return None if record.result is None else codec.loads(record.result, what="result")
+    if record.result is None:
+        return None
+    if (cut := codec.truncated(record.result)) is not None:
+        raise PayloadTooLarge(
+            f"job {record.id} completed, but its result was {cut.bytes:,} bytes and the limit is "
+            f"{codec.MAX_RESULT_BYTES:,}; only its beginning is kept, in job.record.result"
+        )
+    return codec.loads(record.result, what="result")
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from winch.core import codec
 from winch.core.duration import format_duration
-from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
+from winch.core.errors import InvalidPayload, UnknownTask
 from winch.core.job import Claim
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
@@ -81,6 +81,8 @@ class Executor:
                 timeout = None if said.timeout == "none" else said.timeout
             if said.retry is not None:
                 retry = from_stored(said.retry)
+            if said.attempts is not None:
+                retry = msgspec.structs.replace(retry, attempts=said.attempts)
         if claim.expires_at is not None and claim.claimed_at >= claim.expires_at:
             when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
             return self._unrun(claim, Cancel(f"expired at {when}, before it ran"))
@@ -431,8 +433,13 @@ def _done(value: object, claim: Claim) -> Outcome:
     if value is None:
         return Done(None)
     try:
-        return Done(codec.dumps(value, what="the result", limit=codec.MAX_RESULT_BYTES))
-    except (InvalidPayload, PayloadTooLarge) as error:
+        text = codec.dumps_result(value)
+    except InvalidPayload as error:
         # The work is done; running it again would do it twice. Only its result is missing.
         log.warning("job %s completed, but %s; its result is not kept", claim.id, error)
         return Done(None, f"result not kept: {error}")
+    if (cut := codec.truncated(text)) is not None:
+        log.warning(
+            "job %s completed with a result of %d bytes; only its beginning is kept", claim.id, cut.bytes
+        )
+    return Done(text)

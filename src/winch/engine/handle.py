@@ -17,7 +17,8 @@ R = TypeVar("R")
 class Job(Generic[R]):
     """One stored job. `state` is as last read; `refresh()` reads it again.
 
-    `is_new` is False when the enqueue that gave this handle met a job of the same given id.
+    `is_new` is False when the enqueue that gave this handle met a job of the same given id, or one that
+    holds its unique key.
     """
 
     def __init__(

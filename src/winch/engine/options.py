@@ -14,13 +14,15 @@ from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.ids import parse_id
 from winch.core.job import PRIORITIES, PRIORITY_RANGE
+from winch.core.retention import Retention
 from winch.core.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
+from winch.core.unique import Unique
 
 DEFAULT_TIMEOUT = timedelta(minutes=15)
 # Named in the specification, built by a later release: refused, never silently ignored.
 LATER = frozenset(
     {
-        "unique", "fifo", "tenant", "limit", "breaker", "retry_budget", "search",
+        "fifo", "tenant", "limit", "breaker", "retry_budget", "search",
     }
 )  # fmt: skip
 MOST_COLLECTED = 2000
@@ -34,13 +36,14 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = DEFAULT_RETRY
     timeout: timedelta | None = DEFAULT_TIMEOUT
     expires: timedelta | None = None
-    retention: timedelta | None = None
+    retention: Retention | None = None
     tags: tuple[str, ...] = ()
     isolate: str | None = None
     heartbeat: timedelta | None = None
     collect: int | None = None
     collect_wait: timedelta = timedelta(milliseconds=50)
     version: int = 1
+    unique: Unique | None = None
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +56,11 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     expires: timedelta | None = None
     timeout: timedelta | Literal["none"] | None = None
     retry: Retry | None = None
-    retention: timedelta | None = None
+    retention: Retention | None = None
     tags: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     id: str | None = None
+    unique: Unique | None = None
     conn: object = None
 
 
@@ -65,6 +69,11 @@ class StoredOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
     timeout: timedelta | Literal["none"] | None = None
     retry: StoredRetry | None = None
+    attempts: int | None = None
+    """How many attempts an operator gives the job, whatever the policy says."""
+    dead_count: int | None = None
+    dead_bytes: int | None = None
+    """How many dead jobs of the task are kept, read by the store (`core.retention`)."""
 
 
 def task_options(given: Mapping[str, Any], known: Sequence[str]) -> TaskOptions:
@@ -96,12 +105,27 @@ def enqueue_options(given: Mapping[str, Any], known: Sequence[str]) -> EnqueueOp
     return EnqueueOptions(**checked)
 
 
-def stored_options(options: EnqueueOptions) -> str | None:
-    """The JSON text of what the worker must know, or None when there is nothing."""
-    if options.timeout is None and options.retry is None:
+def stored_options(options: EnqueueOptions, own: Retention | None = None) -> str | None:
+    """The JSON text of what travels with the job, or None when there is nothing. `own`: the task's."""
+    kept = options.retention or own
+    if options.timeout is None and options.retry is None and kept is None:
         return None
-    retry = None if options.retry is None else to_stored(options.retry)
-    return msgspec.json.encode(StoredOptions(options.timeout, retry)).decode()
+    stored = StoredOptions(
+        timeout=options.timeout,
+        retry=None if options.retry is None else to_stored(options.retry),
+        dead_count=None if kept is None else kept.count,
+        dead_bytes=None if kept is None else kept.bytes,
+    )
+    return None if stored == StoredOptions() else msgspec.json.encode(stored).decode()
+
+
+def with_attempts(options: str | None, attempts: int) -> str:
+    """Stored options with an operator's number of attempts; others in them stay as they are."""
+    try:
+        said = msgspec.json.decode(options or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise ConfigError(f"the job's stored options are malformed: {options!r}") from None
+    return msgspec.json.encode({**said, "attempts": attempts}).decode()
 
 
 def _refuse(where: str, name: str, known: Sequence[str]) -> None:
@@ -209,6 +233,20 @@ def _duration(name: str) -> Any:
     return check
 
 
+def _retention(value: Duration | Retention) -> Retention:
+    if isinstance(value, Retention):
+        return value
+    return Retention(parse_duration(value, "retention"))
+
+
+def _unique(value: object) -> Unique:
+    if isinstance(value, Unique):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(f"unique must be a key or Unique('argument', …), got {value!r}")
+    return Unique(key=value)
+
+
 def _isolate(value: object) -> str:
     if value != "process":
         raise ConfigError(f"isolate must be 'process' (or left out), got {value!r}")
@@ -232,11 +270,12 @@ _CHECKS: dict[str, Any] = {
     "retry": _retry,
     "timeout": _timeout,
     "expires": _duration("expires"),
-    "retention": _duration("retention"),
+    "retention": _retention,
     "delay": _duration("delay"),
     "run_at": _run_at,
     "tags": _tags,
     "headers": _headers,
     "id": _id,
+    "unique": _unique,
     "conn": lambda conn: conn,
 }

@@ -11,6 +11,7 @@ import msgspec
 from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
+from winch.core.unique import Duplicate, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
@@ -19,11 +20,13 @@ from winch.storage.params import NewJob
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.retention import Retention
     from winch.core.retry import Retry
+    from winch.core.unique import Unique
     from winch.engine.client import Client
     from winch.engine.handle import Job
 
@@ -46,6 +49,8 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(fn)
         kind = Arguments if options.collect is None else CollectedArguments
         self.arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
+        if options.unique is not None:
+            self.arguments.check_names(options.unique.fields)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self.__doc__ = fn.__doc__
@@ -78,10 +83,11 @@ class Task(Generic[P, R]):
         expires: Duration | None = None,
         timeout: Duration | Unset | None = msgspec.UNSET,
         retry: Retry | None = None,
-        retention: Duration | None = None,
+        retention: Duration | Retention | None = None,
         tags: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
         id: str | uuid.UUID | None = None,
+        unique: str | Unique | None = None,
         conn: object = None,
         **unknown: Never,
     ) -> Using[P, R]:
@@ -97,12 +103,16 @@ class Task(Generic[P, R]):
             "tags": tags,
             "headers": headers,
             "id": id,
+            "unique": unique,
             "conn": conn,
             **unknown,
         }
         if timeout is not msgspec.UNSET:
             given["timeout"] = timeout
-        return Using(self, enqueue_options(given, tuple(EnqueueOptions.__struct_fields__)))
+        options = enqueue_options(given, tuple(EnqueueOptions.__struct_fields__))
+        if options.unique is not None:
+            self.arguments.check_names(options.unique.fields)
+        return Using(self, options)
 
     def upgrade(self, *, from_version: int) -> Callable[[Upgrader], Upgrader]:
         """Register a function that turns arguments of `from_version` into those of the next version."""
@@ -209,6 +219,7 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
     """One enqueue as the store takes it: the task's defaults under what `using` said."""
     own = task.options
     retry = said.retry or own.retry
+    unique = said.unique or own.unique
     return NewJob(
         id=said.id or drawn_id,
         is_given_id=said.id is not None,
@@ -222,10 +233,24 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
         expires=said.expires or own.expires,
         tags=own.tags + tuple(tag for tag in said.tags if tag not in own.tags),
         headers=said.headers,
-        options=stored_options(said),
+        options=stored_options(said, own.retention),
         max_attempts=retry.attempts,
-        keep=said.retention or own.retention,
+        keep=kept_for(said.retention, own.retention),
+        unique_key=None if unique is None else unique_key(task, unique, args),
+        on_duplicate=Duplicate.RETURN if unique is None else unique.mode,
     )
+
+
+def unique_key(task: Task[Any, Any], unique: Unique, args: str) -> str:
+    """The key of a job with these packed arguments."""
+    if unique.key is not None:
+        return unique.key
+    return key_of(task.name, task.arguments.values(args, unique.fields))
+
+
+def kept_for(*said: Retention | None) -> timedelta | None:
+    """How long the job is kept: the first that says an age."""
+    return next((one.age for one in said if one is not None and one.age is not None), None)
 
 
 Unset = msgspec.UnsetType

@@ -170,9 +170,7 @@ class Transaction:
 
     def _outcome(self) -> Finish:
         result = self.result
-        text = None
-        if result is not None:
-            text = codec.dumps(result, what="the result", limit=codec.MAX_RESULT_BYTES)
+        text = None if result is None else codec.dumps_result(result)
         return Finish(
             id=self._claim.id,
             token=self._claim.token,

@@ -19,8 +19,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from winch.core.errors import StorageError
+from winch.core.fingerprint import fingerprint
 from winch.core.ids import random_id
 from winch.core.job import Claim
+from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
 from winch.core.size import format_size
 from winch.engine.attempt import Attempt, Interrupt
@@ -618,6 +620,11 @@ class Worker:
                 error=settled.error,
                 reason=settled.reason,
                 log=settled.log,
+                fingerprint=(
+                    fingerprint(claim.task, settled.error)
+                    if settled.to is JobState.DEAD and settled.error is not None
+                    else None
+                ),
             )
         )
 

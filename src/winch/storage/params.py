@@ -10,12 +10,14 @@ import msgspec
 
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.unique import Duplicate
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
 
     At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
+    `on_duplicate` says what becomes of it when a live job holds its `unique_key`.
     """
 
     id: str
@@ -29,6 +31,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     fifo: str | None = None
     unique_key: str | None = None
+    on_duplicate: Duplicate = Duplicate.RETURN
     tags: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     options: str | None = None
@@ -39,10 +42,20 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """What became of one NewJob: stored now, or the job of that id that was there before."""
+    """What became of one NewJob: stored now, or the job of that id that was there before.
+
+    `holder` is the job that has its unique key, where that is why it was not stored; `is_replaced`: it
+    has the new arguments, priority and time.
+    """
 
     id: str
     is_new: bool
+    holder: str | None = None
+    is_replaced: bool = False
+
+    @property
+    def is_duplicate(self) -> bool:
+        return self.holder is not None
 
 
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +69,10 @@ class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
-    """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part."""
+    """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part.
+
+    `fingerprint` is for a job that dies; where it is missing the store makes it of task and error.
+    """
 
     id: str
     token: str
@@ -68,6 +84,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
     reason: str | None = None
     log: str | None = None
+    fingerprint: str | None = None
 
 
 class Answer(StrEnum):
@@ -139,12 +156,14 @@ class Promoted(msgspec.Struct, frozen=True):
 class Acted(msgspec.Struct, frozen=True):
     """What an operator's verb came to. `state` before the call; None: no such job.
 
-    `took` is False where the table of transitions says no; nothing was changed then.
+    `took` is False where the table of transitions says no; nothing was changed then. Nor where the job
+    would need a unique key that `holder` has.
     """
 
     id: str
     state: JobState | None
     took: bool
+    holder: str | None = None
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +173,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     queue: str | None = None
     tag: str | None = None
+    fingerprint: str | None = None
     limit: int = 50
     after: str | None = None
 
@@ -163,6 +183,59 @@ class Page(msgspec.Struct, frozen=True):
 
     jobs: tuple[JobRecord, ...]
     next: str | None
+
+
+class GroupFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead jobs to group: all fields given must match."""
+
+    task: str | None = None
+    queue: str | None = None
+    limit: int = 50
+
+
+class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead jobs that died alike. The sample is the one with the newest id."""
+
+    fingerprint: str
+    task: str
+    error_type: str
+    message: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    sample_id: str
+
+    @classmethod
+    def of(cls, sample: JobRecord, count: int, first_at: datetime, last_at: datetime) -> DeadGroup:
+        error = sample.error
+        return cls(
+            fingerprint=sample.fingerprint or "",
+            task=sample.task,
+            error_type="" if error is None else error.type,
+            message=(sample.reason or "") if error is None else error.message,
+            count=count,
+            first_at=first_at,
+            last_at=last_at,
+            sample_id=sample.id,
+        )
+
+
+class Trim(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead jobs are too many: all but the newest `count` of each task, what goes past `bytes` of
+    each task's newest, and those that died `older_than` ago. A rule that is None says nothing.
+
+    Unless `is_forced`, the limits of a task are those in the options of its newest dead job, and the
+    ones given here are for tasks that have none. `is_dry_run` counts, whatever the `limit`.
+    """
+
+    task: str | None = None
+    queue: str | None = None
+    count: int | None = None
+    bytes: int | None = None
+    older_than: timedelta | None = None
+    is_forced: bool = False
+    is_dry_run: bool = False
+    limit: int = 1000
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,9 +285,9 @@ class Event(msgspec.Struct, frozen=True):
     """One change of one job, written in the change's own transaction (`events="full"`).
 
     `seq` grows over all jobs, `v` counts one job's changes from 1. `kind` is one of enqueued,
-    promoted, claimed, finished, released, rescued, cancelled, retried, deleted. `state` is the one
-    after the change. `token` is the live claim's token before the change (after
-    it, for `claimed`); `by_token` is the one the writer presented, where the verb carries one.
+    promoted, claimed, finished, released, rescued, cancelled, retried, replaced, deleted. `state` is the
+    one after the change. `token` is the live claim's token before the change (after it, for `claimed`);
+    `by_token` is the one the writer presented, where the verb carries one.
     """
 
     seq: int

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from winch.core.job import Claim, JobRecord, Note
+from winch.core.job import NO_CHANGES, Claim, JobRecord, Note, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
@@ -22,10 +22,12 @@ from winch.storage.params import (
     Answer,
     ClaimParams,
     ClaimRef,
+    DeadGroup,
     Enqueued,
     Event,
     Facts,
     Finish,
+    GroupFilter,
     JobFilter,
     NewJob,
     NewSession,
@@ -36,6 +38,7 @@ from winch.storage.params import (
     Rescued,
     SessionInfo,
     Standing,
+    Trim,
 )
 from winch.storage.verbs import Verb
 
@@ -55,6 +58,15 @@ class Storage(Protocol):
         A job with a given id that exists already (live, final or in the same call) is left as it is
         and answered `is_new=False`. With `is_repeat` (the answer to an earlier call was lost) the
         same holds for every id. Waiting workers of the queues are woken at commit.
+
+        At most one live job has a unique key, at any moment, whoever stores, retries or rolls back. A
+        job whose key is held, by a live job or by one before it in the call, is not stored, and `holder`
+        says by which. A holder that is not committed yet is waited for: a rollback leaves the key free.
+        With `on_duplicate` REPLACE a holder that waits gets the new arguments (with their version),
+        priority and time, attempt 0, and an entry in its history. A key that is held keeps the whole
+        call from being stored where a job says REJECT, or REPLACE and the holder cannot be replaced:
+        then nothing is new, and `holder` is set where a key was held. The key is free again when its job
+        is final or deleted.
         """
         ...
 
@@ -75,7 +87,8 @@ class Storage(Protocol):
 
         Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
         them the attempt back. A requested cancel beats every target that is not final. One outcome that
-        does not take never keeps the others from taking.
+        does not take never keeps the others from taking. A job that dies carries a fingerprint: the
+        outcome's, else that of its task and error (`core.fingerprint`).
         """
         ...
 
@@ -140,7 +153,8 @@ class Storage(Protocol):
         """End a session and take its running jobs back at once.
 
         With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
-        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW; all others, and everything
+        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW, with the fingerprint of
+        (task, "crashed", cause); all others, and everything
         when there is no cause, go back to ready with the attempt handed back and nothing counted.
         May be repeated; an ended session has nothing left to take.
         """
@@ -151,7 +165,8 @@ class Storage(Protocol):
     ) -> Verb[list[Rescued]]:
         """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
         sessions: suspects, ready at their old place with the attempt handed back; dead at MAX_RESCUES
-        within POISON_WINDOW; cancelled where that was requested.
+        within POISON_WINDOW, with the fingerprint of (task, "rescued", cause); cancelled where that was
+        requested.
 
         With `as_of`, the last moment at which the caller knows the store to have been in reach, a lease
         must have been over by then and be over now: a call that was held up judges nobody by the delay.
@@ -169,6 +184,12 @@ class Storage(Protocol):
         jobs went. Call again until it returns less than `limit`."""
         ...
 
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        """Delete dead jobs that are too many, at most `limit`; returns how many went. Call again until
+        it returns less. Newest is by the moment of death, then by id; the bytes of a job are those of
+        its args, history, log and checkpoint, more or less. Costs little when there is nothing to do."""
+        ...
+
     # -- operators ---------------------------------------------------------------------------------
 
     def cancel(
@@ -177,9 +198,19 @@ class Storage(Protocol):
         """Cancel waiting jobs; leave a request with running ones (asking twice changes nothing)."""
         ...
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
         """Make the jobs ready now: scheduled and retrying ones early, final ones anew with attempt 0
-        and their history kept. Counts of crashes and rescues start over."""
+        and their history kept. Counts of crashes and rescues start over. What `changes` names is
+        changed in the jobs that are retried, and the entry in the history notes it. A final job takes
+        its unique key again; where another job holds it by now, the retry does not take and `holder`
+        says which."""
         ...
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
@@ -204,7 +235,11 @@ class Storage(Protocol):
         ...
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
-        """A page of jobs, newest id first."""
+        """A page of jobs, newest id first. Only dead jobs have a fingerprint to ask for."""
+        ...
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        """The dead jobs by fingerprint: most jobs first, then the latest death, then the fingerprint."""
         ...
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from winch.core.errors import StorageUnavailable
+from winch.core.lifecycle import JobState
 from winch.drivers.postgres.steps import Body, Statements, Step
+from winch.storage.unique import Holder
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
+
+# How often a unique key is tried for whose holder ends whenever it is looked for.
+KEY_LOOKS = 20
 
 
 class Verbs:
@@ -34,6 +40,48 @@ class Verbs:
             return (yield from body())
 
         return Verb(name, witnessed)
+
+    def _take_keys(
+        self, wanted: Mapping[str, str], replacing: Collection[str] = ()
+    ) -> Body[dict[str, Holder]]:
+        """Take the unique keys for these jobs; returns who has those that were not to be had.
+
+        All keys are taken before any job row is locked: those who free a key have its job's row, and
+        wait for no key. The holders of keys that are `replacing` are locked as they are.
+        """
+        held: dict[str, Holder] = {}
+        left = dict(wanted)
+        for _ in range(KEY_LOOKS):
+            if not left:
+                return held
+            order = list(left)
+            rows = yield self._step("enqueue.keys", keys=order, jobs=[left[key] for key in order])
+            for row in rows:
+                del left[row[0]]
+            if not left:
+                return held
+            stale = []
+            for key, job_id, state in (yield self._step("enqueue.holders", keys=list(left))):
+                if state is None:
+                    stale.append(key)
+                else:
+                    held[key] = Holder(job_id, JobState(state))
+                    del left[key]
+            if stale:
+                yield self._step("enqueue.unkey", keys=stale)
+            locking = {held[key].id: key for key in replacing if key in held and key not in left}
+            if locking:
+                rows = yield self._step("enqueue.lock", ids=list(locking))
+                states = {row[0]: JobState(row[1]) for row in rows}
+                for job_id, key in locking.items():
+                    if job_id in states:
+                        held[key] = Holder(job_id, states[job_id])
+                    else:  # it ended while we waited for it, and its key is free
+                        del held[key]
+                        left[key] = wanted[key]
+        raise StorageUnavailable(
+            f"unique keys change hands faster than they can be looked at: {', '.join(sorted(left))}"
+        )
 
 
 def rounds(keys: Sequence[Hashable]) -> list[list[int]]:

@@ -26,7 +26,7 @@ BEGIN
         job_id,
         next_v,
         CASE verb
-            WHEN 'enqueue' THEN 'enqueued'
+            WHEN 'enqueue' THEN CASE TG_OP WHEN 'UPDATE' THEN 'replaced' ELSE 'enqueued' END
             WHEN 'claim' THEN 'claimed'
             WHEN 'finish' THEN 'finished'
             WHEN 'release' THEN 'released'

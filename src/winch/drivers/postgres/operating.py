@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
+from winch.core.job import NO_CHANGES, RetryChanges
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.postgres.bodies import Verbs, rounds
-from winch.drivers.postgres.steps import Body
+from winch.drivers.postgres.steps import Body, Rows
 from winch.storage.params import Acted
 from winch.storage.verbs import Verb
 
@@ -24,8 +27,43 @@ class OperatingVerbs(Verbs):
     ) -> Verb[list[Acted]]:
         return self._operate("cancel", ids, now, by=by, reason=reason, now=now)
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
-        return self._operate("retry", ids, now, by=by, now=now)
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
+        values = msgspec.structs.asdict(changes)
+        values |= {"by": by, "note": changes.note, "now": now}
+
+        def body() -> Body[list[Acted]]:
+            held = {}
+            if rows := (yield self._step("retry.keyed", ids=list(dict.fromkeys(ids)))):
+                held = yield from self._take_again(ids, rows)
+            free = [job_id for job_id in ids if job_id not in held]
+            acted = iter((yield from self._operated("retry", free, values)) if free else [])
+            if rows:
+                yield self._step("enqueue.unkey", keys=[row[2] for row in rows])
+            return [held[job_id] if job_id in held else next(acted) for job_id in ids]
+
+        return self._write("retry", body, now)
+
+    def _take_again(self, ids: Sequence[str], rows: Rows) -> Body[dict[str, Acted]]:
+        """Take the keys of final jobs again; returns the answers for those whose key is held."""
+        keys = {row[0]: row[2] for row in rows}
+        first: dict[str, str] = {}
+        for job_id in ids:
+            if job_id in keys:
+                first.setdefault(keys[job_id], job_id)
+        others = yield from self._take_keys(first)
+        held = {}
+        for job_id, state, key in rows:
+            holder = others[key].id if key in others else first[key]
+            if holder != job_id:
+                held[job_id] = Acted(job_id, JobState(state), took=False, holder=holder)
+        return held
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         return self._operate("delete", ids, now)
@@ -33,17 +71,17 @@ class OperatingVerbs(Verbs):
     def _operate(
         self, verb: str, ids: Sequence[str], at: datetime | None, **values: Any
     ) -> Verb[list[Acted]]:
-        def body() -> Body[list[Acted]]:
-            answers: dict[int, Acted] = {}
-            for places in rounds(ids):
-                states = yield from self._act(verb, [ids[place] for place in places], values)
-                for place in places:
-                    state = states.get(ids[place])
-                    took = state is not None and state in TRANSITIONS[verb]
-                    answers[place] = Acted(ids[place], state, took)
-            return [answers[place] for place in range(len(ids))]
+        return self._write(verb, lambda: self._operated(verb, ids, values), at)
 
-        return self._write(verb, body, at)
+    def _operated(self, verb: str, ids: Sequence[str], values: dict[str, Any]) -> Body[list[Acted]]:
+        answers: dict[int, Acted] = {}
+        for places in rounds(ids):
+            states = yield from self._act(verb, [ids[place] for place in places], values)
+            for place in places:
+                state = states.get(ids[place])
+                took = state is not None and state in TRANSITIONS[verb]
+                answers[place] = Acted(ids[place], state, took)
+        return [answers[place] for place in range(len(ids))]
 
     def _act(self, verb: str, ids: list[str], values: dict[str, Any]) -> Body[dict[str, JobState]]:
         """Act on the jobs; returns the state that each was found in before."""

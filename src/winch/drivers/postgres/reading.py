@@ -10,7 +10,16 @@ from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.drivers.postgres.bodies import Verbs
 from winch.drivers.postgres.rows import read_event, read_job, read_moment, read_queue, read_session
 from winch.drivers.postgres.steps import Body
-from winch.storage.params import Event, Facts, JobFilter, Page, QueueInfo, SessionInfo
+from winch.storage.params import (
+    DeadGroup,
+    Event,
+    Facts,
+    GroupFilter,
+    JobFilter,
+    Page,
+    QueueInfo,
+    SessionInfo,
+)
 from winch.storage.verbs import Verb
 
 UNUSUAL = FINAL - {JobState.COMPLETED}
@@ -33,9 +42,13 @@ class ReadingVerbs(Verbs):
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         states = frozenset(which.states) or frozenset(JobState)
 
+        name = "list_jobs.unusual" if states <= UNUSUAL else "list_jobs"
+        if which.fingerprint is not None:
+            name = "list_jobs.alike"
+
         def body() -> Body[Page]:
             rows = yield self._step(
-                "list_jobs.unusual" if states <= UNUSUAL else "list_jobs",
+                name,
                 is_alone=True,
                 is_live=bool(states & LIVE),
                 is_kept=bool(states & FINAL),
@@ -43,6 +56,7 @@ class ReadingVerbs(Verbs):
                 task=which.task,
                 queue=which.queue,
                 tag=which.tag,
+                fingerprint=which.fingerprint,
                 after=which.after,
                 limit=which.limit + 1,
             )
@@ -51,6 +65,21 @@ class ReadingVerbs(Verbs):
             return Page(page, page[-1].id if len(rows) > which.limit else None)
 
         return self._read("list_jobs", body)
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        def body() -> Body[list[DeadGroup]]:
+            rows = yield self._step(
+                "groups", is_alone=True, task=which.task, queue=which.queue, limit=which.limit
+            )
+            samples = yield from self._find([row[4] for row in rows])
+            return [
+                DeadGroup.of(sample, row[1], read_moment(row[2]), read_moment(row[3]))
+                for row, sample in zip(rows, samples, strict=True)
+                # Between the two looks somebody may have retried or deleted the last of a group.
+                if sample is not None and sample.fingerprint is not None
+            ]
+
+        return self._read("groups", body)
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from winch.core.changes import died_of
 from winch.core.codec import clean_text
+from winch.core.fingerprint import trace
 from winch.core.job import Claim, Entry, Failure, JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.steps import Row
@@ -96,6 +98,8 @@ class _OutcomeRow(msgspec.Struct, omit_defaults=True):
     error: Failure | None = None
     said: str | None = None
     more_log: str | None = None
+    fingerprint: str | None = None
+    trace: str | None = None
 
 
 def write_completed(outcomes: Iterable[Finish]) -> str:
@@ -116,10 +120,19 @@ def write_outcomes(outcomes: Iterable[Finish]) -> str:
                 _clean_error(o.error),
                 _clean(o.reason),
                 _clean(o.log),
+                o.fingerprint,
+                _trace(o),
             )
             for o in outcomes
         ]
     ).decode()
+
+
+def _trace(outcome: Finish) -> str | None:
+    """What the store makes a fingerprint of, for a job that dies without one."""
+    if outcome.to is not JobState.DEAD or outcome.fingerprint is not None:
+        return None
+    return trace(died_of(outcome))
 
 
 def write_claims(claims: Iterable[ClaimRef]) -> str:
@@ -219,6 +232,7 @@ def read_job(row: Row) -> JobRecord:
         finished_at,
         result,
         reason,
+        fingerprint,
     ) = row
     return JobRecord(
         id=id_,
@@ -256,6 +270,7 @@ def read_job(row: Row) -> JobRecord:
         finished_at=_maybe(finished_at),
         result=result,
         reason=reason,
+        fingerprint=fingerprint,
     )
 
 

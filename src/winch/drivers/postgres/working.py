@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
 
 from winch.core.errors import ConfigError
-from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Note
+from winch.core.fingerprint import trace
+from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Failure, Note
 from winch.core.lifecycle import JobState
+from winch.core.retention import DeadLimits, dead_limits
+from winch.core.unique import Duplicate
 from winch.drivers.postgres.bodies import Verbs, rounds
 from winch.drivers.postgres.rows import (
     read_claims,
@@ -32,12 +38,15 @@ from winch.storage.params import (
     Pulse,
     Rescued,
     Standing,
+    Trim,
 )
+from winch.storage.unique import filled, planned
 from winch.storage.verbs import Verb
 
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
 SOON_SECONDS = 2.0
 KEEP_SESSIONS = timedelta(days=1)
+LEASE_OVER = "lease over"
 _WINDOW_SECONDS = POISON_WINDOW.total_seconds()
 
 
@@ -49,12 +58,12 @@ class WorkingVerbs(Verbs):
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
-        def plain() -> Body[list[Enqueued]]:
+        def plain(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             text = write_jobs(jobs)
             yield self._step("enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS)
             return [Enqueued(job.id, is_new=True) for job in jobs]
 
-        def checked() -> Body[list[Enqueued]]:
+        def checked(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             first = {job.id: job for job in reversed(jobs)}
             rows = yield self._step(
                 "enqueue.checked",
@@ -82,8 +91,40 @@ class WorkingVerbs(Verbs):
             for job in jobs:
                 if times[job.id] > 1 and not (job.is_given_id or is_repeat):
                     raise ConfigError(f"job id {job.id} was drawn twice")
+            if any(job.unique_key is not None for job in jobs):
+                return (yield from keyed())
+            return (yield from insert(jobs))
+
+        def insert(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             is_checked = is_repeat or any(job.is_given_id for job in jobs)
-            return (yield from checked() if is_checked else plain())
+            return (yield from checked(jobs) if is_checked else plain(jobs))
+
+        def keyed() -> Body[list[Enqueued]]:
+            known: set[str] = set()
+            if looked_up := [job.id for job in jobs if is_repeat or job.is_given_id]:
+                known = {row[0] for row in (yield self._step("cancel.states", ids=looked_up))}
+            wanted: dict[str, str] = {}
+            replacing: set[str] = set()
+            for job in jobs:
+                if job.unique_key is not None and job.id not in known:
+                    wanted.setdefault(job.unique_key, job.id)
+                    if job.on_duplicate is Duplicate.REPLACE:
+                        replacing.add(job.unique_key)
+            held = yield from self._take_keys(wanted, replacing)
+            won = [key for key in wanted if key not in held]
+            plan = planned(jobs, held, known)
+            if plan.is_refused:
+                if won:
+                    yield self._step("enqueue.unkey", keys=won)
+                return filled(plan, [])
+            stored = (yield from insert(plan.store)) if plan.store else []
+            if won and not all(answer.is_new for answer in stored):
+                yield self._step("enqueue.unkey", keys=won)
+            if plan.replace:
+                changed = [msgspec.structs.replace(new, id=i) for i, new in plan.replace.items()]
+                text = write_jobs(changed)
+                yield self._step("enqueue.replace", jobs=text, now=now, soon_seconds=SOON_SECONDS)
+            return filled(plan, stored)
 
         return self._write("enqueue", body, now)
 
@@ -189,6 +230,7 @@ class WorkingVerbs(Verbs):
             started=write_claims(started),
             is_own=session is None,
             cause=cause,
+            trace=trace(Failure("crashed", cause or "")),
             most=MAX_CRASHES,
             window_seconds=_WINDOW_SECONDS,
             now=now,
@@ -297,7 +339,8 @@ class WorkingVerbs(Verbs):
             rows = yield self._step(
                 "rescue.jobs",
                 limit=limit,
-                cause="lease over",
+                cause=LEASE_OVER,
+                trace=trace(Failure("rescued", LEASE_OVER)),
                 most=MAX_RESCUES,
                 window_seconds=_WINDOW_SECONDS,
                 now=now,
@@ -328,6 +371,60 @@ class WorkingVerbs(Verbs):
             return int(count)
 
         return self._write("prune", body, now)
+
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        def over(task: str, count: int | None, most_bytes: int | None) -> dict[str, Any]:
+            older = None if which.older_than is None else which.older_than.total_seconds()
+            return {
+                "task": task,
+                "queue": which.queue,
+                "count": count,
+                "bytes": most_bytes,
+                "older_seconds": older,
+                "limit": which.limit,
+                "now": now,
+            }
+
+        def body() -> Body[int]:
+            counts: dict[str, int] = {}
+            ranked: list[dict[str, Any]] = []
+            rows = yield self._step("trim", is_alone=True, task=which.task, queue=which.queue)
+            for task, options in rows:
+                own = DeadLimits() if which.is_forced else dead_limits(options)
+                count = which.count if own.dead_count is None else own.dead_count
+                most_bytes = which.bytes if own.dead_bytes is None else own.dead_bytes
+                is_by_count = count is not None and most_bytes is None and which.older_than is None
+                if is_by_count and count is not None and which.queue is None and not which.is_dry_run:
+                    counts[task] = count
+                else:
+                    ranked.append(over(task, count, most_bytes))
+            if which.is_dry_run:
+                total = 0
+                for values in ranked:
+                    ((number,),) = yield self._step("trim.matched", is_alone=True, **values)
+                    total += number
+                return total
+            ids: list[str] = []
+            if counts:
+                rows = yield self._step(
+                    "trim.many",
+                    is_alone=True,
+                    tasks=list(counts),
+                    counts=list(counts.values()),
+                    limit=which.limit,
+                )
+                ids += [row[0] for row in rows]
+            for values in ranked:
+                if len(ids) >= which.limit:
+                    break
+                rows = yield self._step("trim.over", is_alone=True, **values)
+                ids += [row[0] for row in rows]
+            if not ids:
+                return 0
+            ((gone,),) = yield self._step("trim.delete", is_alone=True, ids=ids[: which.limit])
+            return int(gone)
+
+        return self._write("trim", body, now)
 
 
 def _is_plain(outcome: Finish) -> bool:

@@ -11,6 +11,7 @@ from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.sqlite.rows import MICROSECOND, Row, put_values, read_job, to_json
 from winch.drivers.sqlite.steps import Ring, Step
+from winch.storage.unique import Holder
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -48,6 +49,12 @@ def read_jobs(ids: Iterable[str], *, is_kept_too: bool = False) -> Body[dict[str
     if is_kept_too and len(rows) < len(wanted):
         rows += yield from ask("get.kept", ids=as_json)
     return {row[0]: read_job(row) for row in rows}
+
+
+def holders(keys: Iterable[str]) -> Body[dict[str, Holder]]:
+    """The live jobs that have these unique keys."""
+    rows = yield from ask("enqueue.holders", keys=to_json(list(keys)))
+    return {key: Holder(job_id, JobState(state)) for key, job_id, state in rows}
 
 
 def store(jobs: Sequence[JobRecord], now: int) -> Body[None]:

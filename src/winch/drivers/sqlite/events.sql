@@ -38,7 +38,10 @@ BEGIN
     FROM (
         SELECT CASE
             WHEN NEW.state = 'running' THEN 'claimed'
-            WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN 'retried'
+            WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN CASE
+                WHEN json_extract(NEW.history, '$[#-1].what') = 'replaced' THEN 'replaced'
+                ELSE 'retried'
+            END
             WHEN OLD.state <> 'running' THEN 'promoted'
             WHEN NEW.history = OLD.history THEN 'released'
             WHEN json_extract(NEW.history, '$[#-1].what') IN ('crashed', 'rescued') THEN 'rescued'

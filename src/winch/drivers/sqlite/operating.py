@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from winch.core import changes
-from winch.core.job import JobRecord, from_micros
+from winch.core.changes import cancelled, retried
+from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     Body,
     ask,
+    holders,
     micros,
     read_jobs,
     ring_for,
@@ -37,9 +38,7 @@ class OperatingVerbs:
             at = micros(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
-            answers, changed = _act(
-                "cancel", ids, found, lambda job: changes.cancelled(job, by, reason, moment)
-            )
+            answers, changed = _act("cancel", ids, found, lambda job: cancelled(job, by, reason, moment))
             asked = [job for job in changed if job.state is JobState.RUNNING]
             if asked:
                 yield Step.each("cancel", [put_values(job, at) for job in asked])
@@ -48,20 +47,33 @@ class OperatingVerbs:
 
         return verb("cancel", body)
 
-    def retry(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             at = micros(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
             kept = {job.id for job in found.values() if job.state.is_final}
-            answers, changed = _act("retry", ids, found, lambda job: changes.retried(job, by, moment))
+            held = yield from _held(ids, found)
+            answers, changed = _act(
+                "retry", ids, found, lambda job: retried(job, by, moment, changes), held
+            )
             revived = [job for job in changed if job.id in kept]
             if revived:
                 rows = [{**put_values(job, at), "head_start": HEAD_START_MICROS} for job in revived]
                 yield Step.each("retry", rows)
                 yield from ask("retry.leave", ids=to_json([job.id for job in revived]))
                 yield ring_for(revived, at)
-            yield from store([job for job in changed if job.id not in kept], at)
+            early = [job for job in changed if job.id not in kept]
+            if changes is not NO_CHANGES:
+                yield Step.each("retry.change", [put_values(job, at) for job in early])
+            yield from store(early, at)
             return answers
 
         return verb("retry", body)
@@ -101,11 +113,28 @@ class OperatingVerbs:
         return verb("resume", body)
 
 
+def _held(ids: Sequence[str], found: Mapping[str, JobRecord]) -> Body[dict[str, str]]:
+    """The final jobs among these whose unique key another job has by now, or an earlier one will."""
+    jobs = [found[job_id] for job_id in dict.fromkeys(ids) if job_id in found]
+    keyed = [job for job in jobs if job.state.is_final and job.unique_key is not None]
+    if not keyed:
+        return {}
+    live = yield from holders(job.unique_key or "" for job in keyed)
+    taken = {key: holder.id for key, holder in live.items()}
+    held = {}
+    for job in keyed:
+        holder = taken.setdefault(job.unique_key or "", job.id)
+        if holder != job.id:
+            held[job.id] = holder
+    return held
+
+
 def _act(
     name: str,
     ids: Sequence[str],
     found: dict[str, JobRecord],
     change: Callable[[JobRecord], JobRecord | None],
+    held: Mapping[str, str] | None = None,
 ) -> tuple[list[Acted], list[JobRecord]]:
     """Apply a change to each job in turn: an id given twice meets the job as the first left it."""
     answers = []
@@ -115,8 +144,9 @@ def _act(
         if job is None:
             answers.append(Acted(job_id, None, took=False))
             continue
-        took = job.state in TRANSITIONS[name]
-        answers.append(Acted(job_id, job.state, took))
+        holder = held.get(job_id) if held else None
+        took = job.state in TRANSITIONS[name] and holder is None
+        answers.append(Acted(job_id, job.state, took, holder))
         if took:
             after = change(job)
             if after is None:

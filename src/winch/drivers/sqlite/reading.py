@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.drivers.sqlite.bodies import Body, ask, micros, read_jobs, verb
 from winch.drivers.sqlite.rows import read_events, read_moment, read_session, to_json
-from winch.storage.params import Event, Facts, JobFilter, Page, QueueInfo, SessionInfo
+from winch.storage.params import (
+    DeadGroup,
+    Event,
+    Facts,
+    GroupFilter,
+    JobFilter,
+    Page,
+    QueueInfo,
+    SessionInfo,
+)
 from winch.storage.verbs import Verb
 
 # After every id: ids are made of 0-9, a-f and dashes.
@@ -29,23 +38,17 @@ class ReadingVerbs:
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Body[Page]:
-            wanted = frozenset(which.states)
             values = {
                 "after": _PAST_ALL_IDS if which.after is None else which.after,
-                "states": to_json(list(which.states)) if wanted else None,
+                "states": to_json(list(which.states)) if which.states else None,
                 "task": which.task,
                 "queue": which.queue,
                 "tag": which.tag,
+                "fingerprint": which.fingerprint,
                 "limit": which.limit + 1,
             }
             ids: list[str] = []
-            if not wanted or wanted & LIVE:
-                is_running_only = bool(wanted) and wanted & LIVE == {JobState.RUNNING}
-                name = "list_jobs.running" if is_running_only else "list_jobs"
-                ids += [row[0] for row in (yield from ask(name, **values))]
-            if not wanted or wanted & FINAL:
-                is_unusual_only = bool(wanted) and wanted & FINAL <= _UNUSUAL
-                name = "list_jobs.unusual" if is_unusual_only else "list_jobs.kept"
+            for name in _lists(which):
                 ids += [row[0] for row in (yield from ask(name, **values))]
             ids.sort(reverse=True)
             page = ids[: which.limit]
@@ -54,6 +57,17 @@ class ReadingVerbs:
             return Page(tuple(found[i] for i in page), page[-1] if has_more and page else None)
 
         return verb("list_jobs", body, is_read=True)
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        def body() -> Body[list[DeadGroup]]:
+            rows = yield from ask("groups", task=which.task, queue=which.queue, limit=which.limit)
+            samples = yield from read_jobs([row[4] for row in rows], is_kept_too=True)
+            return [
+                DeadGroup.of(samples[sample], count, from_micros(first), from_micros(last))
+                for _, count, first, last, sample in rows
+            ]
+
+        return verb("groups", body, is_read=True)
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:
@@ -124,3 +138,15 @@ class ReadingVerbs:
             return read_events((yield from ask("events", after=after, limit=limit)))
 
         return verb("events", body, is_read=True)
+
+
+def _lists(which: JobFilter) -> Iterator[str]:
+    """The statements that find such jobs: what is rare among much has an index of its own."""
+    wanted = frozenset(which.states) or frozenset(JobState)
+    if which.fingerprint is not None:
+        yield "list_jobs.alike"
+        return
+    if wanted & LIVE:
+        yield "list_jobs.running" if wanted & LIVE == {JobState.RUNNING} else "list_jobs"
+    if wanted & FINAL:
+        yield "list_jobs.unusual" if wanted & FINAL <= _UNUSUAL else "list_jobs.kept"

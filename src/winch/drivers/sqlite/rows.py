@@ -100,6 +100,7 @@ def read_job(row: Row) -> JobRecord:
         finished_at,
         result,
         reason,
+        fingerprint,
     ) = row
     return JobRecord(
         id=id_,
@@ -137,6 +138,7 @@ def read_job(row: Row) -> JobRecord:
         finished_at=read_moment(finished_at),
         result=result,
         reason=reason,
+        fingerprint=fingerprint,
     )
 
 
@@ -157,6 +159,12 @@ def put_values(job: JobRecord, now: int) -> dict[str, Any]:
         "history": to_json(job.history),
         "result": job.result,
         "reason": job.reason,
+        "version": job.version,
+        "args": job.args,
+        "queue": job.queue,
+        "options": job.options,
+        "max_attempts": job.max_attempts,
+        "fingerprint": job.fingerprint,
         "sort_key": sort_key(job.run_at, job.priority),
         "now": now,
     }

@@ -10,18 +10,22 @@ from winch.core import changes
 from winch.core.errors import ConfigError
 from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros, to_micros
 from winch.core.lifecycle import JobState
+from winch.core.retention import dead_limits
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     RING_WITHIN_MICROS,
     Body,
     ask,
+    holders,
     micros,
     read_jobs,
+    ring_for,
     store,
     verb,
 )
 from winch.drivers.sqlite.rows import (
     MICROSECOND,
+    put_values,
     read_claims,
     read_history,
     to_json,
@@ -39,7 +43,9 @@ from winch.storage.params import (
     Pulse,
     Rescued,
     Standing,
+    Trim,
 )
+from winch.storage.unique import filled, planned
 from winch.storage.verbs import Verb
 
 KEEP_SESSIONS = timedelta(days=1)
@@ -60,9 +66,15 @@ class WorkingVerbs:
             # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
                 known = {row[0] for row in (yield from ask("enqueue.known", ids=to_json(checked)))}
+            keys = {job.unique_key for job in jobs if job.unique_key is not None}
+            plan = None
+            chosen = jobs
+            if keys:
+                plan = planned(jobs, (yield from holders(keys)), known)
+                chosen = plan.store
             answers = []
             fresh: dict[str, NewJob] = {}
-            for job in jobs:
+            for job in chosen:
                 is_new = job.id not in known and job.id not in fresh
                 if not is_new and not is_repeat and not (job.is_given_id and _is_given(job.id, fresh)):
                     raise _drawn_twice(job.id)
@@ -73,7 +85,11 @@ class WorkingVerbs:
                 yield from _insert(list(fresh.values()), at)
             except sqlite3.IntegrityError as error:
                 raise _drawn_twice(", ".join(fresh)) from error
-            return answers
+            if plan is None:
+                return answers
+            if plan.replace:
+                yield from _replace(plan.replace, at)
+            return filled(plan, answers)
 
         return verb("enqueue", body)
 
@@ -342,6 +358,44 @@ class WorkingVerbs:
 
         return verb("prune", body)
 
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            at = micros(now)
+            total = 0
+            for task, options in (yield from ask("trim", task=which.task, queue=which.queue)):
+                if total >= which.limit and not which.is_dry_run:
+                    break
+                total += yield from _trim_task(task, options, which, at, which.limit - total)
+            return total
+
+        return verb("trim", body)
+
+
+def _trim_task(task: str, options: str | None, which: Trim, at: int, limit: int) -> Body[int]:
+    """Delete up to `limit` of what is too much of one task, or count it."""
+    count, most_bytes = which.count, which.bytes
+    if not which.is_forced:
+        own = dead_limits(options)
+        count = which.count if own.dead_count is None else own.dead_count
+        most_bytes = which.bytes if own.dead_bytes is None else own.dead_bytes
+    is_by_count = count is not None and most_bytes is None and which.older_than is None
+    name = "trim.many" if is_by_count and which.queue is None else "trim.over"
+    values = {
+        "task": task,
+        "queue": which.queue,
+        "count": count,
+        "bytes": most_bytes,
+        "before": None if which.older_than is None else at - which.older_than // MICROSECOND,
+        "limit": limit,
+    }
+    if which.is_dry_run:
+        rows = yield from ask("trim.matched", **values)
+        return int(rows[0][0])
+    ids = [row[0] for row in (yield from ask(name, **values))]
+    if not ids:
+        return 0
+    return len((yield from ask("trim.delete", ids=to_json(ids))))
+
 
 def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
@@ -384,6 +438,15 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         elif run_at - at < RING_WITHIN_MICROS:
             ring.due = True
     yield ring
+
+
+def _replace(news: Mapping[str, NewJob], at: int) -> Body[None]:
+    jobs = yield from read_jobs(news)
+    moment = from_micros(at)
+    after = [changes.replaced(jobs[holder], new, moment) for holder, new in news.items()]
+    rows = [{**put_values(job, at), "priority": job.priority} for job in after]
+    yield Step.each("enqueue.replace", rows)
+    yield ring_for(after, at)
 
 
 def _groups(jobs: Sequence[NewJob]) -> Iterable[tuple[NewJob, dict[str, str]]]:

@@ -10,19 +10,23 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from winch.core.errors import ConfigError
 from winch.core.ids import job_id, random_id
-from winch.core.job import Claim, Failure, JobRecord, to_micros
+from winch.core.job import Claim, Failure, JobRecord, RetryChanges, to_micros
 from winch.core.lifecycle import JobState
 from winch.storage.params import (
     Acted,
     Answer,
     ClaimParams,
     ClaimRef,
+    DeadGroup,
     Enqueued,
     Event,
     Facts,
     Finish,
+    GroupFilter,
     JobFilter,
     NewJob,
     NewSession,
@@ -32,6 +36,7 @@ from winch.storage.params import (
     QueueInfo,
     Rescued,
     SessionInfo,
+    Trim,
 )
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -290,11 +295,15 @@ class Bench:
     def prune(self, limit: int = 1000) -> int:
         return self.call(self.driver.prune(limit=limit, now=self.now))
 
+    def trim(self, **fields: Any) -> int:
+        return self.call(self.driver.trim(Trim(**fields), now=self.now))
+
     def cancel(self, *ids: str, by: str = "ada", reason: str | None = None) -> list[Acted]:
         return self.call(self.driver.cancel(ids, by=by, reason=reason, now=self.now))
 
-    def retry(self, *ids: str, by: str = "ada") -> list[Acted]:
-        return self.call(self.driver.retry(ids, by=by, now=self.now))
+    def retry(self, *ids: str, by: str = "ada", **changes: Any) -> list[Acted]:
+        verb = self.driver.retry(ids, by=by, changes=RetryChanges(**changes), now=self.now)
+        return self.call(verb)
 
     def delete(self, *ids: str, by: str = "ada") -> list[Acted]:
         return self.call(self.driver.delete(ids, by=by, now=self.now))
@@ -320,6 +329,19 @@ class Bench:
 
     def list_jobs(self, **fields: Any) -> Page:
         return self.call(self.driver.list_jobs(JobFilter(**fields)))
+
+    def groups(self, **fields: Any) -> list[DeadGroup]:
+        return self.call(self.driver.groups(GroupFilter(**fields)))
+
+    def kill(self, error: Failure | None = None, **fields: Any) -> JobRecord:
+        """A job that died of this error."""
+        queue = fields.pop("queue", None) or self.new_queue()
+        job_id = self.add(queue=queue, **fields)
+        died = self.outcome(self.take(queue), JobState.DEAD)
+        if error is not None:
+            died = msgspec.structs.replace(died, error=error)
+        assert self.finish(died) == [Answer.TOOK]
+        return self.get(job_id)
 
     def counts(self, cap: int = 10_000) -> Mapping[JobState, int]:
         return self.call(self.driver.counts(cap=cap))

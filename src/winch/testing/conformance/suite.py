@@ -15,6 +15,7 @@ from types import ModuleType
 from winch.core.errors import ConfigError
 from winch.testing.conformance import (
     claim,
+    dead,
     enqueue,
     events,
     finish,
@@ -29,6 +30,7 @@ from winch.testing.conformance import (
     sharing,
     transactions,
     transitions,
+    unique,
     upkeep,
     wakeups,
 )
@@ -48,6 +50,8 @@ FAMILIES: Sequence[ModuleType] = (
     promote,
     prune,
     operators,
+    dead,
+    unique,
     reading,
     transitions,
     transactions,

@@ -11,6 +11,7 @@ from functools import partial
 
 from winch.core.job import JobRecord
 from winch.core.lifecycle import TRANSITIONS, JobState, sources
+from winch.core.unique import Duplicate
 from winch.storage.params import Acted, Answer, ClaimRef
 from winch.testing.conformance.bench import HOUR, LEASE, Bench
 from winch.testing.conformance.case import Case
@@ -77,6 +78,12 @@ def retry(bench: Bench, job: JobRecord) -> bool:
     return acted(job, bench.retry(job.id))
 
 
+def replace(bench: Bench, job: JobRecord) -> bool:
+    new = bench.new_job(unique_key=job.unique_key, on_duplicate=Duplicate.REPLACE, queue=job.queue)
+    (answer,) = bench.enqueue(new)
+    return answer.is_replaced
+
+
 def delete(bench: Bench, job: JobRecord) -> bool:
     return acted(job, bench.delete(job.id))
 
@@ -94,6 +101,7 @@ APPLY: dict[str, Apply] = {
     "promote": promote,
     "cancel": cancel,
     "retry": retry,
+    "replace": replace,
     "delete": delete,
     "prune": prune,
 }
@@ -101,7 +109,7 @@ APPLY: dict[str, Apply] = {
 
 def check(verb: str, state: JobState, apply: Apply, to: JobState | None, bench: Bench) -> None:
     """Apply `verb` in `state`; `to` is the state asked for, where the verb lets the caller choose."""
-    job = bench.make_job(state)
+    job = bench.make_job(state, unique_key="the one" if verb == "replace" else None)
     is_taken = apply(bench, job)
     assert is_taken is (state in TRANSITIONS[verb])
     (after,) = bench.find(job.id)

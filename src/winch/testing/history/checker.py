@@ -28,6 +28,7 @@ VERBS = {
     "rescued": "rescue",
     "cancelled": "cancel",
     "retried": "retry",
+    "replaced": "replace",
     "deleted": "delete",
 }
 ENDS = frozenset({"finished", "released", "rescued"})

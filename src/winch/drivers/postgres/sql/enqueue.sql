@@ -103,3 +103,65 @@ WHERE id = ANY (:ids::uuid[]);
 DELETE FROM {schema}.job
 WHERE id = ANY (:ids::uuid[])
     AND state IN ('ready', 'scheduled');
+
+-- enqueue.keys: takes unique keys that are free, in their order. Locks: waits for whoever is about to take or
+-- free one of them to commit or to roll back.
+INSERT INTO {schema}.unique_key (key, job)
+SELECT wanted.key, wanted.job
+FROM unnest(:keys::text[], :jobs::uuid[]) AS wanted (key, job)
+ORDER BY wanted.key COLLATE "C"
+ON CONFLICT (key) DO NOTHING
+RETURNING key;
+
+-- enqueue.holders: who has the keys that were not free. Job and key are of one look, and both come and
+-- go at once, so a key without a live job is left over from a mishap.
+SELECT unique_key.key, unique_key.job::text, job.state
+FROM {schema}.unique_key
+LEFT JOIN {schema}.job ON job.id = unique_key.job
+WHERE unique_key.key = ANY (:keys::text[]);
+
+-- enqueue.lock: the holders that are to be replaced, as they are now and stay. Locks: the job rows, by id.
+SELECT id::text, state
+FROM {schema}.job
+WHERE id = ANY (:ids::uuid[])
+ORDER BY id
+FOR UPDATE;
+
+-- enqueue.replace: scheduled | ready | retrying -> ready | scheduled, with what an enqueue brings instead.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+new AS MATERIALIZED (
+    SELECT
+        job.*,
+        greatest(clock.now, job.run_at, clock.now + make_interval(secs => job.delay_seconds)) AS due
+    FROM json_to_recordset(:jobs::json) AS job (
+        id uuid, version integer, args text, priority integer, delay_seconds double precision,
+        run_at timestamptz
+    ), clock
+),
+replaced AS (
+    UPDATE {schema}.job
+    SET state = CASE WHEN new.due > clock.now THEN 'scheduled' ELSE 'ready' END,
+        version = new.version,
+        args = new.args,
+        priority = new.priority,
+        run_at = new.due,
+        sort_key = {schema}.sort_key(new.due, new.priority),
+        attempt = 0,
+        reason = NULL,
+        history = {schema}.grown(job.history, {schema}.note('replaced', clock.now, NULL, NULL))
+    FROM new, clock
+    WHERE job.id = new.id
+    RETURNING job.queue, job.state, job.run_at
+)
+SELECT {schema}.ring(
+    array_agg(DISTINCT queue) FILTER (WHERE state = 'ready'),
+    bool_or(state <> 'ready' AND run_at < (SELECT now FROM clock) + make_interval(secs => :soon_seconds))
+)
+FROM replaced;
+
+-- enqueue.unkey: gives back keys that were taken for jobs which are not stored after all.
+DELETE FROM {schema}.unique_key
+WHERE key = ANY (:keys::text[])
+    AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = unique_key.job);

@@ -55,7 +55,7 @@ held AS MATERIALIZED (
         clock.now + make_interval(secs => outcome.delay_seconds) AS due
     FROM json_to_recordset(:outcomes::json) AS outcome (
         job uuid, by_token uuid, state text, what text, delay_seconds double precision, counts boolean,
-        result text, error jsonb, said text, more_log text
+        result text, error jsonb, said text, more_log text, fingerprint text, trace text
     )
     JOIN {schema}.job ON job.id = outcome.job
         AND job.token = outcome.by_token
@@ -88,14 +88,16 @@ gone AS (
     USING held
     WHERE job.id = held.job
         AND held.next IN ('completed', 'cancelled', 'dead')
-    RETURNING job.*, held.by_token, held.next, held.what, held.error, held.said, held.result, held.more_log
+    RETURNING
+        job.*, held.by_token, held.next, held.what, held.error, held.said, held.result, held.more_log,
+        held.fingerprint, held.trace
 ),
 kept AS (
     INSERT INTO {schema}.archive (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, log, history, result, reason
+        progress, checkpoint, log, history, result, reason, fingerprint
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt,
@@ -114,7 +116,8 @@ kept AS (
             ))
         END,
         CASE next WHEN 'completed' THEN result END,
-        CASE WHEN next = 'cancelled' AND cancel_requested_at IS NOT NULL THEN reason ELSE said END
+        CASE WHEN next = 'cancelled' AND cancel_requested_at IS NOT NULL THEN reason ELSE said END,
+        CASE next WHEN 'dead' THEN coalesce(fingerprint, {schema}.fingerprint(task, trace)) END
     FROM gone, clock
 )
 SELECT held.job::text, (

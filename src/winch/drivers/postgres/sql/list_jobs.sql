@@ -5,7 +5,7 @@
         id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
         tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
         fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-        history::text, NULL::timestamptz, NULL, reason
+        history::text, NULL::timestamptz, NULL, reason, NULL
     FROM {schema}.job
     WHERE :is_live::boolean
         AND (:after::uuid IS NULL OR id < :after::uuid)
@@ -22,7 +22,7 @@ UNION ALL
         id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
         tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
         fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-        history::text, finished_at, result, reason
+        history::text, finished_at, result, reason, fingerprint
     FROM {schema}.archive
     WHERE :is_kept::boolean
         AND (:after::uuid IS NULL OR id < :after::uuid)
@@ -39,11 +39,27 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, finished_at, result, reason
+    history::text, finished_at, result, reason, fingerprint
 FROM {schema}.archive
 WHERE state <> 'completed'
     AND (:after::uuid IS NULL OR id < :after::uuid)
     AND state = ANY (:states::text[])
+    AND (:task::text IS NULL OR task = :task::text)
+    AND (:queue::text IS NULL OR queue = :queue::text)
+    AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
+ORDER BY archive.id DESC
+LIMIT :limit;
+
+-- list_jobs.alike: the same for the dead jobs of one group.
+SELECT
+    id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+    tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+    fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
+    history::text, finished_at, result, reason, fingerprint
+FROM {schema}.archive
+WHERE fingerprint = :fingerprint::text
+    AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND (:states::text[] IS NULL OR state = ANY (:states::text[]))
     AND (:task::text IS NULL OR task = :task::text)
     AND (:queue::text IS NULL OR queue = :queue::text)
     AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])

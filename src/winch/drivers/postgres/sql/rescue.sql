@@ -98,7 +98,7 @@ kept AS (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, log, history, result, reason
+        progress, checkpoint, log, history, result, reason, fingerprint
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt - 1,
@@ -114,7 +114,8 @@ kept AS (
         CASE next
             WHEN 'dead' THEN 'rescued ' || times || ' times; last cause: ' || :cause::text
             ELSE reason
-        END
+        END,
+        CASE next WHEN 'dead' THEN {schema}.fingerprint(task, :trace::text) END
     FROM gone, clock
 )
 SELECT decided.id::text, decided.token::text, decided.session::text, decided.next, (

@@ -17,7 +17,12 @@ early AS (
         sort_key = {schema}.sort_key(clock.now, job.priority),
         crashes = 0,
         rescues = 0,
-        history = {schema}.grown(job.history, {schema}.note('retried', clock.now, :by::text, NULL))
+        version = coalesce(:version::integer, job.version),
+        args = coalesce(:args::text, job.args),
+        queue = coalesce(:queue::text, job.queue),
+        options = coalesce(:options::text, job.options),
+        max_attempts = coalesce(:max_attempts::integer, job.max_attempts),
+        history = {schema}.grown(job.history, {schema}.note('retried', clock.now, :by::text, :note::text))
     FROM held, clock
     WHERE job.id = held.id
         AND held.state IN ('scheduled', 'retrying')
@@ -35,9 +40,11 @@ anew AS (
         unique_key, tags, headers, options, progress, checkpoint, log, history
     )
     SELECT
-        id, created_at, clock.now, {schema}.sort_key(clock.now, priority), fence, version, priority,
-        is_suspect, is_given_id, 'ready', queue, task, args, session, ended_token, claimed_at, expires_at,
-        keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options, progress, checkpoint, log,
+        id, created_at, clock.now, {schema}.sort_key(clock.now, priority), fence,
+        coalesce(:version::integer, version), priority, is_suspect, is_given_id, 'ready',
+        coalesce(:queue::text, queue), task, coalesce(:args::text, args), session, ended_token, claimed_at,
+        expires_at, keep_seconds, coalesce(:max_attempts::integer, max_attempts), tenant, fifo, unique_key,
+        tags, headers, coalesce(:options::text, options), progress, checkpoint, log,
         {schema}.grown(
             -- The record's fields described the attempt that completed; from now on they describe others,
             -- and a repeat of its finish must still be recognised.
@@ -47,7 +54,7 @@ anew AS (
                 ))
                 ELSE history
             END,
-            {schema}.note('retried', clock.now, :by::text, NULL)
+            {schema}.note('retried', clock.now, :by::text, :note::text)
         )
     FROM final, clock
     RETURNING queue
@@ -57,3 +64,9 @@ SELECT found.id::text, found.state, (
     FROM (SELECT queue FROM early UNION ALL SELECT queue FROM anew) AS ready
 )
 FROM (SELECT id, state FROM held UNION ALL SELECT id, state FROM final) AS found;
+
+-- retry.keyed: the final jobs among these that need a unique key again.
+SELECT id::text, state, unique_key
+FROM {schema}.archive
+WHERE id = ANY (:ids::uuid[])
+    AND unique_key IS NOT NULL;

@@ -28,3 +28,23 @@ UNION ALL
 SELECT id
 FROM winch_archive
 WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- enqueue.holders: the live jobs that have these unique keys.
+SELECT unique_key, id, state
+FROM winch_job INDEXED BY winch_job_unique
+WHERE unique_key IN (SELECT value FROM json_each(:keys))
+    AND unique_key IS NOT NULL;
+
+-- enqueue.replace: scheduled | ready | retrying -> ready | scheduled, with what an enqueue brings instead.
+UPDATE winch_job
+SET state = :state,
+    args = :args,
+    version = :version,
+    priority = :priority,
+    run_at = :run_at,
+    sort_key = :sort_key,
+    attempt = :attempt,
+    reason = :reason,
+    history = :history,
+    changed_at = :now
+WHERE id = :id;

@@ -43,3 +43,15 @@ WHERE (state = 'cancelled' OR state = 'dead')
     AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
 ORDER BY id DESC
 LIMIT :limit;
+
+-- list_jobs.alike: the same for the dead jobs of one group.
+SELECT id
+FROM winch_archive INDEXED BY winch_archive_alike
+WHERE fingerprint = :fingerprint
+    AND id < :after
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:task IS NULL OR task = :task)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
+ORDER BY id DESC
+LIMIT :limit;

@@ -6,8 +6,8 @@ INSERT INTO winch_job (
     session, claimed_at, ended_token, progress, checkpoint, log, history, sort_key, changed_at
 )
 SELECT
-    id, task, version, args, queue, priority, created_at, :now, 'ready', tenant, fifo, unique_key, tags,
-    headers, options, expires_at, max_attempts, keep, 0, 0, 0, is_suspect, fence, session, claimed_at,
+    id, task, :version, :args, :queue, priority, created_at, :now, 'ready', tenant, fifo, unique_key, tags,
+    headers, :options, expires_at, :max_attempts, keep, 0, 0, 0, is_suspect, fence, session, claimed_at,
     ended_token, progress, checkpoint, log, :history, :now - priority * :head_start, :now
 FROM winch_archive
 WHERE id = :id;
@@ -15,3 +15,12 @@ WHERE id = :id;
 -- retry.leave: the archive's rows of what came back.
 DELETE FROM winch_archive
 WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- retry.change: what an operator changes in a waiting job that is brought forward.
+UPDATE winch_job
+SET version = :version,
+    args = :args,
+    queue = :queue,
+    options = :options,
+    max_attempts = :max_attempts
+WHERE id = :id;
