@@ -603,7 +603,7 @@ def test_no_statement_scans_all_jobs(driver: SqliteDriver, name: str, index: str
     statement = SQL[name]
     with driver._connections.reader() as conn:
         rows = conn.execute(
-            f"EXPLAIN QUERY PLAN {statement.text}", ["[]"] * len(statement.names)
+            f"EXPLAIN QUERY PLAN {statement.text}", dict.fromkeys(statement.names, "[]")
         ).fetchall()
     plan = [row[3] for row in rows]
     assert any(index in line for line in plan), plan

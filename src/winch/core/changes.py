@@ -89,6 +89,8 @@ def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRe
         ended_token=token,
         history=history,
         result=outcome.result if to is JobState.COMPLETED else None,
+        # It ran to an end of its own, so it did not kill its process: innocent.
+        is_suspect=job.is_suspect and to in FINAL,
         reason=job.reason if is_as_asked else outcome.reason,
         run_at=job.run_at if to in FINAL else at + outcome.delay,
         fingerprint=(

@@ -239,7 +239,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                 if seen is None or version == seen:
                     return version, False
                 values = {"queues": wanted, "due": int(due), "soon": micros(None) + RING_WITHIN_MICROS}
-                found = conn.execute(SQL["wait"].text, SQL["wait"].bind(values)).fetchone()
+                found = conn.execute(SQL["wait"].text, values).fetchone()
                 return version, bool(found[0])
             except (sqlite3.Error, StorageError):
                 return seen, False

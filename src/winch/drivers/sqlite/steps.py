@@ -16,7 +16,8 @@ from winch.storage.verbs import Verb
 
 T = TypeVar("T")
 
-SQL: Mapping[str, _sql.Statement] = _sql.load("winch.drivers.sqlite", lambda _, number: f"?{number}")
+# By name: numbered placeholders with a sequence of values are deprecated from Python 3.12 on.
+SQL: Mapping[str, _sql.Statement] = _sql.load("winch.drivers.sqlite", lambda name, _: f":{name}")
 
 
 class Step:
@@ -25,17 +26,15 @@ class Step:
     __slots__ = ("many", "text", "values")
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        statement = SQL[name]
-        self.text = statement.text
-        self.values: Any = tuple(map(values.__getitem__, statement.names))
+        self.text = SQL[name].text
+        self.values: Any = values
         self.many = False
 
     @classmethod
     def each(cls, name: str, rows: list[dict[str, Any]]) -> Step:
-        statement = SQL[name]
         step = cls.__new__(cls)
-        step.text = statement.text
-        step.values = [statement.bind(values) for values in rows]
+        step.text = SQL[name].text
+        step.values = rows
         step.many = True
         return step
 

@@ -418,3 +418,14 @@ def the_history_keeps_its_last_hundred_entries(bench: Bench) -> None:
     assert [entry.token for entry in job.history] == tokens[-HISTORY_LIMIT:]
     bench.cancel(job_id)
     assert len(bench.get(job_id).history) == HISTORY_LIMIT
+
+
+@case()
+def a_suspect_that_ends_by_itself_is_innocent(bench: Bench) -> None:
+    (claim,) = claimed(bench)
+    bench.call(bench.driver.crash([ClaimRef(claim.id, claim.token)], cause="SIGSEGV", now=bench.now))
+    again = bench.take()
+    assert again.is_suspect
+    bench.finish(bench.outcome(again, JobState.READY))
+    assert not bench.get(claim.id).is_suspect
+    assert not bench.take().is_suspect

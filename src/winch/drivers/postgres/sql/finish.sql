@@ -72,6 +72,7 @@ again AS (
         attempt = CASE WHEN held.counts THEN job.attempt ELSE job.attempt - 1 END,
         token = NULL,
         ended_token = held.by_token,
+        is_suspect = false,
         history = {schema}.grown(job.history, {schema}.entry(
             held.what, (SELECT now FROM clock), job.attempt, held.by_token, job.session, job.claimed_at,
             held.error, {schema}.longer(job.log, held.more_log)
