@@ -92,6 +92,7 @@ class Worker:
         self._all_ended = asyncio.Event()
         self._all_ended.set()
         self._is_draining = False
+        self._is_ending = False
         self.session = ""
         self.drained = asyncio.Event()  # burst: nothing left; stuck: a thread was given up
         self.is_stuck = False
@@ -156,7 +157,7 @@ class Worker:
 
     async def session_lost(self, session: str) -> None:
         """The store no longer honours this session: drop what it claimed, and start anew."""
-        if session != self.session:
+        if session != self.session or self._is_ending:  # a beat crossed our own end of the session
             return
         log.warning(
             "session %s is no longer live: its jobs were given to others. Ending %d running handlers "
@@ -219,6 +220,7 @@ class Worker:
             )
 
     async def _end(self, left: int) -> None:
+        self._is_ending = True
         if not left:
             try:
                 async with asyncio.timeout(5.0):
