@@ -486,3 +486,15 @@ def test_a_claim_that_only_the_store_remembers_is_given_up() -> None:
         assert job.record.rescues == 0
 
     run(app, body)
+
+
+def test_a_beat_that_crosses_the_end_begins_no_new_session() -> None:
+    app = new_app()
+
+    async def main() -> None:
+        async with app.worker() as worker:
+            pass
+        await worker.session_lost(worker.session)
+
+    asyncio.run(main())
+    assert app.workers.list() == []

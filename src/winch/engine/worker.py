@@ -156,6 +156,7 @@ class Worker:
         lifetime = config.max_lifetime
         self._retire_at = float("inf") if lifetime is None else self._monotonic() + lifetime * jitter
         self._too_old = config.lease.total_seconds() / 2
+        self._is_ending = False
         self.session = ""
         self.drained = asyncio.Event()  # burst: nothing left; else to be replaced, see why_retiring
         self.why_retiring: str | None = None
@@ -225,7 +226,7 @@ class Worker:
 
     async def session_lost(self, session: str) -> None:
         """The store no longer honours this session: drop what it claimed, and start anew."""
-        if session != self.session:
+        if session != self.session or self._is_ending:  # a beat crossed our own end of the session
             return
         log.warning(
             "session %s is no longer live: its jobs were given to others. Ending %d running handlers "
@@ -327,6 +328,7 @@ class Worker:
             )
 
     async def _end(self, left: int) -> None:
+        self._is_ending = True
         if not left:
             try:
                 async with asyncio.timeout(5.0):
