@@ -33,7 +33,6 @@ def new_app() -> App:
         ({"timeout": "0s"}, "longer than zero"),
         ({"fifo": "k"}, "not available in this release"),
         ({"tenant": "t"}, "not available in this release"),
-        ({"unique": "u"}, "not available in this release"),
         ({"retry": Retry.fixed("1s", on={ValueError: None})}, "declare them on the task"),
     ],
 )
@@ -48,7 +47,7 @@ def test_a_wrong_option_is_refused_and_nothing_is_stored(options: dict[str, Any]
     assert app.jobs.list() == []
 
 
-@pytest.mark.parametrize("option", ["limit", "breaker", "collect", "search", "unique"])
+@pytest.mark.parametrize("option", ["limit", "breaker", "collect", "search", "fifo"])
 def test_a_task_option_of_a_later_release_is_refused(option: str) -> None:
     with pytest.raises(ConfigError, match="not available in this release"):
         new_app().task(**{option: 1})  # type: ignore[call-overload]

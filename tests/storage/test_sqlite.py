@@ -301,10 +301,10 @@ def test_schema_is_the_golden_one(driver: SqliteDriver) -> None:
 
 
 def test_migrating_twice_takes_the_steps_once(driver: SqliteDriver) -> None:
-    assert driver.migrate() == ["0001_first"]
+    assert driver.migrate() == ["0001_first", "0002_dead_letters"]
     assert driver.migrate() == []
     status = driver.check_schema()
-    assert (status.current, status.newest, status.is_ready) == (1, 1, True)
+    assert (status.current, status.newest, status.is_ready) == (2, 2, True)
 
 
 def test_a_step_that_fails_leaves_what_was_before(
@@ -583,6 +583,13 @@ def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for
         ("list_jobs.running", "winch_job_running"),
         ("list_jobs.kept", "sqlite_autoindex_winch_archive_1"),
         ("list_jobs.unusual", "winch_archive_unusual"),
+        ("list_jobs.alike", "winch_archive_alike"),
+        ("groups", "COVERING INDEX winch_archive_alike"),
+        ("trim", "winch_archive_dead"),
+        ("trim.many", "COVERING INDEX winch_archive_dead"),
+        ("trim.over", "winch_archive_dead"),
+        ("trim.delete", "sqlite_autoindex_winch_archive_1"),
+        ("enqueue.holders", "winch_job_unique"),
         ("prune", "winch_archive_drop"),
         ("explain", "winch_job_ready"),
         ("wait", "winch_job_ready"),
