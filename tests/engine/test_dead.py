@@ -226,3 +226,18 @@ def test_a_result_over_the_limit_is_kept_in_part() -> None:
         job.result()
     assert job.refresh().state is JobState.COMPLETED
     assert (job.record.result or "").startswith('{"winch":"truncated","bytes":2003001,"head":"[')
+
+
+def test_options_of_one_enqueue_reach_the_worker() -> None:
+    app = App("memory://")
+
+    @app.task(name="t", retry=Retry.never())
+    async def t(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "done"
+
+    short = t.using(timeout="50ms").enqueue(5)
+    none = t.using(timeout=None, retry=Retry.fixed("1s")).enqueue(0)
+    app.run_worker(burst=True)
+    assert none.result() == "done"
+    assert (short.refresh().state, short.record.reason) == (JobState.DEAD, "failed 1 time")

@@ -311,14 +311,14 @@ def test_a_step_that_fails_leaves_what_was_before(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.migrate()
-    broken = _migrate.Migration(2, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
-    mended = _migrate.Migration(2, "mended", "CREATE TABLE half (id TEXT);\n")
+    broken = _migrate.Migration(3, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
+    mended = _migrate.Migration(3, "mended", "CREATE TABLE half (id TEXT);\n")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, broken))
     with pytest.raises(StorageError, match="syntax error"):
         driver.migrate()
-    assert driver.check_schema().current == 1
-    monkeypatch.setattr(schema, "MIGRATIONS", (schema.MIGRATIONS[0], mended))
-    assert driver.migrate() == ["0002_mended"]
+    assert driver.check_schema().current == 2
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:2], mended))
+    assert driver.migrate() == ["0003_mended"]
 
 
 def test_a_later_releases_schema_is_refused(driver: SqliteDriver) -> None:
@@ -586,7 +586,7 @@ def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for
         ("list_jobs.alike", "winch_archive_alike"),
         ("groups", "COVERING INDEX winch_archive_alike"),
         ("trim", "winch_archive_dead"),
-        ("trim.many", "COVERING INDEX winch_archive_dead"),
+        ("trim.many", "winch_archive_dead"),
         ("trim.over", "winch_archive_dead"),
         ("trim.delete", "sqlite_autoindex_winch_archive_1"),
         ("enqueue.holders", "winch_job_unique"),
