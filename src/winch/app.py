@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from winch.core.unique import Unique
     from winch.engine.dead import DeadLetters, Replayed
     from winch.engine.handle import Job
+    from winch.engine.preflight import Preflight
     from winch.storage.protocol import Driver
 
 P = ParamSpec("P")
@@ -244,6 +245,12 @@ class App:
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
         """`enqueue_many` without blocking the event loop."""
         return await self.client.aenqueue_many(calls, conn)
+
+    def preflight(self, *, most: int = 100_000) -> Preflight:
+        """Whether this code reads what is queued: run it with the new code before a deploy."""
+        from winch.engine.preflight import preflight
+
+        return self.client.run(preflight(self.ready(), self.tasks, most))
 
     # -- workers -----------------------------------------------------------------------------------
 

@@ -7,9 +7,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-import pytest
-
 SHIM = Path(__file__).with_name("clock_shim.c")
+PYTHON_CLOCK = Path(__file__).with_name("python_clock")  # where there is no C compiler
 
 
 class MovableClock:
@@ -19,10 +18,8 @@ class MovableClock:
         self._offset = folder / f"clock-{name}"
         self._library = folder / "clock_shim.so"
         self.set(0)
-        if not self._library.exists():
-            compiler = shutil.which("cc")
-            if compiler is None:
-                pytest.skip("moving a process's clock needs a C compiler (cc)")
+        compiler = shutil.which("cc")
+        if compiler is not None and not self._library.exists():
             subprocess.run(
                 [compiler, "-shared", "-fPIC", "-O1", "-o", self._library, SHIM, "-ldl"], check=True
             )
@@ -36,4 +33,6 @@ class MovableClock:
 
     @property
     def env(self) -> dict[str, str]:
-        return {"LD_PRELOAD": str(self._library), "WINCH_TEST_CLOCK": str(self._offset)}
+        if self._library.exists():
+            return {"LD_PRELOAD": str(self._library), "WINCH_TEST_CLOCK": str(self._offset)}
+        return {"PYTHONPATH": str(PYTHON_CLOCK), "WINCH_TEST_CLOCK": str(self._offset)}

@@ -11,6 +11,7 @@ BEGIN
         change.token,
         CASE
             WHEN change.kind = 'finished' THEN change.token
+            WHEN change.kind = 'rescued' AND NEW.ended_token IS change.token THEN change.token
             WHEN change.kind = 'released' AND (NEW.ended_token IS change.token OR EXISTS (
                 SELECT 1 FROM winch_session WHERE id = NEW.session AND ended_at IS NULL
             )) THEN change.token
@@ -64,7 +65,7 @@ CREATE TRIGGER winch_job_event_update AFTER UPDATE OF state ON winch_job WHEN OL
 BEGIN
     -- The holder's own finish or release notes its token in the job; a finish grows the history, a
     -- release does not. Of what others take back, only rescue grows it. give_up presents the token;
-    -- end_session does not, and has ended the session before.
+    -- end_session does not, and has ended the session before. A crash is a rescue that presents it.
     INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     SELECT
         NEW.id,
@@ -74,6 +75,7 @@ BEGIN
         CASE change.kind WHEN 'claimed' THEN NEW.token ELSE OLD.token END,
         CASE
             WHEN change.kind = 'finished' THEN OLD.token
+            WHEN change.kind = 'rescued' AND NEW.ended_token IS OLD.token THEN OLD.token
             WHEN change.kind = 'released' AND (NEW.ended_token IS OLD.token OR EXISTS (
                 SELECT 1 FROM winch_session WHERE id = OLD.session AND ended_at IS NULL
             )) THEN OLD.token
@@ -85,8 +87,8 @@ BEGIN
             WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN 'retried'
             WHEN OLD.state <> 'running' THEN 'promoted'
             WHEN NEW.history = OLD.history THEN 'released'
-            WHEN NEW.ended_token IS OLD.token THEN 'finished'
-            ELSE 'rescued'
+            WHEN json_extract(NEW.history, '$[#-1].what') IN ('crashed', 'rescued') THEN 'rescued'
+            ELSE 'finished'
         END AS kind
     ) AS change;
 END;

@@ -6,6 +6,7 @@ import click
 
 from winch.cli import MIGRATE, text
 from winch.cli.checks import Finding, Level, checks_for
+from winch.cli.checks.preflight import check_preflight
 from winch.cli.output import emit_json, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.redact import mask_text
@@ -19,10 +20,15 @@ LIKE = {
 
 
 @click.command()
+@click.option("--preflight", is_flag=True, help="Check whether the app's code reads what is queued.")
 @json_option
 @store_options
-def doctor(said: Said) -> None:
-    """Look for trouble and say what to do about it; exit 1 when there is a problem."""
+def doctor(said: Said, preflight: bool) -> None:
+    """Look for trouble and say what to do about it; exit 1 when there is a problem.
+
+    With --preflight and the application's new code (-A), also tells before a deploy which queued jobs
+    that code would not run.
+    """
     with opened(said, must_exist=False) as app:
         status = app.driver.check_schema()
         where = app.driver.describe()
@@ -31,6 +37,8 @@ def doctor(said: Said) -> None:
             findings.append(Finding(Level.OK, "schema", f"version {status.current}"))
             for check in checks_for(app):
                 findings += check(app)
+            if preflight:
+                findings += check_preflight(app)
         else:
             found = f"version {status.current or 'none'}, this release needs {status.newest}"
             findings.append(Finding(Level.PROBLEM, "schema", found, "run winch migrate"))

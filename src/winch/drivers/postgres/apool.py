@@ -16,6 +16,7 @@ from winch.drivers.postgres.faults import (
     START_OVER,
     TRIES,
     is_connection_lost,
+    no_answer,
     sever,
     start_over_delay,
     translated,
@@ -118,11 +119,14 @@ class _Lane:
             connection = await self._healthy() or await self._connect()
             # Not asyncio.timeout: a cancelled psycopg call first asks the server to cancel, over a new
             # connection, and a server that does not answer would not answer that either.
-            cut = self._loop.call_later(self._place.timeout, sever, connection.fileno())
+            deadline = self._loop.time() + self._place.timeout
+            cut = self._loop.call_at(deadline, sever, connection.fileno())
             try:
                 result = await self._carry(connection, verb, progress)
             except BaseException as error:
                 await self._recover(connection, error)
+                if is_connection_lost(error) and self._loop.time() >= deadline:
+                    raise no_answer(self._place, progress) from error
                 raise
             finally:
                 cut.cancel()
@@ -146,7 +150,8 @@ class _Lane:
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
         prepare = self._place.prepares and action.statement.name in PREPARED
-        cursor = await connection.execute(action.statement.text, action.values, prepare=prepare)
+        text, values = action.statement.text, action.values
+        cursor = await connection.execute(text, values, prepare=prepare, binary=True)
         return await cursor.fetchall() if cursor.description is not None else []
 
     async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:

@@ -19,6 +19,7 @@ from winch.core.errors import (
     WinchError,
 )
 from winch.drivers.postgres.place import Place
+from winch.drivers.postgres.steps import Progress
 
 # The store asks to start over: a deadlock, or a snapshot that is no longer good enough.
 START_OVER = ("40P01", "40001")
@@ -77,6 +78,14 @@ def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchE
     if code is None and isinstance(error, psycopg.DataError):
         return InvalidPayload(f"a text cannot be stored in PostgreSQL: {text}")
     return StorageError(where)
+
+
+def no_answer(place: Place, progress: Progress) -> StorageUnavailable:
+    """The error for a connection that was cut because the server did not answer in time."""
+    return StorageUnavailable(
+        f"{place.describe()}: no answer within {place.timeout:g} s (timeout= in the URL)",
+        maybe_applied=progress.maybe_applied,
+    )
 
 
 def _missing_grant(text: str, place: Place) -> str:

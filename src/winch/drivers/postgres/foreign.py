@@ -33,7 +33,8 @@ def run_on(conn: object, verb: Verb[T], place: Place) -> T:
         raise refusal(conn, "an async connection needs `await`: use aenqueue and its like")
     progress = Progress(verb)
     sending = script(verb, progress)
-    own: AbstractContextManager[Any] = conn.transaction() if _is_on_its_own(conn) else nullcontext()
+    is_own = _is_on_its_own(conn)
+    own: AbstractContextManager[Any] = conn.transaction() if is_own else nullcontext()
     try:
         with own:
             try:
@@ -44,7 +45,7 @@ def run_on(conn: object, verb: Verb[T], place: Place) -> T:
                 result: T = stop.value
                 return result
     except psycopg.Error as error:
-        raise translated(error, place, maybe_applied=_is_on_its_own(conn)) from error
+        raise translated(error, place, maybe_applied=is_own and not verb.is_read) from error
 
 
 async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
@@ -55,7 +56,8 @@ async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
         raise refusal(conn)
     progress = Progress(verb)
     sending = script(verb, progress)
-    own: AbstractAsyncContextManager[Any] = conn.transaction() if _is_on_its_own(conn) else nullcontext()
+    is_own = _is_on_its_own(conn)
+    own: AbstractAsyncContextManager[Any] = conn.transaction() if is_own else nullcontext()
     try:
         async with own:
             try:
@@ -67,7 +69,7 @@ async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
                 result: T = stop.value
                 return result
     except psycopg.Error as error:
-        raise translated(error, place, maybe_applied=_is_on_its_own(conn)) from error
+        raise translated(error, place, maybe_applied=is_own and not verb.is_read) from error
 
 
 def refusal(conn: object, hint: str = "") -> ConfigError:

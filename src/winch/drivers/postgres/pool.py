@@ -9,7 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -20,6 +20,7 @@ from winch.drivers.postgres.faults import (
     START_OVER,
     TRIES,
     is_connection_lost,
+    no_answer,
     sever,
     start_over_delay,
     translated,
@@ -79,11 +80,14 @@ class Pool:
             )
         try:
             connection = self._healthy() or self._connect()
+            watched = self._watchdog.over(connection)
             try:
-                with self._watchdog.over(connection):
+                with watched:
                     result = self._carry(connection, verb, progress)
             except BaseException as error:
                 self._recover(connection, error)
+                if watched.is_cut:
+                    raise no_answer(self._place, progress) from error
                 raise
             self._idle.append(connection)
             return result
@@ -126,7 +130,9 @@ class Pool:
             connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
         prepare = self._place.prepares and action.statement.name in PREPARED
-        cursor = connection.execute(action.statement.text, action.values, prepare=prepare)
+        # Binary answers: moments are read faster, and whatever DateStyle the database is set to.
+        text, values = action.statement.text, action.values
+        cursor = connection.execute(text, values, prepare=prepare, binary=True)
         return cursor.fetchall() if cursor.description is not None else []
 
     def _recover(self, connection: Connection, error: BaseException) -> None:
@@ -142,12 +148,14 @@ class Pool:
         connection.close()
 
     def _healthy(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # not looked for before: another thread may take the last one
+                return None
             if not connection.closed and not is_readable(connection.fileno()):
                 return connection
             connection.close()  # something came in while nobody asked: the end of the connection
-        return None
 
     def _connect(self) -> Connection:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
@@ -159,8 +167,9 @@ class Pool:
     def close(self) -> None:
         """Close what is idle. Whoever runs a verb right now gives its connection back to the pool."""
         if self._pid == os.getpid():
-            while self._idle:
-                self._idle.pop().close()
+            with suppress(IndexError):
+                while True:
+                    self._idle.pop().close()
             self._watchdog.stop()
 
 
@@ -185,7 +194,7 @@ class Watchdog:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._busy: dict[Connection, float] = {}
+        self._busy: dict[_Watched, float] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -193,8 +202,8 @@ class Watchdog:
     def over(self, connection: Connection) -> _Watched:
         return _Watched(self, connection)
 
-    def watch(self, connection: Connection) -> None:
-        self._busy[connection] = time.monotonic() + self._timeout
+    def watch(self, watched: _Watched) -> None:
+        self._busy[watched] = time.monotonic() + self._timeout
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
@@ -204,8 +213,8 @@ class Watchdog:
                     )
                     self._thread.start()
 
-    def unwatch(self, connection: Connection) -> None:
-        self._busy.pop(connection, None)
+    def unwatch(self, watched: _Watched) -> None:
+        self._busy.pop(watched, None)
 
     def stop(self) -> None:
         with self._lock:
@@ -216,9 +225,9 @@ class Watchdog:
         stopped, every, quiet = self._stopped, min(0.5, self._timeout / 4), 0
         while not stopped.wait(every):
             now = time.monotonic()
-            for connection, deadline in list(self._busy.items()):
-                if deadline < now and self._busy.pop(connection, None) is not None:
-                    sever(connection.fileno())
+            for watched, deadline in list(self._busy.items()):
+                if deadline < now and self._busy.pop(watched, None) is not None:
+                    watched.cut()
             quiet = 0 if self._busy else quiet + 1
             if quiet * every > 30:
                 with self._lock:
@@ -228,14 +237,20 @@ class Watchdog:
 
 
 class _Watched:
-    __slots__ = ("_connection", "_watchdog")
+    __slots__ = ("_connection", "_watchdog", "is_cut")
 
     def __init__(self, watchdog: Watchdog, connection: Connection) -> None:
         self._watchdog = watchdog
         self._connection = connection
+        self.is_cut = False
 
     def __enter__(self) -> None:
-        self._watchdog.watch(self._connection)
+        self._watchdog.watch(self)
 
     def __exit__(self, *_: object) -> None:
-        self._watchdog.unwatch(self._connection)
+        self._watchdog.unwatch(self)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        with suppress(psycopg.Error):  # closed already
+            sever(self._connection.fileno())

@@ -155,6 +155,7 @@ def put_values(job: JobRecord, now: int) -> dict[str, Any]:
         "token": job.token,
         "ended_token": job.ended_token,
         "cancel_requested_at": write_moment(job.cancel_requested_at),
+        "log": job.log,
         "history": to_json(job.history),
         "result": job.result,
         "reason": job.reason,

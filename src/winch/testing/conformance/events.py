@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from winch.core.lifecycle import JobState
-from winch.storage.params import Event
+from winch.storage.params import ClaimRef, Event
 from winch.testing.conformance.bench import HOUR, LEASE, SECOND, Bench
 from winch.testing.conformance.case import case
 
@@ -140,6 +140,18 @@ def the_end_of_a_session_tells_started_jobs_from_others(bench: Bench) -> None:
     bench.end_session(session, started, cause="signal 9")
     assert (last(bench, started.id).kind, last(bench, started.id).token) == ("rescued", started.token)
     assert (last(bench, other.id).kind, last(bench, other.id).by_token) == ("released", None)
+
+
+@case(needs="keeps_events", events=True)
+def a_crash_is_told_as_a_rescue_by_the_claims_own_token(bench: Bench) -> None:
+    job_id = bench.add()
+    for state in (JobState.READY, JobState.READY, JobState.DEAD):
+        claim = bench.take()
+        refs = [ClaimRef(claim.id, claim.token)]
+        bench.call(bench.driver.crash(refs, cause="signal 11", now=bench.now))
+        event = last(bench, job_id)
+        assert (event.kind, event.state) == ("rescued", state)
+        assert (event.token, event.by_token) == (claim.token, claim.token)
 
 
 @case(needs="keeps_events", events=True)

@@ -136,6 +136,18 @@ def a_completed_job_keeps_its_log_and_progress(bench: Bench) -> None:
 
 
 @case()
+def the_last_part_of_the_log_comes_with_the_finish(bench: Bench) -> None:
+    for to in (JobState.COMPLETED, JobState.RETRYING, JobState.SCHEDULED, JobState.DEAD):
+        (claim,) = claimed(bench)
+        note(bench, claim, log="first\n")
+        bench.finish(bench.outcome(claim, to, delay=SECOND, log="last ü\n"))
+        job = bench.get(claim.id)
+        assert job.log == "first\nlast ü\n"
+        logs = [entry.log for entry in job.history]
+        assert logs == ([] if to is JobState.COMPLETED else [job.log])
+
+
+@case()
 def a_log_keeps_its_end(bench: Bench) -> None:
     (claim,) = claimed(bench)
     note(bench, claim, log="a" * LOG_LIMIT)

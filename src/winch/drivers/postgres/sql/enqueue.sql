@@ -1,6 +1,7 @@
 -- enqueue: -> ready | scheduled, for ids that Winch drew. Locks nothing that another producer needs.
 -- The jobs are one JSON text: a single parameter fits every caller's connection. Rings in the same
--- statement, so the wake-up leaves with the commit.
+-- statement, so the wake-up leaves with the commit; the function is not even called when nobody waits at
+-- all, because the call costs as much as the insert.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -28,16 +29,19 @@ stored AS (
     FROM new, clock
     RETURNING queue, state, run_at
 )
-SELECT {schema}.ring(
+SELECT CASE WHEN EXISTS (
+    SELECT FROM {schema}.queue WHERE waiting_until > clock_timestamp()
+) THEN {schema}.ring(
     array_agg(DISTINCT queue) FILTER (WHERE state = 'ready'),
     bool_or(state <> 'ready' AND run_at < (SELECT now FROM clock) + make_interval(secs => :soon_seconds))
-)
+) END
 FROM stored;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves
--- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The look into the
--- archive is for an id that Winch drew and a caller gives back.
+-- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The looks into job and
+-- archive are for an id that Winch drew and a caller gives back: it takes no row in the table of given ids,
+-- because nobody would remove it with the job, and the id would answer for a job that is gone.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -57,6 +61,8 @@ given AS (
     SELECT id
     FROM new
     WHERE is_given_id
+        AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = new.id)
+        AND NOT EXISTS (SELECT FROM {schema}.archive WHERE archive.id = new.id)
     ORDER BY id
     ON CONFLICT DO NOTHING
     RETURNING id

@@ -9,6 +9,7 @@ SET run_at = :run_at,
     token = :token,
     ended_token = :ended_token,
     cancel_requested_at = :cancel_requested_at,
+    log = :log,
     history = :history,
     reason = :reason,
     sort_key = :sort_key,
@@ -25,7 +26,7 @@ INSERT OR REPLACE INTO winch_archive (
 SELECT
     id, task, version, args, queue, priority, created_at, run_at, :state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, :attempt, :crashes, :rescues, :is_suspect, fence,
-    session, claimed_at, :ended_token, cancel_requested_at, progress, checkpoint, log, :history, :now, :result,
+    session, claimed_at, :ended_token, cancel_requested_at, progress, checkpoint, :log, :history, :now, :result,
     :reason, :fingerprint, :drop_at
 FROM winch_job
 WHERE id = :id;

@@ -1,0 +1,389 @@
+table archive: RANGE (drop_on)
+table archive_default:
+table given_id:
+table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_insert_scale_factor=0.2, autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table job_event:
+table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table session: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table winch_migration:
+column winch.archive.01 id: uuid not null
+column winch.archive.02 created_at: timestamp with time zone not null
+column winch.archive.03 run_at: timestamp with time zone not null
+column winch.archive.04 finished_at: timestamp with time zone not null
+column winch.archive.05 fence: bigint not null
+column winch.archive.06 version: integer not null
+column winch.archive.07 priority: integer not null
+column winch.archive.08 attempt: integer not null
+column winch.archive.09 crashes: integer not null
+column winch.archive.10 rescues: integer not null
+column winch.archive.11 drop_on: date not null
+column winch.archive.12 is_suspect: boolean not null
+column winch.archive.13 is_given_id: boolean not null
+column winch.archive.14 state: text not null
+column winch.archive.15 queue: text not null
+column winch.archive.16 task: text not null
+column winch.archive.17 args: text not null
+column winch.archive.18 session: uuid
+column winch.archive.19 ended_token: uuid
+column winch.archive.20 claimed_at: timestamp with time zone
+column winch.archive.21 expires_at: timestamp with time zone
+column winch.archive.22 cancel_requested_at: timestamp with time zone
+column winch.archive.23 keep_seconds: double precision
+column winch.archive.24 max_attempts: integer
+column winch.archive.25 tenant: text
+column winch.archive.26 fifo: text
+column winch.archive.27 unique_key: text
+column winch.archive.28 tags: text[]
+column winch.archive.29 headers: text
+column winch.archive.30 options: text
+column winch.archive.31 progress: text
+column winch.archive.32 checkpoint: text
+column winch.archive.33 log: text
+column winch.archive.34 history: jsonb
+column winch.archive.35 result: text
+column winch.archive.36 reason: text
+column winch.archive_default.01 id: uuid not null
+column winch.archive_default.02 created_at: timestamp with time zone not null
+column winch.archive_default.03 run_at: timestamp with time zone not null
+column winch.archive_default.04 finished_at: timestamp with time zone not null
+column winch.archive_default.05 fence: bigint not null
+column winch.archive_default.06 version: integer not null
+column winch.archive_default.07 priority: integer not null
+column winch.archive_default.08 attempt: integer not null
+column winch.archive_default.09 crashes: integer not null
+column winch.archive_default.10 rescues: integer not null
+column winch.archive_default.11 drop_on: date not null
+column winch.archive_default.12 is_suspect: boolean not null
+column winch.archive_default.13 is_given_id: boolean not null
+column winch.archive_default.14 state: text not null
+column winch.archive_default.15 queue: text not null
+column winch.archive_default.16 task: text not null
+column winch.archive_default.17 args: text not null
+column winch.archive_default.18 session: uuid
+column winch.archive_default.19 ended_token: uuid
+column winch.archive_default.20 claimed_at: timestamp with time zone
+column winch.archive_default.21 expires_at: timestamp with time zone
+column winch.archive_default.22 cancel_requested_at: timestamp with time zone
+column winch.archive_default.23 keep_seconds: double precision
+column winch.archive_default.24 max_attempts: integer
+column winch.archive_default.25 tenant: text
+column winch.archive_default.26 fifo: text
+column winch.archive_default.27 unique_key: text
+column winch.archive_default.28 tags: text[]
+column winch.archive_default.29 headers: text
+column winch.archive_default.30 options: text
+column winch.archive_default.31 progress: text
+column winch.archive_default.32 checkpoint: text
+column winch.archive_default.33 log: text
+column winch.archive_default.34 history: jsonb
+column winch.archive_default.35 result: text
+column winch.archive_default.36 reason: text
+column winch.given_id.01 id: uuid not null
+column winch.job.01 id: uuid not null
+column winch.job.02 created_at: timestamp with time zone not null
+column winch.job.03 run_at: timestamp with time zone not null
+column winch.job.04 sort_key: bigint not null
+column winch.job.05 fence: bigint not null default 0
+column winch.job.06 version: integer not null
+column winch.job.07 priority: integer not null
+column winch.job.08 attempt: integer not null default 0
+column winch.job.09 crashes: integer not null default 0
+column winch.job.10 rescues: integer not null default 0
+column winch.job.11 is_suspect: boolean not null default false
+column winch.job.12 is_given_id: boolean not null default false
+column winch.job.13 state: text not null
+column winch.job.14 queue: text not null
+column winch.job.15 task: text not null
+column winch.job.16 args: text not null
+column winch.job.17 token: uuid
+column winch.job.18 session: uuid
+column winch.job.19 ended_token: uuid
+column winch.job.20 claimed_at: timestamp with time zone
+column winch.job.21 expires_at: timestamp with time zone
+column winch.job.22 cancel_requested_at: timestamp with time zone
+column winch.job.23 keep_seconds: double precision
+column winch.job.24 max_attempts: integer
+column winch.job.25 tenant: text
+column winch.job.26 fifo: text
+column winch.job.27 unique_key: text
+column winch.job.28 tags: text[]
+column winch.job.29 headers: text
+column winch.job.30 options: text
+column winch.job.31 progress: text
+column winch.job.32 checkpoint: text
+column winch.job.33 log: text
+column winch.job.34 history: jsonb
+column winch.job.35 reason: text
+column winch.job_event.01 seq: bigint not null identity
+column winch.job_event.02 job: uuid not null
+column winch.job_event.03 v: integer not null
+column winch.job_event.04 kind: text not null
+column winch.job_event.05 state: text
+column winch.job_event.06 token: uuid
+column winch.job_event.07 by_token: uuid
+column winch.job_event.08 session: uuid
+column winch.job_event.09 attempt: integer not null
+column winch.job_event.10 at: timestamp with time zone not null
+column winch.queue.01 name: text not null
+column winch.queue.02 paused_at: timestamp with time zone
+column winch.queue.03 pause_reason: text
+column winch.queue.04 waiting_until: timestamp with time zone
+column winch.session.01 id: uuid not null
+column winch.session.02 worker: text not null
+column winch.session.03 host: text not null
+column winch.session.04 pid: integer not null
+column winch.session.05 release: text not null
+column winch.session.06 queues: text[] not null
+column winch.session.07 tasks: text[] not null
+column winch.session.08 slots: integer not null
+column winch.session.09 lease_seconds: double precision not null
+column winch.session.10 started_at: timestamp with time zone not null
+column winch.session.11 lease_until: timestamp with time zone not null
+column winch.session.12 beats: bigint not null default 0
+column winch.session.13 ended_at: timestamp with time zone
+column winch.session.14 end_reason: text
+column winch.winch_migration.01 number: integer not null
+column winch.winch_migration.02 name: text not null
+column winch.winch_migration.03 applied_at: timestamp with time zone not null default clock_timestamp()
+constraint winch.archive.archive_result_is_of_completed: CHECK (((result IS NULL) OR (state = 'completed'::text)))
+constraint winch.archive.archive_state_is_final: CHECK ((state = ANY (ARRAY['completed'::text, 'cancelled'::text, 'dead'::text])))
+constraint winch.archive_default.archive_result_is_of_completed: CHECK (((result IS NULL) OR (state = 'completed'::text)))
+constraint winch.archive_default.archive_state_is_final: CHECK ((state = ANY (ARRAY['completed'::text, 'cancelled'::text, 'dead'::text])))
+constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
+constraint winch.job.job_attempt_from_0: CHECK ((attempt >= 0))
+constraint winch.job.job_pkey: PRIMARY KEY (id)
+constraint winch.job.job_running_has_session: CHECK (((state <> 'running'::text) OR ((session IS NOT NULL) AND (claimed_at IS NOT NULL))))
+constraint winch.job.job_state_is_live: CHECK ((state = ANY (ARRAY['ready'::text, 'running'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
+constraint winch.job.job_token_iff_running: CHECK (((state = 'running'::text) = (token IS NOT NULL)))
+constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
+constraint winch.queue.queue_pkey: PRIMARY KEY (name)
+constraint winch.session.session_end_has_reason: CHECK (((ended_at IS NULL) = (end_reason IS NULL)))
+constraint winch.session.session_pkey: PRIMARY KEY (id)
+constraint winch.winch_migration.winch_migration_pkey: PRIMARY KEY (number)
+index winch.archive_default_drop_on: CREATE INDEX archive_default_drop_on ON winch.archive_default USING btree (drop_on) -- serves prune
+index winch.archive_default_id_idx: CREATE INDEX archive_default_id_idx ON winch.archive_default USING btree (id)
+index winch.archive_default_id_idx1: CREATE INDEX archive_default_id_idx1 ON winch.archive_default USING btree (id) WHERE is_given_id
+index winch.archive_default_state_id_idx: CREATE INDEX archive_default_state_id_idx ON winch.archive_default USING btree (state, id) WHERE (state <> 'completed'::text)
+index winch.archive_given_id: CREATE INDEX archive_given_id ON ONLY winch.archive USING btree (id) WHERE is_given_id -- serves prune, which frees the ids that callers gave
+index winch.archive_id: CREATE INDEX archive_id ON ONLY winch.archive USING btree (id) -- serves get, list_jobs and the look-ups of finish
+index winch.archive_unusual: CREATE INDEX archive_unusual ON ONLY winch.archive USING btree (state, id) WHERE (state <> 'completed'::text) -- serves list_jobs and counts: few among very many
+index winch.given_id_pkey: CREATE UNIQUE INDEX given_id_pkey ON winch.given_id USING btree (id)
+index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (session) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
+index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (state = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
+index winch.job_event_of_job: CREATE UNIQUE INDEX job_event_of_job ON winch.job_event USING btree (job, v) -- serves the triggers: the number of a job's next change
+index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_event USING btree (seq)
+index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
+index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE (state = 'ready'::text) -- serves claim and explain
+index winch.job_running: CREATE INDEX job_running ON winch.job USING btree (session) WHERE (state = 'running'::text) -- serves rescue, end_session, give_up and sessions
+index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
+index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
+index winch.winch_migration_pkey: CREATE UNIQUE INDEX winch_migration_pkey ON winch.winch_migration USING btree (number)
+function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable
+function winch.entry(text,timestamp with time zone,integer,uuid,uuid,timestamp with time zone,jsonb,text): returns jsonb stable
+function winch.grown(jsonb,jsonb): returns jsonb immutable
+function winch.keep_until(text,double precision,timestamp with time zone): returns timestamp without time zone immutable
+function winch.longer(text,text): returns text immutable
+function winch.make_partitions(timestamp with time zone): returns integer security definer search_path=pg_catalog, pg_temp, lock_timeout=200ms 
+
+DECLARE
+    today date := (now AT TIME ZONE 'UTC')::date;
+    day date;
+    name text;
+    made integer := 0;
+BEGIN
+    FOR day IN
+        SELECT today + n FROM generate_series(1, 10) AS n
+        UNION
+        SELECT (date_trunc('month', today::timestamp) + make_interval(months => n))::date
+        FROM generate_series(1, 25) AS n
+        ORDER BY 1
+    LOOP
+        name := 'archive_' || to_char(day, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass(format('"winch".%I', name)) IS NOT NULL;
+        -- Jobs of that day are in the net already: they stay there, and prune takes them one by one.
+        CONTINUE WHEN EXISTS (SELECT FROM "winch".archive_default WHERE drop_on = day);
+        EXECUTE format('CREATE TABLE "winch".%I (LIKE "winch".archive INCLUDING ALL)', name);
+        EXECUTE format(
+            'ALTER TABLE "winch".archive ATTACH PARTITION "winch".%I FOR VALUES FROM (%L) TO (%L)',
+            name, day, day + 1
+        );
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+END
+function winch.micros(timestamp with time zone): returns bigint immutable
+function winch.note(text,timestamp with time zone,text,text): returns jsonb stable
+function winch.prune_archive(timestamp with time zone,integer): returns bigint security definer search_path=pg_catalog, pg_temp, lock_timeout=200ms 
+
+DECLARE
+    utc timestamp := now AT TIME ZONE 'UTC';
+    part record;
+    gone bigint;
+    total bigint := 0;
+BEGIN
+    -- One at a time: two would only wait for each other's locks.
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('"winch" winch prune', 0)) THEN
+        RETURN 0;
+    END IF;
+    BEGIN
+        PERFORM "winch".make_partitions(now);
+    EXCEPTION WHEN lock_not_available THEN
+        NULL; -- somebody reads the net for long; there is time until tomorrow
+    END;
+    FOR part IN
+        SELECT
+            child.oid::regclass AS name,
+            CASE WHEN child.relname ~ '^archive_[0-9]{8}$'
+                THEN to_date(right(child.relname, 8), 'YYYYMMDD') END AS day,
+            pg_relation_size(child.oid) < 16777216 AS is_small,
+            child.reltuples
+        FROM pg_inherits
+        JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
+        WHERE pg_inherits.inhparent = '"winch".archive'::regclass
+        ORDER BY day
+    LOOP
+        gone := 0;
+        IF part.day <= utc::date THEN
+            BEGIN
+                -- The lock before the count, so that nothing is dropped uncounted.
+                LOCK TABLE "winch".archive IN ACCESS EXCLUSIVE MODE;
+                EXECUTE format(
+                    'DELETE FROM "winch".given_id WHERE id IN (SELECT id FROM %s WHERE is_given_id)',
+                    part.name
+                );
+                IF part.is_small THEN
+                    EXECUTE format('SELECT count(*) FROM %s', part.name) INTO gone;
+                ELSE
+                    gone := greatest(part.reltuples::bigint, 0);
+                END IF;
+                EXECUTE format('DROP TABLE %s', part.name);
+            EXCEPTION WHEN lock_not_available THEN
+                gone := 0; -- somebody reads the archive for long (a dump); the next call tries again
+            END;
+        ELSIF total < most
+            -- Only these may hold jobs whose time is over although the partition's day has not come.
+            AND (part.day IS NULL
+                OR part.day <= utc::date + 1
+                OR part.day = (date_trunc('month', utc) + interval '1 month')::date)
+        THEN
+            IF part.is_small THEN
+                EXECUTE format(
+                    'WITH over AS (
+                        SELECT ctid FROM %1$s
+                        WHERE "winch".keep_until(state, keep_seconds, finished_at) <= $1
+                        LIMIT $2
+                    ),
+                    gone AS (DELETE FROM %1$s WHERE ctid = ANY (ARRAY(SELECT ctid FROM over))
+                        RETURNING id, is_given_id),
+                    freed AS (DELETE FROM "winch".given_id
+                        WHERE id IN (SELECT id FROM gone WHERE is_given_id))
+                    SELECT count(*) FROM gone',
+                    part.name
+                ) INTO gone USING utc, most - total;
+            ELSIF part.day IS NULL THEN
+                EXECUTE format(
+                    'WITH over AS (SELECT ctid FROM %1$s WHERE drop_on <= $1 LIMIT $2),
+                    gone AS (DELETE FROM %1$s WHERE ctid = ANY (ARRAY(SELECT ctid FROM over))
+                        RETURNING id, is_given_id),
+                    freed AS (DELETE FROM "winch".given_id
+                        WHERE id IN (SELECT id FROM gone WHERE is_given_id))
+                    SELECT count(*) FROM gone',
+                    part.name
+                ) INTO gone USING utc::date, most - total;
+            END IF;
+        END IF;
+        total := total + gone;
+    END LOOP;
+    RETURN total;
+END
+function winch.recent(jsonb,text,timestamp with time zone): returns integer stable
+function winch.ring(text[],boolean): returns boolean 
+
+DECLARE
+    payload text;
+BEGIN
+    SELECT json_agg(queue.name)::text INTO payload
+    FROM "winch".queue
+    WHERE (queue.name = ANY (queues) OR (is_due AND queue.name = ''))
+        AND queue.waiting_until > clock_timestamp();
+    IF payload IS NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM pg_notify(
+        'winch_' || md5('"winch"'),
+        CASE WHEN octet_length(payload) > 7900 THEN '[]' ELSE payload END
+    );
+    RETURN true;
+END
+function winch.sort_key(timestamp with time zone,integer): returns bigint immutable
+function winch.stamp(timestamp with time zone): returns text stable
+function winch.witness_archive(): returns trigger 
+
+BEGIN
+    INSERT INTO "winch".job_event (job, v, kind, session, attempt, at)
+    SELECT
+        OLD.id,
+        1 + coalesce(max(v), 0),
+        'deleted',
+        OLD.session,
+        OLD.attempt,
+        coalesce(nullif(current_setting('winch.at', true), '')::timestamptz, clock_timestamp())
+    FROM "winch".job_event
+    WHERE job = OLD.id;
+    RETURN NULL;
+END
+function winch.witness_job(): returns trigger 
+
+DECLARE
+    verb text := current_setting('winch.verb');
+    job_id uuid := coalesce(NEW.id, OLD.id);
+    next_v integer := 1 + coalesce((SELECT max(v) FROM "winch".job_event WHERE job = job_id), 0);
+    after record := NEW;
+BEGIN
+    IF TG_OP = 'DELETE' AND verb = 'enqueue' THEN -- an insert taken back: it never happened
+        DELETE FROM "winch".job_event WHERE job = job_id AND v = next_v - 1;
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' AND verb = 'delete' THEN
+        SELECT NULL::text AS state, OLD.session, OLD.attempt, OLD.history, NULL::uuid AS ended_token INTO after;
+    ELSIF TG_OP = 'DELETE' THEN
+        SELECT state, session, attempt, history, ended_token INTO after FROM "winch".archive WHERE id = job_id;
+    END IF;
+    INSERT INTO "winch".job_event (job, v, kind, state, token, by_token, session, attempt, at)
+    VALUES (
+        job_id,
+        next_v,
+        CASE verb
+            WHEN 'enqueue' THEN 'enqueued'
+            WHEN 'claim' THEN 'claimed'
+            WHEN 'finish' THEN 'finished'
+            WHEN 'release' THEN 'released'
+            WHEN 'give_up' THEN 'released'
+            WHEN 'rescue' THEN 'rescued'
+            WHEN 'crash' THEN 'rescued'
+            WHEN 'promote' THEN 'promoted'
+            WHEN 'cancel' THEN 'cancelled'
+            WHEN 'retry' THEN 'retried'
+            WHEN 'delete' THEN 'deleted'
+            WHEN 'end_session' THEN CASE -- what a dead process had started is written down; the rest was held
+                WHEN after.history IS DISTINCT FROM OLD.history AND after.history -> -1 ->> 'what' = 'crashed'
+                THEN 'rescued'
+                ELSE 'released'
+            END
+        END,
+        after.state,
+        CASE verb WHEN 'claim' THEN NEW.token ELSE OLD.token END,
+        -- What the writer presented, not what the row had: a check of the fence must be able to fail.
+        CASE
+            WHEN verb IN ('finish', 'release', 'crash') THEN after.ended_token
+            WHEN verb = 'give_up' THEN OLD.token
+        END,
+        after.session,
+        after.attempt,
+        coalesce(nullif(current_setting('winch.at', true), '')::timestamptz, clock_timestamp())
+    );
+    RETURN NULL;
+END
+trigger winch.archive.archive_event_delete: CREATE TRIGGER archive_event_delete AFTER DELETE ON winch.archive FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) = 'delete'::text)) EXECUTE FUNCTION winch.witness_archive()
+trigger winch.job.job_event_delete: CREATE TRIGGER job_event_delete AFTER DELETE ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
+trigger winch.job.job_event_insert: CREATE TRIGGER job_event_insert AFTER INSERT ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
+trigger winch.job.job_event_update: CREATE TRIGGER job_event_update AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.state <> new.state) AND (current_setting('winch.verb'::text, true) <> ''::text))) EXECUTE FUNCTION winch.witness_job()

@@ -1,0 +1,247 @@
+"""Plans: with many jobs stored, no verb on the hot path looks through a whole table, and a plan made
+while the tables were empty does no harm once they are full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.storage.postgres_kit import (
+    Store,
+    completed,
+    connected,
+    new_job,
+    new_session,
+    new_token,
+)
+from winch.core.lifecycle import JobState
+from winch.drivers._sql import Statement
+from winch.drivers.postgres.driver import PostgresDriver
+from winch.drivers.postgres.steps import PREPARED, Step
+from winch.storage.params import Answer, ClaimParams, Finish, JobFilter
+from winch.storage.verbs import Verb
+
+pytestmark = pytest.mark.servers
+
+FILL = """
+INSERT INTO winch.job (
+    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, fence
+)
+SELECT
+    (lpad(to_hex(n), 12, '0') || '70008000000000000000')::uuid, now(), now() + make_interval(secs => n),
+    n, 1, 0, CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END,
+    CASE n % 3 WHEN 0 THEN 'other' ELSE 'default' END, 'task.' || n % 50, '{}', 0
+FROM generate_series(1, 20000) AS n
+"""
+FILL_ARCHIVE = """
+INSERT INTO winch.archive (
+    id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+    is_suspect, is_given_id, state, queue, task, args
+)
+SELECT
+    (lpad(to_hex(n), 12, '0') || '70008000000000000001')::uuid, now(), now(), now(), 0, 1, 0, 1, 0, 0,
+    winch.drop_on(state, NULL, now()), false, false, state, 'default', 'task.' || n % 50, '{}'
+FROM generate_series(1, 20000) AS n
+CROSS JOIN LATERAL (
+    SELECT CASE n % 100 WHEN 0 THEN 'dead' WHEN 1 THEN 'cancelled' ELSE 'completed' END AS state
+) AS given
+"""
+
+
+@pytest.fixture(scope="module")
+def store(postgres_server: Any) -> Iterator[Store]:
+    """A store that was analysed while it was empty, and filled then."""
+    url = postgres_server.new_database()
+    driver = PostgresDriver.from_url(url)
+    driver.migrate()
+    with connected(url) as filler:
+        filler.execute("ANALYZE")
+        filler.execute(FILL)
+        filler.execute(FILL_ARCHIVE)
+        filler.execute("ANALYZE winch.archive")  # as autovacuum will; job stays as it was
+        yield Store(driver, url)
+    driver.close()
+    postgres_server.drop_database(url)
+
+
+def plans_of(store: Store, verb: Verb[Any]) -> list[tuple[str, str]]:
+    """The plans of the verb's statements by name; run for real and rolled back."""
+    plans = []
+    with psycopg.connect(store.url) as conn:
+        steps = verb.steps()
+        try:
+            step: Step = next(steps)
+            while True:
+                explained = conn.execute(f"EXPLAIN {step.statement.text}", step.values, prepare=False)
+                plans.append((step.statement.name, "\n".join(row[0] for row in explained)))
+                cursor = conn.execute(step.statement.text, step.values, prepare=False)
+                step = steps.send(cursor.fetchall() if cursor.description else [])
+        except StopIteration:
+            conn.rollback()
+    return plans
+
+
+def seq_scans(plan: str) -> list[str]:
+    """The whole tables of jobs that the plan looks through, empty partitions apart."""
+    return [
+        line.strip()
+        for line in plan.splitlines()
+        if "Seq Scan on job" in line or "Seq Scan on archive" in line
+    ]
+
+
+def claimed(store: Store, count: int, token: str | None = None) -> tuple[str, list[Any]]:
+    session = store.session(queues=("default", "other"))
+    fields = {} if token is None else {"token": token}
+    return session, store.claim(session, count, queues=("default", "other"), **fields)
+
+
+def test_claims_and_their_ends_use_the_indexes(store: Store) -> None:
+    driver = store.driver
+    session, claims = claimed(store, 500)
+    params = ClaimParams(session=session, token=new_token(), queues=("other", "default"), limit=500)
+    failed = [
+        Finish(id=claim.id, token=claim.token, to=JobState.RETRYING, what="failed") for claim in claims
+    ]
+    refs = [Finish(id=c.id, token=c.token, to=JobState.READY, what="failed") for c in claims]
+    verbs: list[Verb[Any]] = [
+        driver.claim(params),
+        driver.claim(
+            ClaimParams(session=session, token=new_token(), queues=("a",), limit=1, tasks=("x",))
+        ),
+        driver.finish([completed(claim) for claim in claims]),
+        driver.finish([completed(claims[0])]),
+        driver.finish(failed),
+        driver.finish(refs),
+        driver.give_up(session, [new_token()]),
+        driver.cancels([session]),
+        driver.end_session(session),
+        driver.beat([session]),
+    ]
+    for verb in verbs:
+        for name, plan in plans_of(store, verb):
+            assert seq_scans(plan) == [], f"{name}:\n{plan}"
+
+
+def test_upkeep_uses_the_indexes(store: Store) -> None:
+    for verb in (store.driver.promote(), store.driver.promote(limit=10), store.driver.rescue()):
+        for name, plan in plans_of(store, verb):
+            assert seq_scans(plan) == [], f"{name}:\n{plan}"
+
+
+def test_reading_uses_the_indexes(store: Store) -> None:
+    driver = store.driver
+    with connected(store.url) as watcher:
+        watcher.execute("ANALYZE winch.job")  # pages for people may be slow until autovacuum has come
+    (claim,) = claimed(store, 1)[1]
+    (done,) = claimed(store, 1)[1]
+    store.complete(done)
+    verbs: list[Verb[Any]] = [
+        driver.get([claim.id, done.id]),
+        driver.list_jobs(JobFilter()),
+        driver.list_jobs(JobFilter(after=claim.id)),
+        driver.list_jobs(JobFilter(states=(JobState.COMPLETED,))),
+        driver.list_jobs(JobFilter(states=(JobState.DEAD,))),
+        driver.list_jobs(JobFilter(states=(JobState.DEAD, JobState.CANCELLED), task="task.0")),
+        driver.list_jobs(JobFilter(queue="default")),
+        driver.list_jobs(JobFilter(states=(JobState.READY,))),
+        driver.explain(claim.id),
+        driver.enqueue([new_job(is_given_id=True)]),
+        driver.enqueue([new_job()], is_repeat=True),
+        driver.cancel([claim.id], by="ada"),
+        driver.retry([done.id], by="ada"),
+        driver.delete([done.id], by="ada"),
+    ]
+    for verb in verbs:
+        for name, plan in plans_of(store, verb):
+            # An empty partition may be looked through: there is nothing in it.
+            full = [line for line in seq_scans(plan) if not is_empty(store, line)]
+            assert full == [], f"{name}:\n{plan}"
+
+
+def is_empty(store: Store, line: str) -> bool:
+    table = line.partition("Seq Scan on ")[2].partition(" ")[0]
+    with connected(store.url) as watcher:
+        row = watcher.execute(
+            f"SELECT count(*) FROM (SELECT FROM winch.{table} LIMIT 1000) AS few"
+        ).fetchone()
+    return row is not None and row[0] < 1000
+
+
+def test_a_list_of_dead_jobs_does_not_walk_over_the_completed(store: Store) -> None:
+    (_, plan), *_ = plans_of(store, store.driver.list_jobs(JobFilter(states=(JobState.DEAD,))))
+    assert "state_id_idx" in plan
+    assert "Seq Scan on job" not in plan
+
+
+def test_only_inserts_are_ever_prepared(store: Store) -> None:
+    """A cached plan is one of the table as it was; see steps.py."""
+    session, (claim,) = claimed(store, 1)
+    store.complete(claim)
+    for _ in range(8):
+        store.add()
+        store.driver.run(store.driver.beat([session]))
+        store.driver.run(store.driver.get([claim.id]))
+
+    def steps() -> Any:
+        return (
+            yield Step(
+                Statement("test", "SELECT statement FROM pg_prepared_statements", (), ""),
+                {},
+                is_alone=True,
+            )
+        )
+
+    prepared = [row[0] for row in store.driver.run(Verb("test", steps, is_read=True))]
+    assert len(prepared) <= len(PREPARED)
+    assert all("INSERT INTO" in text and "FOR UPDATE" not in text for text in prepared)
+
+
+def test_a_store_that_filled_up_after_its_first_use_stays_fast(postgres_url: str) -> None:
+    """The connections have run every statement on empty, analysed tables; then come the jobs."""
+    store = Store(PostgresDriver.from_url(postgres_url))
+    store.driver.migrate()
+
+    def cycle(count: int) -> float:
+        session = new_session()
+        store.driver.run(store.driver.start_session(session))
+        started = time.perf_counter()
+        done = 0
+        while done < count and (claims := store.claim(session.id, 200)):
+            assert set(store.complete(*claims)) == {Answer.TOOK}
+            done += len(claims)
+        assert done == count
+        return (time.perf_counter() - started) / count
+
+    with connected(postgres_url) as filler:
+        filler.execute("ALTER TABLE winch.job SET (autovacuum_enabled = off)")
+        filler.execute("ANALYZE winch.job")
+        for _ in range(10):
+            store.add()
+            cycle(1)
+        filler.execute("TRUNCATE winch.job")
+        filler.execute("ANALYZE winch.job")
+        store.add(400)
+        few = min(cycle(200) for _ in range(2))
+        filler.execute(FILL)
+        filler.execute("UPDATE winch.job SET state = 'ready', queue = 'default'")
+        many = min(cycle(400) for _ in range(3))
+    assert many < 8 * few, f"{few * 1e6:.0f} µs per job with few jobs, {many * 1e6:.0f} with many"
+    store.driver.close()
+
+
+def test_a_held_snapshot_is_named_and_claims_still_come(store: Store) -> None:
+    with psycopg.connect(store.url) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM winch.job")
+        session, claims = claimed(store, 100)
+        assert set(store.complete(*claims)) == {Answer.TOOK}
+        facts = store.driver.facts()
+        assert facts.oldest is not None
+        assert facts.oldest.age >= timedelta(0)
+        assert store.driver.run(store.driver.end_session(session)) == []
