@@ -120,6 +120,7 @@ def test_dead_jobs_are_replayed_and_purged(winch: Command, app: App) -> None:
         "matched": 2,
         "replayed": 2,
         "dry_run": False,
+        "refused": 0,
     }
     app.run_worker(burst=True)
     assert winch("dead", "purge", "--older-than", "1h", "--yes").out == "0 dead jobs deleted\n"
@@ -127,6 +128,34 @@ def test_dead_jobs_are_replayed_and_purged(winch: Command, app: App) -> None:
     assert winch("dead", "purge").code == 2
     assert winch("dead", "purge", "--yes").out == "3 dead jobs deleted\n"
     assert winch("dead", "list", "--json").json == {"jobs": [], "next": None}
+
+
+def test_dead_jobs_are_grouped_and_replayed_with_changes(winch: Command, app: App) -> None:
+    ids = die(app, "ada", "bob")
+    [group] = winch("dead", "groups", "--json").json["groups"]
+    assert (group["count"], group["task"], group["sample_id"]) == (2, "shop.mail", ids[1])
+    assert "CANARY" not in group["message"]
+    listed = winch("dead", "groups").out
+    assert group["fingerprint"] in listed
+    assert "ValueError: mailbox of" in listed
+    wanted = ("--group", group["fingerprint"])
+    assert [job["id"] for job in winch("dead", "list", *wanted, "--json").json["jobs"]] == ids[::-1]
+    changed = ("dead", "replay", *wanted, "--args", '{"to": "dan"}', "--attempts", "1")
+    assert winch(*changed).code == 2  # nobody to ask
+    done = winch(*changed, "--to-queue", "slow", "--rate", "500/s", "--force", "--yes")
+    assert done.out == "2 dead jobs replayed\n"
+    record = app.jobs.get(ids[0]).record
+    assert (record.args, record.queue, record.max_attempts) == ('{"to":"dan"}', "slow", 1)
+    assert "retried by" in winch("jobs", "show", ids[0]).out
+    assert "with new args, queue slow, 1 attempt" in winch("jobs", "show", ids[0]).out
+
+
+def test_dead_jobs_are_purged_by_number_and_size(winch: Command, app: App) -> None:
+    die(app, "ada", "bob", "cem")
+    assert winch("dead", "purge", "--keep", "2", "--dry-run").out == "1 dead job would be deleted\n"
+    assert winch("dead", "purge", "--keep", "2", "--yes").out == "1 dead job deleted\n"
+    assert winch("dead", "purge", "--max-bytes", "0", "--yes").out == "2 dead jobs deleted\n"
+    assert winch("dead", "groups", "--json").json == {"groups": []}
 
 
 # -- enqueue -----------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_a_wrong_option_is_refused_and_nothing_is_stored(options: dict[str, Any]
     assert app.jobs.list() == []
 
 
-@pytest.mark.parametrize("option", ["limit", "breaker", "search"])
+@pytest.mark.parametrize("option", ["limit", "breaker", "search", "fifo"])
 def test_a_task_option_of_a_later_release_is_refused(option: str) -> None:
     with pytest.raises(ConfigError, match="not available in this release"):
         new_app().task(**{option: 1})  # type: ignore[call-overload]

@@ -301,24 +301,24 @@ def test_schema_is_the_golden_one(driver: SqliteDriver) -> None:
 
 
 def test_migrating_twice_takes_the_steps_once(driver: SqliteDriver) -> None:
-    assert driver.migrate() == ["0001_first"]
+    assert driver.migrate() == ["0001_first", "0002_dead_letters"]
     assert driver.migrate() == []
     status = driver.check_schema()
-    assert (status.current, status.newest, status.is_ready) == (1, 1, True)
+    assert (status.current, status.newest, status.is_ready) == (2, 2, True)
 
 
 def test_a_step_that_fails_leaves_what_was_before(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.migrate()
-    broken = _migrate.Migration(2, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
-    mended = _migrate.Migration(2, "mended", "CREATE TABLE half (id TEXT);\n")
+    broken = _migrate.Migration(3, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
+    mended = _migrate.Migration(3, "mended", "CREATE TABLE half (id TEXT);\n")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, broken))
     with pytest.raises(StorageError, match="syntax error"):
         driver.migrate()
-    assert driver.check_schema().current == 1
-    monkeypatch.setattr(schema, "MIGRATIONS", (schema.MIGRATIONS[0], mended))
-    assert driver.migrate() == ["0002_mended"]
+    assert driver.check_schema().current == 2
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:2], mended))
+    assert driver.migrate() == ["0003_mended"]
 
 
 def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -> None:
@@ -593,6 +593,13 @@ def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for
         ("list_jobs.running", "winch_job_running"),
         ("list_jobs.kept", "sqlite_autoindex_winch_archive_1"),
         ("list_jobs.unusual", "winch_archive_unusual"),
+        ("list_jobs.alike", "winch_archive_alike"),
+        ("groups", "COVERING INDEX winch_archive_alike"),
+        ("trim", "winch_archive_dead"),
+        ("trim.many", "winch_archive_dead"),
+        ("trim.over", "winch_archive_dead"),
+        ("trim.delete", "sqlite_autoindex_winch_archive_1"),
+        ("enqueue.holders", "winch_job_unique"),
         ("prune", "winch_archive_drop"),
         ("explain", "winch_job_ready"),
         ("wait", "winch_job_ready"),

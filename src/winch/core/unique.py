@@ -54,7 +54,7 @@ class Unique:
                 f"{', '.join(Duplicate)}"
             )
         if mode not in list(Duplicate):
-            hint = did_you_mean(mode, Duplicate) if isinstance(mode, str) else ""
+            hint = did_you_mean(mode, [str(one) for one in Duplicate]) if isinstance(mode, str) else ""
             raise ConfigError(f"Unique mode must be one of {', '.join(Duplicate)}, got {mode!r}{hint}")
         if key is not None and fields:
             raise ConfigError("Unique takes argument names or a key, not both")

@@ -27,7 +27,7 @@ from winch.engine.failure import describe
 from winch.engine.injection import Injector, Wanted
 from winch.engine.isolation import Cells, Crash
 from winch.engine.log import log
-from winch.engine.options import StoredOptions
+from winch.engine.options import StoredOptions, stored_timeout
 from winch.engine.runtime import Runtime
 from winch.engine.task import Task
 from winch.engine.threads import ThreadCall, Threads
@@ -75,10 +75,10 @@ class Executor:
         if claim.options is not None:
             try:
                 said = msgspec.json.decode(claim.options, type=StoredOptions)
+                if said.timeout is not None:
+                    timeout = stored_timeout(said.timeout)
             except (msgspec.DecodeError, UnicodeEncodeError) as error:
                 return self._unrun(claim, Discard(f"malformed: options: {error}"))
-            if said.timeout is not None:
-                timeout = None if said.timeout == "none" else said.timeout
             if said.retry is not None:
                 retry = from_stored(said.retry)
             if said.attempts is not None:

@@ -67,13 +67,19 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 class StoredOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The part of the options that travels with the job, for the worker to read."""
 
-    timeout: timedelta | Literal["none"] | None = None
+    timeout: str | None = None
+    """An ISO duration, or "none" for no limit. As text: msgspec reads no union of the two."""
     retry: StoredRetry | None = None
     attempts: int | None = None
     """How many attempts an operator gives the job, whatever the policy says."""
     dead_count: int | None = None
     dead_bytes: int | None = None
     """How many dead jobs of the task are kept, read by the store (`core.retention`)."""
+
+
+def stored_timeout(text: str) -> timedelta | None:
+    """A stored time limit read back; None is no limit. Raises msgspec.ValidationError."""
+    return None if text == "none" else msgspec.convert(text, timedelta)
 
 
 def task_options(given: Mapping[str, Any], known: Sequence[str]) -> TaskOptions:
@@ -111,7 +117,7 @@ def stored_options(options: EnqueueOptions, own: Retention | None = None) -> str
     if options.timeout is None and options.retry is None and kept is None:
         return None
     stored = StoredOptions(
-        timeout=options.timeout,
+        timeout=None if options.timeout is None else msgspec.to_builtins(options.timeout),
         retry=None if options.retry is None else to_stored(options.retry),
         dead_count=None if kept is None else kept.count,
         dead_bytes=None if kept is None else kept.bytes,
