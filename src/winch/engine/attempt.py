@@ -59,15 +59,15 @@ class Attempt:
         "is_silent",
         "is_together",
         "is_unasked",
+        "place",
         "reports",
-        "slot",
     )
 
     def __init__(
-        self, claim: Claim, slot: int, deadline: float | None, heartbeat: float | None = None
+        self, claim: Claim, place: int, deadline: float | None, heartbeat: float | None = None
     ) -> None:
         self.claim = claim
-        self.slot = slot
+        self.place = place
         self.deadline = deadline
         self.heartbeat = heartbeat  # the longest time without a sign of life, in seconds
         self.is_silent = False
