@@ -31,7 +31,6 @@ from winch.core.errors import (
 # name -> (module, attribute, the line in `winch --help`). The line is repeated here so that showing the
 # list imports none of them; a test compares it with the command's own.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "dev": ("dev", "dev", "Run a worker that restarts when the code changes."),
     "worker": ("worker", "worker", "Run jobs until stopped."),
     "enqueue": ("enqueue", "enqueue", "Store a job and print its id."),
     "jobs": ("jobs", "jobs", "Look at jobs and act on them."),
@@ -45,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("doctor", "doctor", "Look for trouble and say what to do about it."),
     "migrate": ("migrate", "migrate", "Bring the store's schema up to date."),
     "config": ("config", "config", "Show the settings in force."),
+    "dev": ("dev", "dev", "Run a worker that restarts when the code changes."),
     "demo": ("demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
     "worker-child": ("child", "worker_child", ""),
     "worker-cell": ("cell", "worker_cell", ""),

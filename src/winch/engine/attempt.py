@@ -61,20 +61,20 @@ class Attempt:
         "is_silent",
         "is_together",
         "is_unasked",
+        "place",
         "reports",
-        "slot",
     )
 
     def __init__(
         self,
         claim: Claim,
-        slot: int,
+        place: int,
         deadline: float | None,
         heartbeat: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.claim = claim
-        self.slot = slot
+        self.place = place
         self.deadline = deadline
         self.heartbeat = heartbeat  # the longest time without a sign of life, in seconds
         self.is_silent = False

@@ -24,7 +24,7 @@ from winch.engine.isolation import ENV, MAX_MESSAGE, Ended, Run, Sign, Stop, ord
 from winch.engine.memory import resident_memory
 from winch.engine.runtime import Runtime
 from winch.engine.threads import Threads
-from winch.engine.worker import NOTES_EVERY
+from winch.engine.watching import NOTES_EVERY
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 

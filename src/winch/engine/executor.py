@@ -152,9 +152,9 @@ class Executor:
         """Call the handler with all of them; what it raised, or returned as a directive."""
         arguments = task.arguments
         assert isinstance(arguments, CollectedArguments)  # noqa: S101  # as its options say
-        given = {arguments.parameter: list(jobs)}
         together = _Together(attempts)
         try:
+            given = {arguments.parameter: list(jobs)}
             if task.is_async:
                 together.handler = _OnLoop(asyncio.current_task())
                 call = self._on_loop(task.fn, [], given, arguments.injected, None)

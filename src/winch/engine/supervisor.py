@@ -248,6 +248,7 @@ class Supervisor:
         self._heart = Heart(driver, hello.lease, time.monotonic)
         self._services = [
             Beating(self, hello.heartbeat),
+            Pulses(self),
             Promoter(driver, hello.poll),
             Rescuer(driver, hello.sweep, self._heart.proven_at),
             Pruner(driver),
@@ -352,7 +353,6 @@ class Supervisor:
         """Kill children that are past a job's last moment, or past the shutdown's."""
         while True:
             await asyncio.sleep(WATCH_EVERY)
-            await self._release_unstarted()
             now = time.monotonic()
             for child in list(self._children.values()):
                 late = [job.claim for job in child.board.started() if 0 < job.deadline < now]
@@ -368,7 +368,7 @@ class Supervisor:
                     log.error("child %d did not stop in time; killing it", child.process.pid)
                     child.process.kill()
 
-    async def _release_unstarted(self) -> None:
+    async def release_unstarted(self) -> None:
         """What a child holds and has not started, when its loop has not turned for a whole lease.
 
         Its heart beats here, so nobody else would ever take these jobs. The child, should it wake up,
@@ -419,3 +419,17 @@ class Beating(Service):
     async def run_once(self) -> float:
         await self._supervisor.beat()
         return self._every
+
+
+class Pulses(Service):
+    """Looks for children that stand still; apart from the watch, which must not wait for a store."""
+
+    name = "pulses"
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__()
+        self._supervisor = supervisor
+
+    async def run_once(self) -> float:
+        await self._supervisor.release_unstarted()
+        return WATCH_EVERY

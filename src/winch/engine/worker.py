@@ -24,7 +24,6 @@ from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
-from winch.core.size import format_size
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
 from winch.engine.events import JobEvent, kind_of
@@ -32,25 +31,19 @@ from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Cells, Crash
+from winch.engine.limits import Limits
 from winch.engine.log import log
-from winch.engine.memory import resident_memory
 from winch.engine.order import QueueOrder
+from winch.engine.places import Places
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
 from winch.engine.task import Task
 from winch.engine.threads import Threads
-from winch.storage.params import Answer, ClaimRef, Finish, NewSession
+from winch.engine.watching import Cancels, Notes, Watch
+from winch.storage.params import ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 
-WATCH_EVERY = 0.05
-# Reading how much memory is in use costs more than a look at the deadlines.
-WEIGH_EVERY = 1.0
-# A lifetime is drawn this far around what was asked for, so that children do not all end at once.
-LIFETIME_JITTER = 0.1
-CANCELS_EVERY = 1.0
-# Places for started jobs where there is no board to show them on.
-PLACES = 8192
 # How often a call that collects looks for more jobs within its waiting time.
 GATHER_EVERY = 0.01
 NOTES_EVERY = 0.5
@@ -115,7 +108,6 @@ class Worker:
         self._driver = driver
         self._runtime = runtime
         self._config = config
-        self._board = board
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         # Handed in, so that tests can put a clock and a randomness of their own in their place.
@@ -130,7 +122,9 @@ class Worker:
         self._executor = Executor(
             runtime, self._threads, monotonic, self._rng, lambda: driver, self._cells
         )
-        self._finisher = Finisher(driver, self._free_written)
+        # A started job has a place on the board until the store knows of its end.
+        self._places = Places(board, config.kill_after)
+        self._finisher = Finisher(driver, self._places.written)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[_Waiting] = deque()
         self._idle_runners: deque[asyncio.Future[None]] = deque()
@@ -144,17 +138,11 @@ class Worker:
         self._is_talkative = log.isEnabledFor(logging.DEBUG)
         self._end_by = float("inf")
         self._is_sooner = asyncio.Event()
-        self._started = 0
         self._busy = 0
         self._gathering: dict[int, _Gathering] = {}
-        # A started job has a place on the board until the store knows of its end.
-        self._places = list(range(PLACES if board is None else board.slots))
-        self._unwritten: dict[tuple[str, str], int] = {}
-        self._spare_places = len(self._places) // 2
-        self._weigh_at = 0.0
-        jitter = self._rng.uniform(1 - LIFETIME_JITTER, 1 + LIFETIME_JITTER)
-        lifetime = config.max_lifetime
-        self._retire_at = float("inf") if lifetime is None else self._monotonic() + lifetime * jitter
+        self._limits = Limits(
+            config.max_jobs, config.max_memory, config.max_lifetime, rng=self._rng, now=self._monotonic()
+        )
         self._too_old = config.lease.total_seconds() / 2
         self._is_ending = False
         self.session = ""
@@ -290,6 +278,10 @@ class Worker:
             log.info("to be replaced: %s", why)
             self.drained.set()
 
+    def _retire_if(self, why: str | None) -> None:
+        if why is not None:
+            self.retire(why)
+
     def time_needed(self, otherwise: float) -> float:
         """How long the running jobs may take by their own timeouts; `otherwise` for those without."""
         now, more = self._monotonic(), 2 * self._config.kill_after
@@ -351,13 +343,11 @@ class Worker:
         """How many jobs to claim now: for the free slots, and ahead where jobs are short."""
         if self.why_retiring is not None:
             return 0
-        if self._board is not None:
-            # The supervisor takes back what a child without a pulse holds: no claim without a pulse.
-            self._board.pulse()
+        # The supervisor takes back what a child without a pulse holds: no claim without a pulse.
+        self._places.pulse()
         ahead = self._prefetch.ahead()
         room = self._config.concurrency + ahead - self._busy - len(self._waiting)
-        if self._config.max_jobs is not None:
-            room = min(room, self._config.max_jobs - self._started - len(self._waiting))
+        room = min(room, self._limits.cap(room + len(self._waiting)) - len(self._waiting))
         # With something waiting already, small claims are not worth their round trip.
         return 0 if self._waiting and room < ahead // 2 else max(room, 0)
 
@@ -438,9 +428,8 @@ class Worker:
             if gathering.task == task.name and gathering.room > 0:
                 gathering.found.append(first)  # another slot waits for just this
                 return
-        most = min(task.options.collect or 1, max(len(self._places) - self._config.concurrency, 1))
-        if self._config.max_jobs is not None:
-            most = min(most, self._config.max_jobs - self._started)
+        most = min(task.options.collect or 1, max(self._places.free - self._config.concurrency, 1))
+        most = self._limits.cap(most)
         gathering = self._gathering[slot] = _Gathering(task.name, most, [first])
         try:
             # Un-started claims grow old: within a part of the lease, however long the task would wait.
@@ -458,7 +447,7 @@ class Worker:
                 continue
             plan = self._executor.plan(waiting.claim)
             if isinstance(plan, Plan):
-                attempts.append(Attempt(waiting.claim, self._places.pop(), None))
+                attempts.append(Attempt(waiting.claim, self._places.take(), None))
                 plans.append(plan)
             else:
                 self._finish(waiting.claim, plan, began)
@@ -472,15 +461,16 @@ class Worker:
         for attempt in attempts:
             attempt.deadline = began + min(timeouts) if timeouts else None
             attempt.is_together = True
-            self._attempts[attempt.slot] = attempt
-            self._show_started(attempt)
+            self._attempts[attempt.place] = attempt
+            self._places.show(attempt)
             self._tell("started", attempt.claim)
-        self._count_started(len(attempts))
+        self._retire_if(self._limits.started(len(attempts)))
         try:
             ended = await self._executor.run_together(attempts, plans)
         finally:
             for attempt in attempts:
-                self._ended(attempt)
+                del self._attempts[attempt.place]
+                self._places.ended(attempt)
         for attempt, settled in zip(attempts, ended, strict=True):
             self._record(attempt, settled, began)
 
@@ -524,27 +514,28 @@ class Worker:
         beat = plan.task.options.heartbeat
         attempt = Attempt(
             claim,
-            self._places.pop(),
+            self._places.take(),
             None if limit is None else began + limit,
             None if beat is None else beat.total_seconds(),
             monotonic=self._monotonic,
         )
-        self._attempts[attempt.slot] = attempt
+        self._attempts[attempt.place] = attempt
         attempt.is_alone = plan.is_alone
-        self._show_started(attempt)
-        self._count_started()
+        self._places.show(attempt)
+        self._retire_if(self._limits.started(1))
         self._tell("started", claim)
         try:
             ended = await self._executor.run(attempt, plan)
         finally:
-            self._ended(attempt)
+            del self._attempts[attempt.place]
+            self._places.ended(attempt)
         self._record(attempt, ended, began)
 
     def _record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
         claim = attempt.claim
         if attempt.is_finished:
             self._tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
-            self._free_written([ref_of(claim)])
+            self._places.written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self._finisher.crash(ref_of(claim), ended.cause)
@@ -554,42 +545,7 @@ class Worker:
         elif attempt.interrupted is Interrupt.STOP:
             self._finisher.release([ref_of(claim)])
         else:
-            self._free_written([ref_of(claim)])  # nobody is told: it is somebody else's by now
-
-    def _show_started(self, attempt: Attempt) -> None:
-        if self._board is None:
-            return
-        claim, is_here = attempt.claim, not attempt.is_alone
-        # The supervisor kills a child whose loop is blocked past this moment.
-        end = attempt.must_end_by if is_here else None
-        last = None if end is None else end + 2 * self._config.kill_after
-        self._board.start(attempt.slot, claim.id, claim.token, last, is_here=is_here)
-
-    def _ended(self, attempt: Attempt) -> None:
-        """Its place stays taken until the store knows: should this process stand still now, the
-        supervisor must not take the job for one that has not started."""
-        del self._attempts[attempt.slot]
-        if self._board is not None and len(self._places) > self._spare_places:
-            self._board.ended(attempt.slot)
-            self._unwritten[attempt.claim.id, attempt.claim.token] = attempt.slot
-        else:  # nobody watches; or too many wait for a store that does not answer
-            self._free(attempt.slot)
-
-    def _free(self, place: int) -> None:
-        if self._board is not None:
-            self._board.free(place)
-        self._places.append(place)
-
-    def _free_written(self, claims: Sequence[Finish | ClaimRef]) -> None:
-        for claim in claims if self._unwritten else ():
-            place = self._unwritten.pop((claim.id, claim.token), None)
-            if place is not None:
-                self._free(place)
-
-    def _count_started(self, jobs: int = 1) -> None:
-        self._started += jobs
-        if self._config.max_jobs is not None and self._started >= self._config.max_jobs:
-            self.retire(f"it has started {self._started} jobs (max_jobs)")
+            self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
 
     def _finish(self, claim: Claim, settled: Settled, began: float) -> None:
         if settled.error is not None:
@@ -656,12 +612,11 @@ class Worker:
     def _watch(self) -> None:
         """Show a pulse; interrupt what is past its deadline; give up what does not end."""
         now = self._monotonic()
-        if self._board is not None:
-            self._board.pulse()
+        self._places.pulse()
         if self._waiting and now - self._waiting[0].came > HOARD_LIMIT:
             self._give_back_unstarted()
             self._prefetch.hoarded()
-        self._look_at_limits(now)
+        self._retire_if(self._limits.look(now))
         for attempt in list(self._attempts.values()):
             if attempt.interrupted is not None:
                 if now - attempt.interrupted_at > self._config.kill_after:
@@ -670,17 +625,7 @@ class Worker:
                 attempt.is_silent = attempt.deadline is None or now < attempt.deadline
                 attempt.interrupt(Interrupt.TIMEOUT, now)
             elif attempt.heartbeat is not None and not attempt.is_alone:
-                self._show_started(attempt)  # its last moment moves with every sign of life
-
-    def _look_at_limits(self, now: float) -> None:
-        if now >= self._retire_at:
-            self.retire("its lifetime is over (max_lifetime)")
-        most = self._config.max_memory
-        if most is not None and now >= self._weigh_at:
-            self._weigh_at = now + WEIGH_EVERY
-            used = resident_memory()
-            if used > most:
-                self.retire(f"it uses {format_size(used)} of memory (max_memory {format_size(most)})")
+                self._places.show(attempt)  # its last moment moves with every sign of life
 
     def _give_up(self, attempt: Attempt) -> None:
         """A handler that does not end: settle its job without it."""
@@ -708,7 +653,7 @@ class Worker:
 
     def claim_lost(self, attempt: Attempt) -> None:
         """The store refused a report of this attempt: its job is somebody else's now."""
-        if self._attempts.get(attempt.slot) is attempt and not attempt.is_stopping:
+        if self._attempts.get(attempt.place) is attempt and not attempt.is_stopping:
             attempt.interrupt(Interrupt.LOST, self._monotonic())
 
     def interrupt_all(self) -> None:
@@ -727,54 +672,3 @@ class Worker:
 
 def ref_of(claim: Claim) -> ClaimRef:
     return ClaimRef(claim.id, claim.token)
-
-
-class Watch(Service):
-    """The worker's pulse and its deadlines: one small pass many times a second."""
-
-    name = "watch"
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        super().__init__()
-        self._look = look
-
-    async def run_once(self) -> float:
-        self._look()
-        return WATCH_EVERY
-
-
-class Cancels(Service):
-    """Hears of cancels requested for running jobs."""
-
-    name = "cancels"
-
-    def __init__(self, driver: Driver, worker: Worker) -> None:
-        super().__init__()
-        self._driver = driver
-        self._worker = worker
-
-    async def run_once(self) -> float:
-        if self._worker.has_jobs:
-            for ref in await self._driver.arun(self._driver.cancels([self._worker.session])):
-                self._worker.cancel_requested(ref)
-        return CANCELS_EVERY
-
-
-class Notes(Service):
-    """Tells the store what running handlers report, twice a second."""
-
-    name = "notes"
-
-    def __init__(self, driver: Driver, worker: Worker) -> None:
-        super().__init__()
-        self._driver = driver
-        self._worker = worker
-
-    async def run_once(self) -> float:
-        for attempt in self._worker.attempts:
-            note = attempt.reports.take()
-            if note is not None:
-                verb = self._driver.note(ref_of(attempt.claim), note)
-                if await self._driver.arun(verb) is Answer.LOST:
-                    self._worker.claim_lost(attempt)
-        return NOTES_EVERY
