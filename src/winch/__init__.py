@@ -21,6 +21,7 @@ from winch.core.errors import (
     JobFailed,
     JobNotFound,
     LostClaim,
+    MissingKey,
     PayloadTooLarge,
     QueueFull,
     SchemaMismatch,
@@ -37,6 +38,7 @@ from winch.engine.context import Context
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
 from winch.engine.injection import Depends
+from winch.engine.keyring import Keyring
 from winch.engine.middleware import Middleware
 from winch.engine.task import Task
 
@@ -56,8 +58,10 @@ __all__ = [
     "JobFailed",
     "JobNotFound",
     "JobState",
+    "Keyring",
     "LostClaim",
     "Middleware",
+    "MissingKey",
     "PayloadTooLarge",
     "QueueFull",
     "Retry",

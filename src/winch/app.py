@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from winch.core.duration import Duration
     from winch.core.retry import Retry
     from winch.engine.handle import Job
+    from winch.engine.keyring import Keyring
     from winch.engine.preflight import Preflight
     from winch.storage.protocol import Driver
 
@@ -65,6 +66,7 @@ class App:
         poll: Duration | None = None,
         grace: Duration | None = None,
         concurrency: int | None = None,
+        keys: Keyring | None = None,
         **unknown: Never,
     ) -> None:
         self._code: dict[str, Any] = {
@@ -77,6 +79,7 @@ class App:
             "poll": poll,
             "grace": grace,
             "concurrency": concurrency,
+            "keys": keys,
         }
         for name in unknown:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
@@ -84,6 +87,7 @@ class App:
         self._driver: Driver | None = None
         self.clock = SystemClock()
         self.runtime = Runtime()
+        self.runtime.keys = lambda: self.settings.keys
         self.client = Client(self.ready, self.clock, self.runtime)
         self.jobs = Jobs(self)
         self.dead = Dead(self)
@@ -245,7 +249,7 @@ class App:
         """Whether this code reads what is queued: run it with the new code before a deploy."""
         from winch.engine.preflight import preflight
 
-        return self.client.run(preflight(self.ready(), self.tasks, most))
+        return self.client.run(preflight(self.ready(), self.tasks, self.settings.keys, most))
 
     # -- workers -----------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 WinchError
 ├── ConfigError            wrong at start-up; names the setting
+│   └── MissingKey           encrypted with a key that is not configured here (.key)
 ├── StorageError           the driver failed; the original is in __cause__
 │   ├── StorageUnavailable   worth retrying
 │   ├── SchemaMismatch       run `winch migrate`
@@ -31,6 +32,15 @@ class WinchError(Exception):
 
 class ConfigError(WinchError):
     """A setting is wrong; raised at start-up or at the decorated definition, and names the setting."""
+
+
+class MissingKey(ConfigError):
+    """The text is encrypted with a key that this process does not have; `key` is its name."""
+
+    def __init__(self, key: str, known: Sequence[str] = ()) -> None:
+        have = f"the keys here are {', '.join(known)}" if known else "no keys are configured here"
+        super().__init__(f"it is encrypted with key {key!r}; {have}. Add it to WINCH_KEYS")
+        self.key = key
 
 
 class StorageError(WinchError):

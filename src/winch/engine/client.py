@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from winch.core import codec
 from winch.core.clock import Clock
 from winch.core.duration import Duration, parse_duration
@@ -27,6 +29,7 @@ from winch.core.lifecycle import JobState, sources
 from winch.engine import operation
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
+from winch.engine.keyring import Keyring, revealed, unseal
 from winch.engine.operation import OnConnection, Operation, Pause
 from winch.engine.runtime import Runtime
 from winch.engine.task import Bound
@@ -98,6 +101,7 @@ class Client:
         driver = self._driver()
         for middleware in self._runtime.middleware:
             jobs = [middleware.enqueue(job) for job in jobs]
+        jobs = self._sealed(jobs)
         if isinstance(conn, Transaction):
             conn = conn.connection
         if conn is not None:
@@ -124,6 +128,18 @@ class Client:
                 return answers
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
 
+    def _sealed(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs as they are stored: the last thing done to them, after middleware has seen them."""
+        keys = self._runtime.keys()
+        if keys is None:
+            return jobs
+        return [
+            msgspec.structs.replace(
+                job, args=keys.seal(job.args, job=job.id, task=job.task, field="args")
+            )
+            for job in jobs
+        ]
+
     def _tell_enqueued(self, jobs: Sequence[NewJob]) -> None:
         events = self._runtime.events
         if events.wants("enqueued"):
@@ -145,6 +161,10 @@ class Client:
         found: JobRecord = record
         return found
 
+    def revealed(self, record: JobRecord) -> JobRecord:
+        """The record with what is encrypted in it opened, as far as the app has the keys."""
+        return revealed(self._runtime.keys(), record)
+
     def result(self, job_id: str, timeout: Duration | None) -> tuple[JobRecord, Any]:
         return self.run(self._result(job_id, timeout))
 
@@ -158,7 +178,7 @@ class Client:
         while True:
             record = yield from self._get(job_id)
             if record.state.is_final:
-                return record, _result_of(record)
+                return record, _result_of(record, self._runtime.keys())
             waited = time.monotonic() - began
             if limit is not None and waited >= limit:
                 raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
@@ -239,14 +259,17 @@ def actor() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _result_of(record: JobRecord) -> Any:
+def _result_of(record: JobRecord, keys: Keyring | None) -> Any:
     if record.state is not JobState.COMPLETED:
         error = record.error
         text = f"{error.type}: {error.message}" if error is not None else record.reason
         raise JobFailed(record.id, record.state, text)
     if record.result is None and record.reason is not None:
         raise InvalidPayload(f"job {record.id} completed, but {record.reason}")
-    return None if record.result is None else codec.loads(record.result, what="result")
+    if record.result is None:
+        return None
+    text = unseal(keys, record.result, job=record.id, task=record.task, field="result")
+    return codec.loads(text, what="result")
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from winch.core import codec
 from winch.core.errors import ConfigError, LostClaim
 from winch.core.job import LOG_LIMIT, Note
+from winch.engine.keyring import Keyring, seal
 from winch.engine.transaction import Transaction
 from winch.storage.params import Answer, ClaimRef, Standing
 
@@ -68,6 +69,7 @@ class Context:
         store: Callable[[], Driver],
         resources: Mapping[str, Any],
         finished: Callable[[], None],
+        keys: Keyring | None = None,
     ) -> None:
         self._claim = claim
         self._reports = reports
@@ -77,6 +79,7 @@ class Context:
         self._store = store
         self.resources = resources
         self._finished = finished
+        self._keys = keys
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------
@@ -172,14 +175,20 @@ class Context:
     def transaction(self) -> Transaction:
         """The job's own transaction: its writes, its completion and child jobs in one commit. See
         winch.engine.transaction; keep it well within the lease."""
-        return Transaction(self._store(), self._ref, self._finished)
+
+        def sealed(text: str) -> str:
+            return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
+
+        return Transaction(self._store(), self._ref, self._finished, sealed)
 
     @property
     def _ref(self) -> ClaimRef:
         return ClaimRef(self._claim.id, self._claim.token)
 
     def _checkpoint(self, state: object) -> Note:
-        return Note(checkpoint=codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES))
+        text = codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES)
+        claim = self._claim
+        return Note(checkpoint=seal(self._keys, text, job=claim.id, task=claim.task, field="checkpoint"))
 
     def _saved(self, answer: Answer) -> None:
         if answer is not Answer.TOOK:

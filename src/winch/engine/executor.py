@@ -16,7 +16,7 @@ import msgspec
 
 from winch.core import codec
 from winch.core.duration import format_duration
-from winch.core.errors import InvalidPayload, PayloadTooLarge, UnknownTask
+from winch.core.errors import InvalidPayload, MissingKey, PayloadTooLarge, UnknownTask
 from winch.core.job import Claim
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
@@ -25,6 +25,7 @@ from winch.engine.context import Context
 from winch.engine.failure import describe
 from winch.engine.injection import Injector, Wanted
 from winch.engine.isolation import Cells, Crash
+from winch.engine.keyring import Keyring, seal, unseal
 from winch.engine.log import log
 from winch.engine.options import StoredOptions
 from winch.engine.runtime import Runtime
@@ -34,6 +35,8 @@ from winch.storage.protocol import Driver
 
 # A job of a newer version than this worker's waits this long before somebody looks again.
 NEWER_PAUSE = timedelta(seconds=5)
+# A job whose key this worker does not have: another may have it, or a deploy brings it.
+KEY_PAUSE = timedelta(seconds=15)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -129,12 +132,16 @@ class Executor:
             mine = f"this worker has version {task.options.version} of {task.name}"
             return Snooze(NEWER_PAUSE, f"{mine}, the job needs version {claim.version}")
         try:
+            claim = self._opened(claim)
             text = task.current_args(claim.args, claim.version)
             args, kwargs = task.arguments.unpack(text)
+        except MissingKey as error:
+            log.warning("job %s (%s) waits: %s", claim.id, claim.task, error)
+            return Snooze(KEY_PAUSE, f"waits for a worker that can read it: {error}")
         except InvalidPayload as error:
             return Discard(f"malformed: {error}")
         try:
-            call = self._call(attempt, task, args, kwargs)
+            call = self._call(attempt, claim, task, args, kwargs)
             value = await (_in_own_context(call) if task.is_async or self._runtime.middleware else call)
         except asyncio.CancelledError as error:
             if attempt.is_stopping:
@@ -153,15 +160,30 @@ class Executor:
                 _uncancel()
         if isinstance(value, Directive):
             return _directive(value)
-        return _done(value, attempt.claim)
+        return _done(value, claim, self._runtime.keys())
+
+    def _opened(self, claim: Claim) -> Claim:
+        """The claim with its arguments and checkpoint in plain text, for this attempt only."""
+        keys, about = self._runtime.keys(), {"job": claim.id, "task": claim.task}
+        saved = claim.checkpoint
+        return msgspec.structs.replace(
+            claim,
+            args=unseal(keys, claim.args, **about, field="args"),
+            checkpoint=saved if saved is None else unseal(keys, saved, **about, field="checkpoint"),
+        )
 
     def _call(
-        self, attempt: Attempt, task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]
+        self,
+        attempt: Attempt,
+        claim: Claim,
+        task: Task[Any, Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> Coroutine[Any, Any, Any]:
         """The handler inside the app's middleware."""
         wants = task.arguments.injected
         hooks = self._runtime.middleware
-        ctx = self._context(attempt) if wants or hooks else None
+        ctx = self._context(attempt, claim) if wants or hooks else None
         if task.is_async:
             attempt.handler = _OnLoop(asyncio.current_task())
             handler = functools.partial(self._on_loop, task.fn, args, kwargs, wants, ctx)
@@ -171,9 +193,9 @@ class Executor:
             handler = functools.partial(middleware.run, ctx, handler)  # type: ignore[arg-type]
         return handler()
 
-    def _context(self, attempt: Attempt) -> Context:
+    def _context(self, attempt: Attempt, claim: Claim) -> Context:
         return Context(
-            attempt.claim,
+            claim,
             attempt.reports,
             deadline=attempt.deadline,
             monotonic=self._monotonic,
@@ -181,6 +203,7 @@ class Executor:
             store=self._store,
             resources=self._runtime.resources,
             finished=attempt.finished,
+            keys=self._runtime.keys(),
         )
 
     async def _on_loop(
@@ -306,11 +329,12 @@ def _directive(directive: Directive) -> Outcome:
     return directive  # type: ignore[return-value]  # the four directives are outcomes as they are
 
 
-def _done(value: object, claim: Claim) -> Outcome:
+def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
     if value is None:
         return Done(None)
     try:
-        return Done(codec.dumps(value, what="the result", limit=codec.MAX_RESULT_BYTES))
+        text = codec.dumps(value, what="the result", limit=codec.MAX_RESULT_BYTES)
+        return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))
     except (InvalidPayload, PayloadTooLarge) as error:
         # The work is done; running it again would do it twice. Only its result is missing.
         log.warning("job %s completed, but %s; its result is not kept", claim.id, error)

@@ -17,6 +17,7 @@ import msgspec
 
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
+from winch.engine.keyring import Keyring
 
 EVENTS = ("off", "full")
 
@@ -35,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace: timedelta = timedelta(seconds=30)
     concurrency: int = 10
     processes: int = 1
+    keys: Keyring | None = None
 
     def __post_init__(self) -> None:
         if self.lease < 3 * self.heartbeat:
@@ -155,6 +157,14 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+def _keys(value: Any, name: str) -> Keyring:
+    if isinstance(value, Keyring):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a Keyring or a text such as k2:base64,k1:base64")
+    return Keyring.parse(value)
+
+
 _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "url": _text,
     "schema": _text,
@@ -167,4 +177,5 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "grace": parse_duration,
     "concurrency": _number,
     "processes": _number,
+    "keys": _keys,
 }

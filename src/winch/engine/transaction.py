@@ -39,10 +39,17 @@ class Transaction:
     assigned to `tx.result` is the job's result.
     """
 
-    def __init__(self, driver: Driver, claim: ClaimRef, finished: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        claim: ClaimRef,
+        finished: Callable[[], None],
+        seal: Callable[[str], str] = lambda text: text,
+    ) -> None:
         self._driver = driver
         self._claim = claim
         self._finished = finished
+        self._seal = seal
         self._block: AbstractContextManager[Any] | None = None
         self._ablock: AbstractAsyncContextManager[Any] | None = None
         self.connection: Any = None
@@ -137,7 +144,7 @@ class Transaction:
         result = self.result
         text = None
         if result is not None:
-            text = codec.dumps(result, what="the result", limit=codec.MAX_RESULT_BYTES)
+            text = self._seal(codec.dumps(result, what="the result", limit=codec.MAX_RESULT_BYTES))
         return Finish(
             id=self._claim.id,
             token=self._claim.token,
