@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
@@ -18,6 +19,7 @@ from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
+from winch.engine.spool import Spool
 from winch.engine.task import AsyncTask, Bound, Task
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
 
@@ -67,6 +69,7 @@ class App:
         grace: Duration | None = None,
         concurrency: int | None = None,
         keys: Keyring | None = None,
+        spool: str | None = None,
         **unknown: Never,
     ) -> None:
         self._code: dict[str, Any] = {
@@ -80,6 +83,7 @@ class App:
             "grace": grace,
             "concurrency": concurrency,
             "keys": keys,
+            "spool": spool,
         }
         for name in unknown:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
@@ -88,7 +92,14 @@ class App:
         self.clock = SystemClock()
         self.runtime = Runtime()
         self.runtime.keys = lambda: self.settings.keys
-        self.client = Client(self.ready, self.clock, self.runtime)
+        self._spool: Spool | None = None
+        self.client = Client(
+            self.ready,
+            self.clock,
+            self.runtime,
+            unchecked=lambda: (self.driver, self._is_checked),
+            spool=lambda: self.spool,
+        )
         self.jobs = Jobs(self)
         self.dead = Dead(self)
         self.queues = Queues(self)
@@ -139,6 +150,21 @@ class App:
         return driver
 
     _is_checked = False
+
+    @property
+    def spool(self) -> Spool | None:
+        """Where jobs are kept while the store is out of reach, if anywhere."""
+        if self._spool is None and self.settings.spool is not None:
+            self._spool = Spool(Path(self.settings.spool).expanduser().absolute(), self.clock)
+        return self._spool
+
+    def forward_spool(self) -> int:
+        """Hand the spooled jobs to the store; returns how many. Workers do this by themselves."""
+        return self.client.run(self.client.forward_spool())
+
+    async def aforward_spool(self) -> int:
+        """`forward_spool` without blocking the event loop."""
+        return await self.client.arun(self.client.forward_spool())
 
     def migrate(self) -> list[str]:
         """Bring the store's schema up to date; returns the steps taken."""

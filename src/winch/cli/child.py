@@ -66,6 +66,7 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
         release=version("winch"),
         burst=burst,
         cell_command=cell_command(app_spec or said.app),
+        spool=app.spool,
     )
     child = Child(app.driver, app.runtime, said, config, board)
     return await child.run(await Link.open(sock))

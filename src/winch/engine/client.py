@@ -15,12 +15,14 @@ from winch.core import codec
 from winch.core.clock import Clock
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import (
+    ConfigError,
     EnqueueUncertain,
     InvalidPayload,
     InvalidTransition,
     JobFailed,
     JobNotFound,
     StorageUnavailable,
+    WinchError,
 )
 from winch.core.ids import job_id as make_job_id
 from winch.core.ids import parse_id
@@ -30,8 +32,10 @@ from winch.engine import operation
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
 from winch.engine.keyring import Keyring, revealed, unseal
-from winch.engine.operation import OnConnection, Operation, Pause
+from winch.engine.log import log
+from winch.engine.operation import Blocking, OnConnection, Operation, Pause
 from winch.engine.runtime import Runtime
+from winch.engine.spool import Spool
 from winch.engine.task import Bound
 from winch.engine.transaction import Transaction
 from winch.engine.why import explain
@@ -51,8 +55,20 @@ RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 class Client:
     """Everything an application asks of the store."""
 
-    def __init__(self, driver: Callable[[], Driver], clock: Clock, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        driver: Callable[[], Driver],
+        clock: Clock,
+        runtime: Runtime,
+        *,
+        unchecked: Callable[[], tuple[Driver, bool]] | None = None,
+        spool: Callable[[], Spool | None] = lambda: None,
+    ) -> None:
+        """`driver` gives the driver of a store that was looked at; `unchecked` gives it without a look,
+        and whether there has been one: an enqueue must get as far as its retries."""
         self._driver = driver
+        self._unchecked = unchecked or (lambda: (driver(), True))
+        self._spool = spool
         self._runtime = runtime
         self._clock = clock
         self._last_tick = 0
@@ -72,16 +88,16 @@ class Client:
     # -- enqueue -----------------------------------------------------------------------------------
 
     def enqueue(self, bound: Bound[R]) -> Job[R]:
-        return self.run(self._enqueue_one(bound))
+        return operation.run(self._unchecked()[0], self._enqueue_one(bound))
 
     async def aenqueue(self, bound: Bound[R]) -> Job[R]:
-        return await self.arun(self._enqueue_one(bound))
+        return await operation.arun(self._unchecked()[0], self._enqueue_one(bound))
 
     def enqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
-        return self.run(self._enqueue_many(calls, conn))
+        return operation.run(self._unchecked()[0], self._enqueue_many(calls, conn))
 
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
-        return await self.arun(self._enqueue_many(calls, conn))
+        return await operation.arun(self._unchecked()[0], self._enqueue_many(calls, conn))
 
     def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
         new = bound.new_job(self.draw_id())
@@ -98,24 +114,28 @@ class Client:
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
-        driver = self._driver()
         for middleware in self._runtime.middleware:
             jobs = [middleware.enqueue(job) for job in jobs]
         jobs = self._sealed(jobs)
         if isinstance(conn, Transaction):
             conn = conn.connection
         if conn is not None:
-            answers: list[Enqueued] = yield OnConnection(conn, driver.enqueue(jobs))
+            answers: list[Enqueued] = yield OnConnection(conn, self._driver().enqueue(jobs))
             return answers
         is_uncertain = False
         for pause in (*ENQUEUE_PAUSES, None):
             try:
+                driver, is_checked = self._unchecked()
+                if not is_checked:
+                    yield Blocking(self._driver)
                 answers = yield driver.enqueue(jobs, is_repeat=is_uncertain)
             except StorageUnavailable as error:
                 is_uncertain = is_uncertain or error.maybe_applied
                 if pause is not None:
                     yield Pause(pause)
                     continue
+                if (spool := self._spool()) is not None:
+                    return (yield from self._spooled(spool, jobs, error))
                 if is_uncertain:
                     raise EnqueueUncertain(
                         "the store went away while the jobs were being stored; they may or may not "
@@ -125,8 +145,44 @@ class Client:
                 raise
             else:
                 self._tell_enqueued(jobs)
+                yield from self._forward_own(driver)
                 return answers
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+    def _spooled(
+        self, spool: Spool, jobs: Sequence[NewJob], error: StorageUnavailable
+    ) -> Operation[list[Enqueued]]:
+        """Keep the jobs on this machine's disk; the store takes each of them once, later."""
+        try:
+            yield Blocking(lambda: spool.append(tuple(jobs)))
+        except OSError as full:
+            raise EnqueueUncertain(
+                f"the store is out of reach ({error}) and the spool {spool.path} cannot be written: "
+                f"{full}",
+                [job.id for job in jobs],
+            ) from error
+        log.warning(
+            "the store is out of reach; %d jobs are kept in %s: %s", len(jobs), spool.path, error
+        )
+        self._tell_enqueued(jobs)
+        return [Enqueued(job.id, is_new=True) for job in jobs]
+
+    def _forward_own(self, driver: Driver) -> Operation[None]:
+        """The store answers again: hand it what this process has spooled."""
+        spool = self._spool()
+        if spool is None or not spool.has_waiting:
+            return
+        try:
+            yield from spool.forward(driver)
+        except (WinchError, OSError) as error:  # the enqueue itself has worked
+            log.warning("the spool %s is not forwarded yet: %s", spool.path, error)
+
+    def forward_spool(self) -> Operation[int]:
+        """Hand what is spooled to the store; returns how many jobs."""
+        spool = self._spool()
+        if spool is None:
+            raise ConfigError("there is no spool to forward; name one with App(spool=…) or WINCH_SPOOL")
+        return (yield from spool.forward(self._driver()))
 
     def _sealed(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         """The jobs as they are stored: the last thing done to them, after middleware has seen them."""

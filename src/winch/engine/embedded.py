@@ -27,6 +27,7 @@ from winch.engine.order import QueueOrder
 from winch.engine.runtime import Runtime
 from winch.engine.service import Service
 from winch.engine.settings import Settings
+from winch.engine.spool import Spool
 from winch.engine.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
 
@@ -42,6 +43,9 @@ class Host(Protocol):
 
     @property
     def runtime(self) -> Runtime: ...
+
+    @property
+    def spool(self) -> Spool | None: ...
 
 
 class EmbeddedWorker:
@@ -70,6 +74,7 @@ class EmbeddedWorker:
             release=release,
             burst=burst,
             cell_command=cell_command,
+            spool=host.spool,
         )
         if cell_command is None:
             alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]

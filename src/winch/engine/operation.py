@@ -7,7 +7,7 @@ for synchronous callers, `arun` for asynchronous ones; neither half is written t
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,7 +32,14 @@ class OnConnection:
     verb: Verb[Any]
 
 
-Operation = Generator[Verb[Any] | Pause | OnConnection, Any, T]
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Call a function that waits for a disk or a server: in a thread where an event loop goes on."""
+
+    call: Callable[[], Any]
+
+
+Operation = Generator[Verb[Any] | Pause | OnConnection | Blocking, Any, T]
 
 
 def run(driver: Driver, operation: Operation[T]) -> T:
@@ -50,6 +57,8 @@ def run(driver: Driver, operation: Operation[T]) -> T:
                 time.sleep(step.seconds)
             elif isinstance(step, OnConnection):
                 answer = driver.run_on(step.conn, step.verb)
+            elif isinstance(step, Blocking):
+                answer = step.call()
             else:
                 answer = driver.run(step)
         except Exception as raised:  # handed to the operation, which decides
@@ -73,6 +82,8 @@ async def arun(driver: Driver, operation: Operation[T]) -> T:
                 await asyncio.sleep(step.seconds)
             elif isinstance(step, OnConnection):
                 answer = await driver.arun_on(step.conn, step.verb)
+            elif isinstance(step, Blocking):
+                answer = await asyncio.to_thread(step.call)
             else:
                 answer = await driver.arun(step)
         except Exception as raised:  # handed to the operation, which decides

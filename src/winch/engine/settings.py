@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 10
     processes: int = 1
     keys: Keyring | None = None
+    spool: str | None = None
 
     def __post_init__(self) -> None:
         if self.lease < 3 * self.heartbeat:
@@ -178,4 +179,5 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "concurrency": _number,
     "processes": _number,
     "keys": _keys,
+    "spool": _text,
 }

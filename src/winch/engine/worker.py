@@ -29,10 +29,12 @@ from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Cells, Crash
 from winch.engine.log import log
+from winch.engine.maintenance.forwarder import Forwarder
 from winch.engine.order import QueueOrder
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
+from winch.engine.spool import Spool
 from winch.engine.threads import Threads
 from winch.storage.params import Answer, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
@@ -56,6 +58,7 @@ class WorkerConfig:
     release: str
     burst: bool = False
     cell_command: tuple[str, ...] | None = None
+    spool: Spool | None = None
 
 
 class Worker:
@@ -128,6 +131,14 @@ class Worker:
             Cancels(self._driver, self),
             Notes(self._driver, self),
         ]
+        if config.spool is not None:
+            # Before the first claim: a burst would be over before it has seen the spooled jobs.
+            forwarder = Forwarder(self._driver, config.spool)
+            try:
+                await forwarder.run_once()
+            except StorageError as error:
+                log.warning("the spool is not forwarded yet: %s", error)
+            self._services.append(forwarder)
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")
             for service in self._services
