@@ -143,6 +143,10 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         except psycopg.Error as error:
             raise translated(error, self._place, maybe_applied=False) from error
 
+    def roles_sql(self) -> str:
+        """The statements that make least-privilege roles, with what `migrate` would run."""
+        return schema.roles_sql(self._place, self.migration_sql())
+
     def facts(self) -> ServerFacts:
         """What there is to know about the server, for `winch doctor`."""
         states = sorted({side.listener.state for side in self._sides.values()})
