@@ -37,12 +37,13 @@ from winch.core.retry import Retry
 from winch.engine.context import Context
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
-from winch.engine.injection import Depends
+from winch.engine.injection import INJECTED, Depends
 from winch.engine.keyring import Keyring
 from winch.engine.middleware import Middleware
 from winch.engine.task import Task
 
 __all__ = [
+    "INJECTED",
     "App",
     "Cancel",
     "ConfigError",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.lifecycle import JobState
@@ -20,7 +20,7 @@ from winch.engine.registry import Registry, default_name
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.spool import Spool
-from winch.engine.task import AsyncTask, Bound, Task
+from winch.engine.task import Bound, Task, task_class
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
 
 if TYPE_CHECKING:
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
     from winch.core.duration import Duration
     from winch.core.retry import Retry
+    from winch.engine.context import Context
     from winch.engine.handle import Job
     from winch.engine.keyring import Keyring
     from winch.engine.preflight import Preflight
+    from winch.engine.task import AsyncContextTask, AsyncTask, ContextTask
     from winch.storage.protocol import Driver
 
 P = ParamSpec("P")
@@ -215,6 +217,10 @@ class App:
     # -- tasks -------------------------------------------------------------------------------------
 
     @overload
+    def task(self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /) -> AsyncContextTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
     def task(self, fn: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...
     @overload
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
@@ -254,9 +260,7 @@ class App:
             if isinstance(function, Task) or not callable(function):
                 raise ConfigError(f"@app.task takes a function, got {function!r}")
             title = _name(name or default_name(function), "task name")
-            task: Task[Any, Any] = Task(self.client, title, function, checked)
-            if task.is_async:
-                task = AsyncTask(self.client, title, function, checked)
+            task = task_class(function)(self.client, title, function, checked)
             self.tasks.add(task)
             return task
 
@@ -333,6 +337,12 @@ class App:
 class _Decorator:
     """What `@app.task(…)` with options gives; only its type matters."""
 
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...
     @overload

@@ -23,7 +23,7 @@ from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
 from winch.engine.attempt import Attempt, Interrupt, JobCancelled, JobTimeout
 from winch.engine.context import Context
 from winch.engine.failure import describe
-from winch.engine.injection import Injector, Wanted
+from winch.engine.injection import Injector
 from winch.engine.isolation import Cells, Crash
 from winch.engine.keyring import Keyring, seal, unseal
 from winch.engine.log import log
@@ -186,9 +186,9 @@ class Executor:
         ctx = self._context(attempt, claim) if wants or hooks else None
         if task.is_async:
             attempt.handler = _OnLoop(asyncio.current_task())
-            handler = functools.partial(self._on_loop, task.fn, args, kwargs, wants, ctx)
+            handler = functools.partial(self._on_loop, task, args, kwargs, ctx)
         else:
-            handler = functools.partial(self._in_thread, attempt, task.fn, args, kwargs, wants, ctx)
+            handler = functools.partial(self._in_thread, attempt, task, args, kwargs, ctx)
         for middleware in reversed(hooks):
             handler = functools.partial(middleware.run, ctx, handler)  # type: ignore[arg-type]
         return handler()
@@ -208,33 +208,36 @@ class Executor:
 
     async def _on_loop(
         self,
-        fn: Callable[..., Any],
+        task: Task[Any, Any],
         args: list[Any],
         kwargs: dict[str, Any],
-        wants: Wanted,
         ctx: Context | None,
     ) -> Any:
+        wants = task.arguments.injected
         if ctx is None or not wants:
-            return await fn(*args, **kwargs)
+            return await task.fn(*args, **kwargs)
         async with contextlib.AsyncExitStack() as stack:
             given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
-            return await fn(*args, **kwargs, **given)
+            args, given = task.arguments.with_injected(args, given)
+            return await task.fn(*args, **kwargs, **given)
 
     async def _in_thread(
         self,
         attempt: Attempt,
-        fn: Callable[..., Any],
+        task: Task[Any, Any],
         args: list[Any],
         kwargs: dict[str, Any],
-        wants: Wanted,
         ctx: Context | None,
     ) -> Any:
+        wants = task.arguments.injected
+
         def run() -> Any:
             if ctx is None or not wants:
-                return fn(*args, **kwargs)
+                return task.fn(*args, **kwargs)
             with contextlib.ExitStack() as stack:
                 given = Injector(ctx, self._runtime.resources).make(wants, stack)
-                return fn(*args, **kwargs, **given)
+                positional, named = task.arguments.with_injected(args, given)
+                return task.fn(*positional, **kwargs, **named)
 
         call = self._threads.submit(run)
         attempt.handler = _InThread(call, self._threads)

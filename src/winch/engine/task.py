@@ -12,6 +12,7 @@ from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
 from winch.engine.arguments import Arguments
+from winch.engine.context import Context
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
 
@@ -142,6 +143,40 @@ class AsyncTask(Task[P, R]):
     ) -> Coroutine[Any, Any, R]:
         result: Coroutine[Any, Any, R] = self.fn(*args, **kwargs)
         return result
+
+
+class ContextTask(Task[P, R]):
+    """A task whose function takes its Context first; `enqueue` takes what comes after it."""
+
+    def __call__(  # type: ignore[override]  # the context comes before what the plain task takes
+        self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        result: R = self.fn(ctx, *args, **kwargs)  # type: ignore[arg-type]  # P is what comes after it
+        return result
+
+
+class AsyncContextTask(ContextTask[P, R]):
+    """`ContextTask` for an `async def`."""
+
+    def __call__(  # type: ignore[override]  # as above
+        self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        result: Coroutine[Any, Any, R] = self.fn(ctx, *args, **kwargs)  # type: ignore[arg-type]
+        return result
+
+
+def task_class(fn: Callable[..., Any]) -> type[Task[Any, Any]]:
+    """The kind of task that a function makes. Annotations are read as they are written: they may name
+    what the module defines later, and only the plain call depends on it."""
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    takes_context = (
+        first is not None
+        and first.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        and (first.annotation is Context or str(first.annotation).rpartition(".")[2] == "Context")
+    )
+    if inspect.iscoroutinefunction(fn):
+        return AsyncContextTask if takes_context else AsyncTask
+    return ContextTask if takes_context else Task
 
 
 class Using(Generic[P, R]):

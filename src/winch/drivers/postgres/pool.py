@@ -101,7 +101,9 @@ class Pool:
         in_commit = False
         try:
             with psycopg.Connection[Row].connect(
-                **self._place.params, row_factory=tuple_row
+                **self._place.params,
+                row_factory=tuple_row,
+                prepare_threshold=None,  # through a pooler a named prepare is somebody else's
             ) as connection:
                 try:
                     yield connection
