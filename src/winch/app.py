@@ -91,21 +91,21 @@ class App:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
         self._loaded: Loaded | None = None
         self._driver: Driver | None = None
-        self.clock = SystemClock()
-        self.runtime = Runtime()
+        self.clock: SystemClock = SystemClock()
+        self.runtime: Runtime = Runtime()
         self.runtime.keys = lambda: self.settings.keys
         self._spool: Spool | None = None
-        self.client = Client(
+        self.client: Client = Client(
             self.ready,
             self.clock,
             self.runtime,
             unchecked=lambda: (self.driver, self._is_checked),
             spool=lambda: self.spool,
         )
-        self.jobs = Jobs(self)
-        self.dead = Dead(self)
-        self.queues = Queues(self)
-        self.workers = Workers(self)
+        self.jobs: Jobs = Jobs(self)
+        self.dead: Dead = Dead(self)
+        self.queues: Queues = Queues(self)
+        self.workers: Workers = Workers(self)
 
     # -- settings and store ------------------------------------------------------------------------
 

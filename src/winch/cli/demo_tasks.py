@@ -11,7 +11,7 @@ from winch.core.outcome import Discard, Snooze
 from winch.core.retry import Retry
 from winch.engine.context import Context
 
-app = App()
+app: App = App()
 
 
 @app.task(name="demo.add")

@@ -18,10 +18,10 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
 from winch.engine.handle import Job
 
-reveal_option = click.option(
+reveal_option: Callable[[Any], Any] = click.option(
     "--reveal", is_flag=True, help="Show what is masked, and what is encrypted where the keys are."
 )
-ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+ids_argument: Callable[[Any], Any] = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
 
 @click.group()

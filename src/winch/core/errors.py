@@ -117,7 +117,7 @@ class EnqueueUncertain(WinchError):
 
     def __init__(self, message: str, ids: Sequence[str]) -> None:
         super().__init__(message)
-        self.ids = tuple(ids)
+        self.ids: tuple[str, ...] = tuple(ids)
 
 
 class InvalidTransition(WinchError):
@@ -128,7 +128,7 @@ class InvalidTransition(WinchError):
         self.job_id = job_id
         self.state = state
         self.verb = verb
-        self.allowed = tuple(allowed)
+        self.allowed: tuple[str, ...] = tuple(allowed)
 
 
 class JobFailed(WinchError):

@@ -80,7 +80,7 @@ class MemoryDriver:
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         is_durable=False,
         shares_processes=False,
         joins_transactions=False,

@@ -59,15 +59,15 @@ class Attempt:
     )
 
     def __init__(self, claim: Claim, slot: int, deadline: float | None) -> None:
-        self.claim = claim
-        self.slot = slot
-        self.deadline = deadline
+        self.claim: Claim = claim
+        self.slot: int = slot
+        self.deadline: float | None = deadline
         self.handler: Handler | None = None
         self.interrupted: Interrupt | None = None
-        self.interrupted_at = 0.0
-        self.is_given_up = False
-        self.is_finished = False
-        self.reports = Reports()
+        self.interrupted_at: float = 0.0
+        self.is_given_up: bool = False
+        self.is_finished: bool = False
+        self.reports: Reports = Reports()
 
     def interrupt(self, why: Interrupt, now: float) -> None:
         """Ask the handler to end."""

@@ -89,7 +89,9 @@ class EmbeddedWorker:
         self._loop = asyncio.get_running_loop()
         self._heart = Heart(self._driver, said.lease.total_seconds(), time.monotonic)
         self._stopped = threading.Event()
-        self.worker = Worker(self._driver, self._runtime, self._config, on_session=self._heart.add)
+        self.worker: Worker = Worker(
+            self._driver, self._runtime, self._config, on_session=self._heart.add
+        )
         await self.worker.start()
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),

@@ -71,7 +71,7 @@ class Cell:
         self._reader = reader
         self._writer = writer
         self.jobs = 0
-        self.is_usable = True
+        self.is_usable: bool = True
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> Cell:

@@ -58,7 +58,7 @@ class Keyring:
                 raise ConfigError(f"key {name!r} must be {KEY_BYTES} bytes, got {got}")
         if current is None and len(keys) > 1:
             raise ConfigError(f"say which key writes: current= one of {', '.join(keys)}")
-        self.current = current if current is not None else next(iter(keys))
+        self.current: str = current if current is not None else next(iter(keys))
         if self.current not in keys:
             raise ConfigError(
                 f"the current key {self.current!r} is not among the keys {', '.join(keys)}"

@@ -20,9 +20,9 @@ class Runtime:
     """What executors share. `resources` are there between `start` and `stop`."""
 
     def __init__(self) -> None:
-        self.tasks = Registry()
+        self.tasks: Registry = Registry()
         self.middleware: list[Middleware] = []
-        self.events = Events()
+        self.events: Events = Events()
         # Asked when a job runs, not before: settings are read as late as possible.
         self.keys: Callable[[], Keyring | None] = lambda: None
         self.lifespans: list[Lifespan] = []

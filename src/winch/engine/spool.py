@@ -53,7 +53,7 @@ class Spool:
         self._clock = clock
         # Called between any two steps; tests end the process there.
         self._step = step
-        self.has_waiting = False  # this process has put jobs here that it has not seen leave
+        self.has_waiting: bool = False  # this process has put jobs here that it has not seen leave
 
     @property
     def _sending(self) -> Path:

@@ -42,12 +42,12 @@ class Task(Generic[P, R]):
         self.name = name
         self.fn = fn
         self.options = options
-        self.is_async = inspect.iscoroutinefunction(fn)
-        self.arguments = Arguments(name, fn, max_bytes=MAX_ARGS_BYTES)
+        self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.arguments: Arguments = Arguments(name, fn, max_bytes=MAX_ARGS_BYTES)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self.__doc__ = fn.__doc__
-        self.__name__ = getattr(fn, "__name__", name)
+        self.__name__: str = getattr(fn, "__name__", name)
         self.__wrapped__ = fn
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -211,9 +211,9 @@ class Bound(Generic[R]):
         kwargs: dict[str, Any],
         options: EnqueueOptions,
     ) -> None:
-        self.task = task
-        self.args = task.arguments.pack(args, kwargs)
-        self.options = options
+        self.task: Task[Any, R] = task
+        self.args: str = task.arguments.pack(args, kwargs)
+        self.options: EnqueueOptions = options
 
     def new_job(self, drawn_id: str) -> NewJob:
         """The job to store; `drawn_id` is used unless the caller gave an id."""

@@ -95,9 +95,11 @@ class Worker:
         self._all_ended = asyncio.Event()
         self._all_ended.set()
         self._is_draining = False
-        self.session = ""
-        self.drained = asyncio.Event()  # burst: nothing left; stuck: a thread was given up
-        self.is_stuck = False
+        self.session: str = ""
+        self.drained: asyncio.Event = (
+            asyncio.Event()
+        )  # burst: nothing left; stuck: a thread was given up
+        self.is_stuck: bool = False
 
     # -- life --------------------------------------------------------------------------------------
 

@@ -30,14 +30,14 @@ from winch.storage.capabilities import Capabilities
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
-log = logging.getLogger("winch.postgres")
+log: logging.Logger = logging.getLogger("winch.postgres")
 
 
 class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
     name = "postgres"
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         is_durable=True, shares_processes=True, joins_transactions=True, keeps_events=True
     )
 

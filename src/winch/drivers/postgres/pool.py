@@ -242,7 +242,7 @@ class _Watched:
     def __init__(self, watchdog: Watchdog, connection: Connection) -> None:
         self._watchdog = watchdog
         self._connection = connection
-        self.is_cut = False
+        self.is_cut: bool = False
 
     def __enter__(self) -> None:
         self._watchdog.watch(self)

@@ -26,9 +26,9 @@ class Step:
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         statement = SQL[name]
-        self.text = statement.text
+        self.text: str = statement.text
         self.values: Any = tuple(map(values.__getitem__, statement.names))
-        self.many = False
+        self.many: bool = False
 
     @classmethod
     def each(cls, name: str, rows: list[dict[str, Any]]) -> Step:
@@ -47,7 +47,7 @@ class Ring:
 
     def __init__(self) -> None:
         self.ready: dict[str, int] = {}
-        self.due = False
+        self.due: bool = False
 
     def __bool__(self) -> bool:
         return self.due or bool(self.ready)

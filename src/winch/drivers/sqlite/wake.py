@@ -67,7 +67,7 @@ class Board:
     """The file that says who waits, and the socket through which this process rings."""
 
     def __init__(self, database: Path) -> None:
-        self.folder = folder_for(database)
+        self.folder: Path = folder_for(database)
         self._is_barred = False
         self._fd: int | None = None
         self._socket: socket.socket | None = None
