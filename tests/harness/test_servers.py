@@ -174,7 +174,7 @@ def test_committed_data_survives_kill9_and_restart(server: PostgresServer) -> No
 
     server.start()
     assert query(url, "SELECT count(*) FROM load") == 1000
-    assert "not properly shut down" in server.log_tail()
+    assert "not properly shut down" in server.log_tail(10_000)
 
 
 def test_restart_keeps_url_and_data(server: PostgresServer) -> None:

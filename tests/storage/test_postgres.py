@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Generator, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ SQL = Path(_sql.__file__).parent / "postgres" / "sql"
 def store(postgres_url: str) -> Iterator[Store]:
     driver = PostgresDriver.from_url(postgres_url)
     driver.migrate()
-    yield Store(driver)
+    yield Store(driver, postgres_url)
     driver.close()
 
 
@@ -524,6 +525,24 @@ def test_facts_tell_what_doctor_asks(store: Store, postgres_url: str) -> None:
     assert (facts.is_pooled, facts.is_standby) == (False, False)
     assert facts.listener == "not started"
     assert abs(facts.clock_ahead.total_seconds()) < 5
+
+
+def test_a_database_with_other_habits_reads_the_same(store: Store) -> None:
+    (job,) = store.add(keep=KEEP[JobState.DEAD], tags=("a",))
+    before = store.get(job)
+    name = psycopg.conninfo.conninfo_to_dict(store.url)["dbname"]
+    with connected(store.url) as admin:
+        for setting in ("DateStyle = 'German'", "TimeZone = 'Asia/Tokyo'", "IntervalStyle = 'iso_8601'"):
+            admin.execute(f"ALTER DATABASE {name} SET {setting}")
+        admin.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
+    store.driver.close()
+    assert store.get(job) == before
+    assert store.get(job).created_at.utcoffset() == timedelta(0)
+    (claim,) = store.claim(store.session())
+    failed = Finish(id=job, token=claim.token, to=JobState.DEAD, what="failed")
+    assert store.driver.run(store.driver.finish([failed])) == [Answer.TOOK]
+    (entry,) = store.get(job).history
+    assert entry.at == store.get(job).finished_at
 
 
 def test_an_unknown_id_is_no_job(store: Store) -> None:

@@ -90,8 +90,19 @@ def test_a_migrator_goes_on_where_another_stopped(
     assert driver.check_schema().is_ready
 
 
-def test_a_newer_schema_is_refused(store: Store, watcher: psycopg.Connection[Any]) -> None:
+def test_an_additive_schema_of_the_next_release_is_taken(
+    store: Store, watcher: psycopg.Connection[Any]
+) -> None:
+    watcher.execute("ALTER TABLE winch.job ADD COLUMN of_the_future text")
     watcher.execute("INSERT INTO winch.winch_migration (number, name) VALUES (9999, 'of_the_future')")
+    assert store.driver.check_schema().is_ready
+    assert store.driver.migrate() == []
+
+
+def test_a_schema_that_breaks_this_release_is_refused(
+    store: Store, watcher: psycopg.Connection[Any]
+) -> None:
+    watcher.execute("INSERT INTO winch.winch_migration (number, name) VALUES (9999, 'future_breaking')")
     assert not store.driver.check_schema().is_ready
     with pytest.raises(SchemaMismatch, match="9999"):
         store.driver.migrate()

@@ -213,3 +213,12 @@ def test_readers_do_not_wait_for_a_writer(driver: SqliteDriver) -> None:
         reader.start()
         reader.join(5)
     assert found == [1]
+
+
+def test_an_error_of_the_applications_own_statement_stays_as_it_is(driver: SqliteDriver) -> None:
+    with driver.transaction() as conn:
+        conn.execute("CREATE TABLE mine (id INTEGER PRIMARY KEY)")
+    with pytest.raises(sqlite3.IntegrityError), driver.transaction() as conn:
+        conn.executemany("INSERT INTO mine VALUES (?)", [(1,), (1,)])
+    with driver.transaction() as conn:
+        assert conn.execute("SELECT count(*) FROM mine").fetchall() == [(0,)]

@@ -81,7 +81,8 @@ def worker(
         "grace": grace,
     }
     # The supervisor imports no user code: what the app itself says in code only its children know.
-    said = load(cli=cli, config=config).settings
+    loaded = load(cli=cli, config=config)
+    said = loaded.settings
     if said.app is None:
         load_app(None, config)
     if said.url.startswith("memory:"):
@@ -105,7 +106,7 @@ def worker(
             command,
             processes=said.processes,
             slots=MAX_SLOTS,
-            grace=said.grace.total_seconds(),
+            grace=None if loaded.origins["grace"] == "default" else said.grace.total_seconds(),
             burst=burst,
             connect=connect_for,
         )

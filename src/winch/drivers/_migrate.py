@@ -5,6 +5,10 @@ its own that also writes its row into `winch_migration(number, name, applied_at)
 dies leaves whole steps behind and the next one goes on from there. Two at once are safe: the
 transaction is taken under the store's lock for migrators, and what is applied is read again inside it.
 The first migration creates the table itself.
+
+Migrations are additive first: a release keeps working on the schema of the next one, so that workers of
+both run side by side during a deploy. One that the release before cannot live with says so in its name,
+`NNNN_name_breaking.sql`; releases that do not know it refuse to start, and touch nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ class Migration:
     number: int
     name: str
     sql: str
+
+    @property
+    def is_breaking(self) -> bool:
+        return is_breaking(self.name)
 
     @property
     def label(self) -> str:
@@ -92,21 +100,31 @@ def migrate(ledger: Ledger, migrations: Sequence[Migration]) -> list[str]:
 
 
 def status(applied: Mapping[int, str] | None, migrations: Sequence[Migration]) -> Status:
-    """Where a store with these applied migrations stands. A newer schema than known is not ready."""
+    """Where a store with these applied migrations stands. A newer one is ready unless a step breaks."""
     newest = migrations[-1].number
     current = max(applied, default=None) if applied is not None else None
-    return Status(current, newest, is_ready=current == newest)
+    is_ready = current is not None and current >= newest and not _breaking(applied or {}, migrations)
+    return Status(current, newest, is_ready)
 
 
 def refuse_newer(applied: Mapping[int, str], migrations: Sequence[Migration]) -> None:
-    """Raise SchemaMismatch for a schema that a later release has written."""
-    known = migrations[-1].number
-    newer = [number for number in applied if number > known]
-    if newer:
+    """Raise SchemaMismatch for a schema that a later release has changed beyond this one's grasp."""
+    broken = _breaking(applied, migrations)
+    if broken:
         raise SchemaMismatch(
-            f"the store's schema is at step {max(newer):04} and this Winch knows up to {known:04}: "
-            "a later release has migrated it. Upgrade Winch here"
+            f"the store's schema is at step {max(broken):04} and this Winch knows up to "
+            f"{migrations[-1].number:04}: a later release has migrated it. Upgrade Winch here"
         )
+
+
+def is_breaking(name: str) -> bool:
+    """Whether releases that do not know this migration cannot work on its schema."""
+    return name.endswith("_breaking")
+
+
+def _breaking(applied: Mapping[int, str], migrations: Sequence[Migration]) -> list[int]:
+    known = migrations[-1].number
+    return [number for number, name in applied.items() if number > known and is_breaking(name)]
 
 
 def pending_sql(applied: Mapping[int, str] | None, migrations: Sequence[Migration]) -> str:

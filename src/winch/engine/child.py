@@ -49,6 +49,7 @@ class Child:
                 said.heartbeat.total_seconds(),
                 said.sweep.total_seconds(),
                 said.poll.total_seconds(),
+                said.grace.total_seconds(),
             )
         )
         self._board.pulse()

@@ -27,6 +27,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     heartbeat: float
     sweep: float
     poll: float
+    grace: float
 
 
 class SessionBegan(msgspec.Struct, frozen=True, tag="session"):

@@ -48,6 +48,7 @@ EX_LEFT = 70
 HOPELESS = (2, 3, 4)
 WATCH_EVERY = 0.25
 KILL_AFTER = 10.0
+DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
 QUICK_DEATH = 5.0
 LONGEST_RESTART = 30.0
 
@@ -78,7 +79,7 @@ class Supervisor:
         *,
         processes: int,
         slots: int,
-        grace: float,
+        grace: float | None,
         burst: bool,
         connect: Callable[[Hello], Driver],
     ) -> None:
@@ -136,10 +137,9 @@ class Supervisor:
     def _asked_to_stop(self) -> None:
         self._signals += 1
         if self._signals == 1:
-            log.info(
-                "stopping: no new jobs, running ones get %gs; a second signal stops at once", self._grace
-            )
-            self._stop(self._grace)
+            grace = DEFAULT_GRACE if self._grace is None else self._grace
+            log.info("stopping: no new jobs, running ones get %gs; a second signal stops at once", grace)
+            self._stop(grace)
         else:
             log.info("stopping at once")
             self._stop(0.0)
@@ -222,6 +222,8 @@ class Supervisor:
         if self._driver is not None:
             return
         self._driver = driver = self._connect(hello)
+        if self._grace is None:  # said in the app's code, which only its children read
+            self._grace = hello.grace
         self._heart = Heart(driver, hello.lease, time.monotonic)
         self._services = [
             Beating(self, hello.heartbeat),

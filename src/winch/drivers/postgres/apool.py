@@ -152,7 +152,8 @@ class _Lane:
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
         prepare = self._place.prepares and action.statement.name in PREPARED
-        cursor = await connection.execute(action.statement.text, action.values, prepare=prepare)
+        text, values = action.statement.text, action.values
+        cursor = await connection.execute(text, values, prepare=prepare, binary=True)
         return await cursor.fetchall() if cursor.description is not None else []
 
     async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:

@@ -120,10 +120,13 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
             self._connections.check_identity()
             conn = self._connections.carrier()
             conn.ring, conn.path = Ring(), self._connections.path
+            is_callers = False
             try:
                 before = conn.total_changes
                 conn.execute("BEGIN IMMEDIATE")
+                is_callers = True  # an error of the application's own statement is its to see as it is
                 yield conn
+                is_callers = False
                 if not conn.in_transaction:
                     raise StorageError(
                         "the transaction was ended inside the block of driver.transaction(), "
@@ -137,7 +140,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                     conn.rollback()
                 if spoils_connection(error):
                     self._connections.discard_carrier()
-                if isinstance(error, sqlite3.Error):
+                if isinstance(error, sqlite3.Error) and not is_callers:
                     raise translated(error, self._connections.path) from error
                 raise
         finally:

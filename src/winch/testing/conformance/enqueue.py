@@ -258,6 +258,27 @@ def a_given_id_of_a_final_job_does_not_run_again(bench: Bench) -> None:
 
 
 @case()
+def an_id_that_winch_drew_is_known_when_a_caller_gives_it(bench: Bench) -> None:
+    for state in (JobState.READY, JobState.RUNNING, JobState.COMPLETED):
+        job = bench.make_job(state)
+        again = bench.new_job(id=job.id, is_given_id=True)
+        assert bench.enqueue(again) == [Enqueued(job.id, is_new=False)]
+        assert bench.get(job.id) == job
+        assert bench.enqueue(again) == [Enqueued(job.id, is_new=False)]
+
+
+@case()
+def an_id_that_winch_drew_and_a_caller_gave_is_free_after_delete(bench: Bench) -> None:
+    for state in (JobState.READY, JobState.COMPLETED):
+        job = bench.make_job(state)
+        again = bench.new_job(id=job.id, is_given_id=True)
+        bench.enqueue(again)
+        bench.delete(job.id)
+        assert bench.enqueue(again) == [Enqueued(job.id, is_new=True)]
+        assert bench.get(job.id).state is JobState.READY
+
+
+@case()
 def a_given_id_is_one_job_when_two_callers_race(bench: Bench) -> None:
     new = bench.new_job(is_given_id=True)
     verbs = [bench.driver.enqueue([new], now=bench.now) for _ in range(8)]

@@ -161,6 +161,18 @@ def a_retried_job_stands_at_the_end_of_its_queue(bench: Bench) -> None:
 
 
 @case()
+def a_job_made_ready_early_stands_where_it_arrives(bench: Bench) -> None:
+    for state in (JobState.SCHEDULED, JobState.RETRYING):
+        job = bench.make_job(state)
+        sooner = bench.add(queue=job.queue)
+        bench.advance(SECOND)
+        bench.retry(job.id)
+        bench.advance(SECOND)
+        later = bench.add(queue=job.queue)
+        assert [claim.id for claim in bench.claim(job.queue)] == [sooner, job.id, later]
+
+
+@case()
 def a_retry_forgets_that_a_cancel_was_requested(bench: Bench) -> None:
     (claim,) = claimed(bench)
     bench.cancel(claim.id)

@@ -181,6 +181,7 @@ def giving_up_carries_out_a_requested_cancel(bench: Bench) -> None:
     assert bench.give_up(bench.session, claim.token) == 1
     job = bench.get(claim.id)
     assert (job.state, job.reason) == (JobState.CANCELLED, "wrong customer")
+    assert (job.attempt, job.finished_at) == (0, bench.now)
 
 
 @case()

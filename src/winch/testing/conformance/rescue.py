@@ -233,6 +233,20 @@ def an_operators_retry_starts_the_count_of_rescues_over(bench: Bench) -> None:
 
 
 @case()
+def an_operators_retry_of_a_waiting_job_starts_the_count_of_rescues_over(bench: Bench) -> None:
+    job_id = bench.add()
+    lose(bench)
+    lose(bench)
+    claim = bench.take(session=bench.start_session())
+    bench.finish(bench.outcome(claim, JobState.RETRYING, delay=HOUR))
+    assert bench.get(job_id).rescues == 2
+    bench.retry(job_id)
+    assert bench.get(job_id).rescues == 0
+    lose(bench)
+    assert bench.get(job_id).rescues == 1
+
+
+@case()
 def rescues_and_crashes_are_counted_apart(bench: Bench) -> None:
     job_id = bench.add()
     for _ in range(2):

@@ -374,8 +374,10 @@ def sessions_are_listed_latest_start_first(bench: Bench) -> None:
 
 @case()
 def a_session_tells_how_many_jobs_it_runs(bench: Bench) -> None:
-    session = bench.start_session()
-    bench.add_many(3)
-    claims = bench.claim(session=session)
+    session, other = bench.start_session(), bench.start_session()
+    bench.add_many(4)
+    claims = bench.claim(session=session, limit=3)
+    bench.take(session=other)
     bench.complete(claims[0])
     assert bench.session_info(session).running == 2
+    assert bench.session_info(other).running == 1

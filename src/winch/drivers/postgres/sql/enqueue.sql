@@ -39,8 +39,9 @@ FROM stored;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves
--- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The look into the
--- archive is for an id that Winch drew and a caller gives back.
+-- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The looks into job and
+-- archive are for an id that Winch drew and a caller gives back: it takes no row in the table of given ids,
+-- because nobody would remove it with the job, and the id would answer for a job that is gone.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -60,6 +61,8 @@ given AS (
     SELECT id
     FROM new
     WHERE is_given_id
+        AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = new.id)
+        AND NOT EXISTS (SELECT FROM {schema}.archive WHERE archive.id = new.id)
     ORDER BY id
     ON CONFLICT DO NOTHING
     RETURNING id
