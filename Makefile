@@ -36,8 +36,7 @@ PGBOUNCER := $(or $(WINCH_TEST_PGBOUNCER_BIN),/usr/sbin/pgbouncer)
 test-all: setup ## every test, then types as pyright sees them, then the conformance suite
 	@test -x $(PGBOUNCER) || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends pgbouncer
 	$(BIN)/python scripts/test_parts.py --slow
-	$(BIN)/basedpyright --level error tests/typing
-	$(BIN)/basedpyright --ignoreexternal --verifytypes winch
+	$(BIN)/python scripts/public_types.py
 	$(BIN)/python scripts/conformance.py
 
 conformance: setup ## what every storage driver must do

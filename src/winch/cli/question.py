@@ -10,7 +10,9 @@ import click
 from winch.cli.output import is_interactive
 
 yes_option: Callable[[Any], Any] = click.option("--yes", is_flag=True, help="Do not ask.")
-dry_run_option: Callable[[Any], Any] = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+dry_run_option: Callable[[Any], Any] = click.option(
+    "--dry-run", is_flag=True, help="Only say what would be done."
+)
 
 
 def may_go_on(question: str, *, yes: bool) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from winch.core import changes
 from winch.core.clock import Clock
@@ -45,7 +45,6 @@ from winch.storage.params import (
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
-replace = msgspec.structs.replace
 
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
 RING_WITHIN = timedelta(seconds=2)

@@ -54,7 +54,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 Order = Run | Stop
-order_decoder = msgspec.json.Decoder(Order)
+order_decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _ended_decoder = msgspec.json.Decoder(Ended)
 
 
@@ -70,7 +70,7 @@ class Cell:
         self.process = process
         self._reader = reader
         self._writer = writer
-        self.jobs = 0
+        self.jobs: int = 0
         self.is_usable: bool = True
 
     @classmethod

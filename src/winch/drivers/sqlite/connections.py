@@ -91,7 +91,7 @@ class Connections:
         self._written = 0
         self._is_forked_open = False
         self._fork_lock: FileLock | None = None
-        self.checkpoints = 0
+        self.checkpoints: int = 0
         self.opening: int = 0
         """The number of the opening of the file that holds now; 0 while it is closed."""
         self._openings = 0

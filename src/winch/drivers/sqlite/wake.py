@@ -73,7 +73,7 @@ class Board:
         self._socket: socket.socket | None = None
         self._pid = os.getpid()
         self._guard = threading.Lock()
-        self.rings = 0
+        self.rings: int = 0
 
     def close(self) -> None:
         if self._fd is not None:
