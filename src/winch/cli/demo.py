@@ -199,7 +199,6 @@ def _failures(app: App, stage: Stage) -> None:
     def with_attempt(job: Job[Any]) -> str:
         return f"{job.state}, attempt {job.record.attempt}"
 
-    # The worker injects ctx, which a type checker cannot know.
     trying = flaky.enqueue()
     waiting = patient.enqueue()
     stage.follow(trying, "flaky", "fails twice, then works", "completed, attempt 3", with_attempt)
