@@ -179,9 +179,13 @@ class _Lane:
     async def _connect(self) -> AsyncConnection:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
         made = await psycopg.AsyncConnection[Row].connect(**params, row_factory=tuple_row)
-        answer = await made.execute(WHO_ANSWERS, prepare=False)
-        if is_pooled(made, await answer.fetchone()):
-            made.prepare_threshold = None
+        try:
+            answer = await made.execute(WHO_ANSWERS, prepare=False)
+            if is_pooled(made, await answer.fetchone()):
+                made.prepare_threshold = None
+        except BaseException:  # a stop in this moment must not leave the connection open
+            await made.close()
+            raise
         return made
 
     async def close(self) -> None:
