@@ -30,8 +30,13 @@ demo: setup ## a tour on SQLite: real jobs, a worker, nothing to install
 test: setup ## every part of the tests but the slow ones
 	$(BIN)/python scripts/test_parts.py
 
-test-all: setup ## every test, then the conformance suite
+# PgBouncer is no Python package. Where it cannot be installed its tests fail; they do not hide.
+PGBOUNCER := $(or $(WINCH_TEST_PGBOUNCER_BIN),/usr/sbin/pgbouncer)
+
+test-all: setup ## every test, then types as pyright sees them, then the conformance suite
+	@test -x $(PGBOUNCER) || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends pgbouncer
 	$(BIN)/python scripts/test_parts.py --slow
+	$(BIN)/python scripts/public_types.py
 	$(BIN)/python scripts/conformance.py
 
 conformance: setup ## what every storage driver must do

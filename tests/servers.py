@@ -429,6 +429,69 @@ class PostgresServer(Server, Databases):
         return copy / "bin"
 
 
+class PgBouncer(Server):
+    """A pooler in transaction mode in front of a PostgreSQL server of ours.
+
+    Few server connections on purpose: what a client leaves behind on one is met by another at once.
+    """
+
+    def __init__(self, server: PostgresServer, *, pool_size: int = 2) -> None:
+        self._program = find_pgbouncer()
+        super().__init__("pgbouncer")
+        self._behind = server
+        self._pool_size = pool_size
+        self.port = free_port()
+
+    def url_of(self, url: str) -> str:
+        """The way through the pooler to a database of the server behind it."""
+        parts = urlsplit(url)
+        login = parts.netloc.rpartition("@")[0]
+        return parts._replace(netloc=f"{login}@127.0.0.1:{self.port}").geturl()
+
+    def start(self) -> None:
+        parts = urlsplit(self._behind.url)
+        users, config = self.folder / "users", self.folder / "pgbouncer.ini"
+        users.touch(0o600)
+        users.write_text(f'"{parts.username}" "{parts.password}"\n')
+        config.write_text(
+            f"""
+            [databases]
+            * = host=127.0.0.1 port={self._behind.port}
+            [pgbouncer]
+            listen_addr = 127.0.0.1
+            listen_port = {self.port}
+            unix_socket_dir =
+            auth_type = scram-sha-256
+            auth_file = {users}
+            pool_mode = transaction
+            default_pool_size = {self._pool_size}
+            max_client_conn = 500
+            query_wait_timeout = 20
+            """.replace("            ", "")
+        )
+        for path in (users, config):
+            os.chown(path, self.account.uid, self.account.gid)
+        self._spawn([self._program, config])
+
+    def is_answering(self) -> bool:
+        try:
+            psycopg.connect(self.url_of(self._behind.url), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def find_pgbouncer() -> Path:
+    """$WINCH_TEST_PGBOUNCER_BIN, or where distributions put it."""
+    program = Path(os.environ.get("WINCH_TEST_PGBOUNCER_BIN") or "/usr/sbin/pgbouncer")
+    if not program.is_file():
+        raise ServerError(
+            f"found no PgBouncer at {program}; `make test-all` installs it where it may "
+            "(apt-get install pgbouncer), or set WINCH_TEST_PGBOUNCER_BIN"
+        )
+    return program
+
+
 def find_postgres(choice: str | None = None) -> Path:
     """Find the folder that holds initdb and postgres; `choice` is as in $WINCH_TEST_PG_BIN."""
     choice = choice or os.environ.get("WINCH_TEST_PG_BIN", "")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         JobFailed,
         JobNotFound,
         LostClaim,
+        MissingKey,
         PayloadTooLarge,
         QueueFull,
         SchemaMismatch,
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from winch.engine.context import Context
     from winch.engine.events import JobEvent
     from winch.engine.handle import Job
-    from winch.engine.injection import Depends
+    from winch.engine.injection import INJECTED, Depends
+    from winch.engine.keyring import Keyring
     from winch.engine.middleware import Middleware
     from winch.engine.task import Task
 
 __all__ = [
+    "INJECTED",
     "App",
     "Cancel",
     "Collected",
@@ -66,8 +69,10 @@ __all__ = [
     "JobFailed",
     "JobNotFound",
     "JobState",
+    "Keyring",
     "LostClaim",
     "Middleware",
+    "MissingKey",
     "PayloadTooLarge",
     "QueueFull",
     "Retention",
@@ -87,6 +92,7 @@ __all__ = [
 # Imported when first used: whoever needs one part of the package (pytest, which loads the plugin in
 # every run of every project that has Winch installed) does not wait for all of it.
 _HOMES = {
+    "INJECTED": "winch.engine.injection",
     "App": "winch.app",
     "Cancel": "winch.core.outcome",
     "Collected": "winch.engine.collected",
@@ -103,8 +109,10 @@ _HOMES = {
     "JobFailed": "winch.core.errors",
     "JobNotFound": "winch.core.errors",
     "JobState": "winch.core.lifecycle",
+    "Keyring": "winch.engine.keyring",
     "LostClaim": "winch.core.errors",
     "Middleware": "winch.engine.middleware",
+    "MissingKey": "winch.core.errors",
     "PayloadTooLarge": "winch.core.errors",
     "QueueFull": "winch.core.errors",
     "Retention": "winch.core.retention",

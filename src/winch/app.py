@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
@@ -22,7 +23,8 @@ from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
-from winch.engine.task import AsyncTask, Bound, CollectingTask, Task
+from winch.engine.spool import Spool
+from winch.engine.task import Bound, Task, task_class
 from winch.storage.params import DeadGroup, JobFilter, QueueInfo, SessionInfo
 
 if TYPE_CHECKING:
@@ -33,9 +35,12 @@ if TYPE_CHECKING:
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
+    from winch.engine.context import Context
     from winch.engine.dead import DeadLetters, Replayed
     from winch.engine.handle import Job
+    from winch.engine.keyring import Keyring
     from winch.engine.preflight import Preflight
+    from winch.engine.task import AsyncContextTask, AsyncTask, CollectingTask, ContextTask
     from winch.storage.protocol import Driver
 
 P = ParamSpec("P")
@@ -77,6 +82,8 @@ class App:
         max_jobs: int | None = None,
         max_memory: int | str | None = None,
         max_lifetime: Duration | None = None,
+        keys: Keyring | None = None,
+        spool: str | None = None,
         **unknown: Never,
     ) -> None:
         self._code: dict[str, Any] = {
@@ -93,18 +100,28 @@ class App:
             "max_jobs": max_jobs,
             "max_memory": max_memory,
             "max_lifetime": max_lifetime,
+            "keys": keys,
+            "spool": spool,
         }
         for name in unknown:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
         self._loaded: Loaded | None = None
         self._driver: Driver | None = None
         self.clock: Clock = SystemClock()
-        self.runtime = Runtime()
-        self.client = Client(self.ready, Surroundings(self.clock), self.runtime)
-        self.jobs = Jobs(self)
-        self.dead = Dead(self)
-        self.queues = Queues(self)
-        self.workers = Workers(self)
+        self.runtime: Runtime = Runtime()
+        self.runtime.keys = lambda: self.settings.keys
+        self._spool: Spool | None = None
+        self.client: Client = Client(
+            self.ready,
+            Surroundings(self.clock),
+            self.runtime,
+            unchecked=lambda: (self.driver, self._is_checked),
+            spool=lambda: self.spool,
+        )
+        self.jobs: Jobs = Jobs(self)
+        self.dead: Dead = Dead(self)
+        self.queues: Queues = Queues(self)
+        self.workers: Workers = Workers(self)
 
     # -- settings and store ------------------------------------------------------------------------
 
@@ -151,6 +168,21 @@ class App:
         return driver
 
     _is_checked = False
+
+    @property
+    def spool(self) -> Spool | None:
+        """Where jobs are kept while the store is out of reach, if anywhere."""
+        if self._spool is None and self.settings.spool is not None:
+            self._spool = Spool(Path(self.settings.spool).expanduser().absolute(), self.clock)
+        return self._spool
+
+    def forward_spool(self) -> int:
+        """Hand the spooled jobs to the store; returns how many. Workers do this by themselves."""
+        return self.client.run(self.client.forward_spool())
+
+    async def aforward_spool(self) -> int:
+        """`forward_spool` without blocking the event loop."""
+        return await self.client.arun(self.client.forward_spool())
 
     def migrate(self) -> list[str]:
         """Bring the store's schema up to date; returns the steps taken."""
@@ -218,6 +250,10 @@ class App:
     # -- tasks -------------------------------------------------------------------------------------
 
     @overload
+    def task(self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /) -> AsyncContextTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
     def task(self, fn: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...
     @overload
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
@@ -275,11 +311,9 @@ class App:
             if isinstance(function, Task) or not callable(function):
                 raise ConfigError(f"@app.task takes a function, got {function!r}")
             title = _name(name or default_name(function), "task name")
-            task: Task[Any, Any] = Task(self.client, title, function, checked)
-            if checked.collect is not None:
-                task = CollectingTask(self.client, title, function, checked)
-            elif task.is_async:
-                task = AsyncTask(self.client, title, function, checked)
+            task = task_class(function, is_collecting=checked.collect is not None)(
+                self.client, title, function, checked
+            )
             self.tasks.add(task)
             return task
 
@@ -298,7 +332,7 @@ class App:
         """Whether this code reads what is queued: run it with the new code before a deploy."""
         from winch.engine.preflight import preflight
 
-        return self.client.run(preflight(self.ready(), self.tasks, most))
+        return self.client.run(preflight(self.ready(), self.tasks, self.settings.keys, most))
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -356,6 +390,12 @@ class App:
 class _Decorator:
     """What `@app.task(…)` with options gives; only its type matters."""
 
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...
     @overload
@@ -524,7 +564,7 @@ class Dead:
     def _letters(self) -> DeadLetters:
         from winch.engine.dead import DeadLetters
 
-        return DeadLetters(self._app.ready, self._app.tasks)
+        return DeadLetters(self._app.ready, self._app.tasks, self._app.runtime.keys)
 
 
 class Queues:

@@ -46,8 +46,10 @@ def test_the_lifecycle_page_is_the_table() -> None:
 
 @pytest.mark.parametrize("package", [winch, winch.testing], ids=lambda package: package.__name__)
 def test_public_names_are_sorted_and_real(package: Any) -> None:
-    assert package.__all__ == sorted(package.__all__)
-    assert sorted(package._HOMES) == package.__all__
+    # Constants first, as the linter wants it.
+    in_order = sorted(package.__all__, key=lambda name: (not name.isupper(), name))
+    assert package.__all__ == in_order
+    assert sorted(package._HOMES) == sorted(package.__all__)
     for name in package.__all__:
         assert getattr(package, name).__doc__, f"{name} has no docstring"
 

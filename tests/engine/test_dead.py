@@ -15,6 +15,7 @@ from winch import (
     InvalidPayload,
     InvalidTransition,
     JobState,
+    Keyring,
     PayloadTooLarge,
     Retention,
     Retry,
@@ -241,3 +242,21 @@ def test_options_of_one_enqueue_reach_the_worker() -> None:
     app.run_worker(burst=True)
     assert none.result() == "done"
     assert (short.refresh().state, short.record.reason) == (JobState.DEAD, "failed 1 time")
+
+
+def test_new_arguments_of_a_replay_are_encrypted_like_the_old_ones() -> None:
+    app = App("memory://", keys=Keyring({"k1": bytes(32)}, current="k1"))
+
+    @app.task(name="t", retry=Retry.never())
+    def task(n: int) -> int:
+        if n < 0:
+            raise ValueError("negative")
+        return n
+
+    job = task.enqueue(-1)
+    app.run_worker(burst=True)
+    assert job.refresh().state is JobState.DEAD
+    app.dead.replay(ids=[job.id], args={"n": 5})
+    assert '"n"' not in job.refresh().record.args
+    app.run_worker(burst=True)
+    assert job.result() == 5

@@ -84,6 +84,7 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
         max_jobs=said.max_jobs,
         max_memory=said.max_memory,
         max_lifetime=None if said.max_lifetime is None else said.max_lifetime.total_seconds(),
+        spool=app.spool,
     )
     child = Child(app.driver, app.runtime, said, config, board)
     return await child.run(await Link.open(sock))

@@ -13,6 +13,7 @@ from winch.cli.output import Column, Table, emit_json
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.duration import format_duration
 from winch.core.redact import mask_text
+from winch.engine.keyring import Keyring
 
 
 @click.command()
@@ -46,4 +47,6 @@ def config(said: Said, origin: bool) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, timedelta):
         return format_duration(value)
+    if isinstance(value, Keyring):
+        return repr(value)  # the names of the keys; never a key
     return mask_text(value) if isinstance(value, str) else value

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from winch.app import App
-from winch.cli.jobs import act_on_each, print_job, reveal_option
+from winch.cli.jobs import act_on_each, print_job, records_of, reveal_option
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.question import dry_run_option, may_go_on, yes_option
 from winch.cli.records import job_table, summary
@@ -48,7 +48,7 @@ def list_(
     """List dead jobs, newest first, with what they died of."""
     with opened(said) as app:
         page = app.dead.list(task=task, queue=queue, group=group, limit=limit, after=after)
-        records = [job.record for job in page]
+        records = records_of(app, page, reveal=reveal)
     if said.as_json:
         shown = [summary(record, reveal=reveal) for record in records]
         emit_json({"jobs": shown, "next": page.next})

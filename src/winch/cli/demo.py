@@ -199,9 +199,8 @@ def _failures(app: App, stage: Stage) -> None:
     def with_attempt(job: Job[Any]) -> str:
         return f"{job.state}, attempt {job.record.attempt}"
 
-    # The worker injects ctx, which a type checker cannot know.
-    trying = flaky.enqueue()  # type: ignore[call-arg]
-    waiting = patient.enqueue()  # type: ignore[call-arg]
+    trying = flaky.enqueue()
+    waiting = patient.enqueue()
     stage.follow(trying, "flaky", "fails twice, then works", "completed, attempt 3", with_attempt)
     stage.follow(doomed.enqueue(7), "doomed", "fails at every attempt", "dead, attempt 2", with_attempt)
     stage.follow(pointless.enqueue(), "pointless", "says that it is not worth it", "dead")

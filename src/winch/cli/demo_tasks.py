@@ -11,7 +11,7 @@ from winch.core.outcome import Discard, Snooze
 from winch.core.retry import Retry
 from winch.engine.context import Context
 
-app = App()
+app: App = App()
 
 
 @app.task(name="demo.add")
@@ -37,7 +37,7 @@ async def step(number: int) -> int:
 
 
 @app.task(name="demo.flaky", retry=Retry.fixed("500ms", attempts=5))
-def flaky(*, ctx: Context) -> str:
+def flaky(ctx: Context) -> str:
     if ctx.attempt < 3:
         raise ConnectionError(f"the other side did not answer (attempt {ctx.attempt})")
     return "answered"
@@ -54,7 +54,7 @@ def pointless() -> None:
 
 
 @app.task(name="demo.patient")
-def patient(*, ctx: Context) -> str:
+def patient(ctx: Context) -> str:
     """Waits for something outside without spending attempts."""
     if datetime.now(UTC) - ctx.created_at < timedelta(seconds=1):
         raise Snooze("1s", "the report is not there yet")

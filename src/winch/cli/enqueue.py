@@ -12,7 +12,7 @@ from winch.cli.store import Said, find_app, json_option, store_options
 from winch.cli.text import one_line
 from winch.cli.workers import is_live
 from winch.core import codec
-from winch.core.errors import ConfigError, InvalidPayload, UnknownTask
+from winch.core.errors import ConfigError, InvalidPayload, StorageUnavailable, UnknownTask
 from winch.core.redact import mask
 from winch.engine.handle import Job
 from winch.engine.options import EnqueueOptions, enqueue_options, stored_options
@@ -135,7 +135,11 @@ def _answer(
         emit_json(told)
         return
     say(job.id)
-    record = job.record
+    try:
+        record = job.record
+    except StorageUnavailable:  # it was spooled; anything else would have failed before
+        remark("the store is out of reach: the job is kept in the spool until it is back")
+        return
     if job.is_new:
         remark(f"{one_line(task)} is {record.state} in queue {one_line(record.queue)}")
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -13,10 +14,14 @@ from winch.cli.records import detail, job_table, show_job, summary, workers_by_s
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.cli.text import count
 from winch.core.errors import ConfigError, DuplicateJob, InvalidTransition, JobNotFound, WinchError
+from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
+from winch.engine.handle import Job
 
-reveal_option = click.option("--reveal", is_flag=True, help="Show secrets that are masked otherwise.")
-ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+reveal_option: Callable[[Any], Any] = click.option(
+    "--reveal", is_flag=True, help="Show what is masked, and what is encrypted where the keys are."
+)
+ids_argument: Callable[[Any], Any] = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
 
 @click.group()
@@ -50,7 +55,7 @@ def list_(
         page = app.jobs.list(
             state=wanted or None, task=task, queue=queue, tag=tag, limit=limit, after=after
         )
-        records = [job.record for job in page]
+        records = records_of(app, page, reveal=reveal)
     if said.as_json:
         shown = [summary(record, reveal=reveal) for record in records]
         emit_json({"jobs": shown, "next": page.next})
@@ -74,8 +79,14 @@ def show(said: Said, job_id: str, reveal: bool) -> None:
         print_job(app, job_id, as_json=said.as_json, reveal=reveal)
 
 
+def records_of(app: App, found: Sequence[Job[Any]], *, reveal: bool) -> list[JobRecord]:
+    """The records; with `reveal` what is encrypted in them is opened, as far as the keys are here."""
+    records = [job.record for job in found]
+    return [app.client.revealed(record) for record in records] if reveal else records
+
+
 def print_job(app: App, job_id: str, *, as_json: bool, reveal: bool) -> None:
-    record = app.jobs.get(job_id).record
+    [record] = records_of(app, [app.jobs.get(job_id)], reveal=reveal)
     workers = workers_by_session(app.workers.list(is_ended_too=True))
     if as_json:
         emit_json(detail(record, workers, reveal=reveal))

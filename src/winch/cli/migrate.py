@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from winch.cli import MIGRATE, text
 from winch.cli.output import emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
+from winch.core.errors import ConfigError
+from winch.storage.protocol import Driver
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; exit 4 when a migration is needed.")
 @click.option("--sql", is_flag=True, help="Change nothing; print the statements that would run.")
+@click.option("--roles", is_flag=True, help="With --sql: also the least-privilege roles (PostgreSQL).")
 @click.option(
     "--events",
     type=click.Choice(["off", "full"]),
@@ -19,7 +24,7 @@ from winch.cli.store import Said, json_option, opened, store_options
 )
 @json_option
 @store_options
-def migrate(said: Said, check: bool, sql: bool, events: str | None) -> None:
+def migrate(said: Said, check: bool, sql: bool, roles: bool, events: str | None) -> None:
     """Bring the store's schema up to date.
 
     Safe to run at any time and from several places at once; the previous release keeps working on the
@@ -27,10 +32,12 @@ def migrate(said: Said, check: bool, sql: bool, events: str | None) -> None:
     """
     if check and sql:
         raise click.UsageError("--check or --sql, not both")
+    if roles and not sql:
+        raise click.UsageError("--roles goes with --sql: an administrator runs the statements")
     with opened(said, must_exist=False, events=events) as app:
         driver = app.driver
         if sql:
-            statements = driver.migration_sql().rstrip()
+            statements = (_roles_sql(driver) if roles else driver.migration_sql()).rstrip()
             if said.as_json:
                 emit_json({"sql": statements})
             elif statements:
@@ -65,3 +72,10 @@ def migrate(said: Said, check: bool, sql: bool, events: str | None) -> None:
     for step in steps:
         say(f"ran {text.one_line(step)}")
     say(f"{text.one_line(where)} is up to date")
+
+
+def _roles_sql(driver: Driver) -> str:
+    roles_sql: Callable[[], str] | None = getattr(driver, "roles_sql", None)
+    if roles_sql is None:
+        raise ConfigError(f"{driver.describe()} has no roles; they are PostgreSQL's")
+    return roles_sql()

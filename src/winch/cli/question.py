@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from winch.cli.output import is_interactive
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+yes_option: Callable[[Any], Any] = click.option("--yes", is_flag=True, help="Do not ask.")
+dry_run_option: Callable[[Any], Any] = click.option(
+    "--dry-run", is_flag=True, help="Only say what would be done."
+)
 
 
 def may_go_on(question: str, *, yes: bool) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from winch.cli import text
 from winch.cli.output import Column, Table, say, terminal_width
+from winch.core.envelope import MARK
 from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import JobState
-from winch.core.redact import mask, mask_text
+from winch.core.redact import mask, mask_text, shown
 from winch.storage.params import SessionInfo
 
 Workers = Mapping[str, str]  # session id -> the worker's label
@@ -32,7 +33,7 @@ def summary(job: JobRecord, *, reveal: bool) -> dict[str, Any]:
         "state": job.state,
         "queue": job.queue,
         "priority": job.priority,
-        "args": _data(job.args, reveal),
+        "args": shown(job.args, reveal=reveal),
         "tags": list(job.tags),
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
@@ -51,7 +52,7 @@ def detail(job: JobRecord, workers: Workers, *, reveal: bool) -> dict[str, Any]:
     return summary(job, reveal=reveal) | {
         "version": job.version,
         "headers": dict(job.headers) if reveal else mask(dict(job.headers)),
-        "options": _data(job.options, reveal),
+        "options": shown(job.options, reveal=reveal),
         "expires_at": job.expires_at,
         "cancel_requested_at": job.cancel_requested_at,
         "crashes": job.crashes,
@@ -59,9 +60,9 @@ def detail(job: JobRecord, workers: Workers, *, reveal: bool) -> dict[str, Any]:
         "fence": job.fence,
         "worker": workers.get(job.session or ""),
         "session": job.session,
-        "progress": _data(job.progress, reveal),
+        "progress": shown(job.progress, reveal=reveal),
         "error": _failure(job.error, reveal, with_traceback=True),
-        "result": _data(job.result, reveal),
+        "result": shown(job.result, reveal=reveal),
         "history": [
             {
                 "what": entry.what,
@@ -77,16 +78,6 @@ def detail(job: JobRecord, workers: Workers, *, reveal: bool) -> dict[str, Any]:
             for entry in job.history
         ],
     }
-
-
-def _data(stored: str | None, reveal: bool) -> Any:
-    if stored is None:
-        return None
-    try:
-        found = json.loads(stored)
-    except ValueError:  # written by another program; show it as it is
-        return stored if reveal else mask_text(stored)
-    return found if reveal else mask(found)
 
 
 def _told(value: str | None, reveal: bool) -> str | None:
@@ -159,7 +150,9 @@ def _cause(job: JobRecord, reveal: bool) -> str:
 
 def compact(stored: str, *, reveal: bool) -> str:
     """Arguments as `a=1 name="x"`."""
-    found = _data(stored, reveal)
+    found = shown(stored, reveal=reveal)
+    if found == MARK:
+        return MARK
     if not isinstance(found, dict):
         return text.one_line(json.dumps(found, ensure_ascii=False))
     parts = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in found.items())
@@ -180,11 +173,11 @@ def show_job(job: JobRecord, workers: Workers, *, reveal: bool) -> None:
     say(text.bold("Timeline"))
     for line in _timeline(job, workers, at, reveal):
         say(f"  {line}")
-    _block("Args", _data(job.args, reveal))
+    _block("Args", shown(job.args, reveal=reveal))
     if job.headers:
         _block("Headers", dict(job.headers) if reveal else mask(dict(job.headers)))
     if job.result is not None:
-        _block("Result", _data(job.result, reveal))
+        _block("Result", shown(job.result, reveal=reveal))
     error = job.error
     if error is not None and error.traceback and job.state is not JobState.COMPLETED:
         say()
@@ -293,7 +286,7 @@ def _where(session: str | None, workers: Workers) -> str:
 def _block(title: str, value: Any) -> None:
     say()
     say(text.bold(title))
-    body = json.dumps(value, ensure_ascii=False)
+    body = MARK if value == MARK else json.dumps(value, ensure_ascii=False)
     if len(body) > 80:
         body = json.dumps(value, indent=2, ensure_ascii=False)
     for line in text.lines(body):

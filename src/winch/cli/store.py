@@ -56,7 +56,9 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
     return parsed
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+json_option: Callable[[Any], Any] = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document."
+)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from winch.core.fingerprint import fingerprint
 from winch.core.job import (
@@ -28,8 +28,6 @@ from winch.core.job import (
     to_micros,
 )
 from winch.core.lifecycle import FINAL, JobState, after_claim
-
-replace = msgspec.structs.replace
 
 
 class Ending(Protocol):

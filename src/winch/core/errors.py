@@ -2,6 +2,7 @@
 
 WinchError
 ├── ConfigError            wrong at start-up; names the setting
+│   └── MissingKey           encrypted with a key that is not configured here (.key)
 ├── StorageError           the driver failed; the original is in __cause__
 │   ├── StorageUnavailable   worth retrying
 │   ├── SchemaMismatch       run `winch migrate`
@@ -31,6 +32,15 @@ class WinchError(Exception):
 
 class ConfigError(WinchError):
     """A setting is wrong; raised at start-up or at the decorated definition, and names the setting."""
+
+
+class MissingKey(ConfigError):
+    """The text is encrypted with a key that this process does not have; `key` is its name."""
+
+    def __init__(self, key: str, known: Sequence[str] = ()) -> None:
+        have = f"the keys here are {', '.join(known)}" if known else "no keys are configured here"
+        super().__init__(f"it is encrypted with key {key!r}; {have}. Add it to WINCH_KEYS")
+        self.key = key
 
 
 class StorageError(WinchError):
@@ -107,7 +117,7 @@ class EnqueueUncertain(WinchError):
 
     def __init__(self, message: str, ids: Sequence[str]) -> None:
         super().__init__(message)
-        self.ids = tuple(ids)
+        self.ids: tuple[str, ...] = tuple(ids)
 
 
 class InvalidTransition(WinchError):
@@ -118,7 +128,7 @@ class InvalidTransition(WinchError):
         self.job_id = job_id
         self.state = state
         self.verb = verb
-        self.allowed = tuple(allowed)
+        self.allowed: tuple[str, ...] = tuple(allowed)
 
 
 class JobFailed(WinchError):

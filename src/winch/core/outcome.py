@@ -27,7 +27,7 @@ class RetryAfter(Directive):
 
     def __init__(self, delay: Duration, reason: str | None = None) -> None:
         super().__init__(reason or f"retry after {delay}")
-        self.delay = parse_duration(delay, "RetryAfter delay")
+        self.delay: timedelta = parse_duration(delay, "RetryAfter delay")
         self.reason = reason
 
 
@@ -36,7 +36,7 @@ class Snooze(Directive):
 
     def __init__(self, delay: Duration, reason: str | None = None) -> None:
         super().__init__(reason or f"snooze for {delay}")
-        self.delay = parse_duration(delay, "Snooze delay")
+        self.delay: timedelta = parse_duration(delay, "Snooze delay")
         self.reason = reason
 
 
@@ -45,7 +45,7 @@ class Discard(Directive):
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "discarded by the task")
-        self.reason = reason or "discarded by the task"
+        self.reason: str = reason or "discarded by the task"
 
 
 class Cancel(Directive):
@@ -53,7 +53,7 @@ class Cancel(Directive):
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "cancelled by the task")
-        self.reason = reason or "cancelled by the task"
+        self.reason: str = reason or "cancelled by the task"
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
+
+from winch.core import envelope
 
 MASK = "***"
 _KEYS = re.compile(r"password|passwd|secret|token|key|authorization|cookie", re.IGNORECASE)
@@ -33,3 +36,16 @@ def mask_text(text: str) -> str:
     """A text (an error, a URL) without the secrets that can be told by their shape."""
     text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
     return _ASSIGNED.sub(rf"\1{MASK}", text)
+
+
+def shown(stored: str | None, *, reveal: bool = False) -> Any:
+    """A stored JSON text as data to show: `<encrypted>` for what is, and secrets masked otherwise."""
+    if stored is None:
+        return None
+    if envelope.read(stored) is not None:
+        return envelope.MARK
+    try:
+        found = json.loads(stored)
+    except ValueError:  # written by another program; show it as it is
+        return stored if reveal else mask_text(stored)
+    return found if reveal else mask(found)

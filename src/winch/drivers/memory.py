@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from winch.core import changes
 from winch.core.changes import retried
@@ -51,7 +51,6 @@ from winch.storage.unique import Holder, filled, planned
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
-replace = msgspec.structs.replace
 
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
 RING_WITHIN = timedelta(seconds=2)
@@ -86,7 +85,7 @@ class MemoryDriver:
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         is_durable=False,
         shares_processes=False,
         joins_transactions=False,

@@ -89,6 +89,22 @@ class Arguments:
             found |= found.pop(star, None) or {}
         return {name: found.get(name) for name in names} if names else found
 
+    def with_injected(self, args: list[Any], given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The call's positional and keyword parts once the injected values have their places."""
+        for place, name in self._injected_places:
+            args.insert(place, given.pop(name))
+        return args, given
+
+    @cached_property
+    def _injected_places(self) -> list[tuple[int, str]]:
+        """Injected parameters that can only be passed by position."""
+        return [
+            (place, name)
+            for place, (name, p) in enumerate(inspect.signature(self._fn).parameters.items())
+            if name in self.injected
+            and (p.kind is P.POSITIONAL_ONLY or (p.kind is P.POSITIONAL_OR_KEYWORD and self._has_star))
+        ]
+
     @cached_property
     def injected(self) -> Wanted:
         """Parameter name -> where its injected value comes from."""

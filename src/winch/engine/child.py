@@ -41,7 +41,7 @@ class Child:
         self._asked = asyncio.Event()
         self._end_by = float("inf")
         self._board = board
-        self.worker = Worker(driver, runtime, config, board=board, on_session=self._began)
+        self.worker: Worker = Worker(driver, runtime, config, board=board, on_session=self._began)
 
     def _began(self, session: str) -> None:
         self._link.send(SessionBegan(session))

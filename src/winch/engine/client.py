@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
+
 from winch.core import codec
 from winch.core.clock import Clock
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import (
+    ConfigError,
     DuplicateJob,
     EnqueueUncertain,
     InvalidPayload,
@@ -21,6 +24,7 @@ from winch.core.errors import (
     JobNotFound,
     PayloadTooLarge,
     StorageUnavailable,
+    WinchError,
 )
 from winch.core.ids import job_id as make_job_id
 from winch.core.ids import parse_id
@@ -30,8 +34,11 @@ from winch.core.unique import Duplicate
 from winch.engine import operation
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
-from winch.engine.operation import OnConnection, Operation, Pause
+from winch.engine.keyring import Keyring, revealed, unseal
+from winch.engine.log import log
+from winch.engine.operation import Blocking, OnConnection, Operation, Pause
 from winch.engine.runtime import Runtime
+from winch.engine.spool import Spool
 from winch.engine.task import Bound
 from winch.engine.transaction import Transaction
 from winch.engine.why import explain
@@ -62,9 +69,19 @@ class Client:
     """Everything an application asks of the store."""
 
     def __init__(
-        self, driver: Callable[[], Driver], surroundings: Surroundings, runtime: Runtime
+        self,
+        driver: Callable[[], Driver],
+        surroundings: Surroundings,
+        runtime: Runtime,
+        *,
+        unchecked: Callable[[], tuple[Driver, bool]] | None = None,
+        spool: Callable[[], Spool | None] = lambda: None,
     ) -> None:
+        """`driver` gives the driver of a store that was looked at; `unchecked` gives it without a look,
+        and whether there has been one: an enqueue must get as far as its retries."""
         self._driver = driver
+        self._unchecked = unchecked or (lambda: (driver(), True))
+        self._spool = spool
         self._runtime = runtime
         self.surroundings = surroundings
         self.last_tick = 0
@@ -84,16 +101,16 @@ class Client:
     # -- enqueue -----------------------------------------------------------------------------------
 
     def enqueue(self, bound: Bound[R]) -> Job[R]:
-        return self.run(self._enqueue_one(bound))
+        return operation.run(self._unchecked()[0], self._enqueue_one(bound))
 
     async def aenqueue(self, bound: Bound[R]) -> Job[R]:
-        return await self.arun(self._enqueue_one(bound))
+        return await operation.arun(self._unchecked()[0], self._enqueue_one(bound))
 
     def enqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
-        return self.run(self._enqueue_many(calls, conn))
+        return operation.run(self._unchecked()[0], self._enqueue_many(calls, conn))
 
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
-        return await self.arun(self._enqueue_many(calls, conn))
+        return await operation.arun(self._unchecked()[0], self._enqueue_many(calls, conn))
 
     def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
         new = bound.new_job(self.draw_id())
@@ -110,24 +127,29 @@ class Client:
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
-        driver = self._driver()
         for middleware in self._runtime.middleware:
             jobs = [middleware.enqueue(job) for job in jobs]
+        jobs = self._sealed(jobs)
         if isinstance(conn, Transaction):
             conn = conn.connection
         if conn is not None:
-            answers: list[Enqueued] = yield OnConnection(conn, driver.enqueue(jobs))
+            answers: list[Enqueued] = yield OnConnection(conn, self._driver().enqueue(jobs))
             _raise_duplicate(jobs, answers)
             return answers
         is_uncertain = False
         for pause in (*ENQUEUE_PAUSES, None):
             try:
+                driver, is_checked = self._unchecked()
+                if not is_checked:
+                    yield Blocking(self._driver)
                 answers = yield driver.enqueue(jobs, is_repeat=is_uncertain)
             except StorageUnavailable as error:
                 is_uncertain = is_uncertain or error.maybe_applied
                 if pause is not None:
                     yield Pause(pause)
                     continue
+                if (spool := self._spool()) is not None:
+                    return (yield from self._spooled(spool, jobs, error))
                 if is_uncertain:
                     raise EnqueueUncertain(
                         "the store went away while the jobs were being stored; they may or may not "
@@ -138,8 +160,57 @@ class Client:
             else:
                 _raise_duplicate(jobs, answers)
                 self._tell_enqueued(jobs, answers)
+                yield from self._forward_own(driver)
                 return answers
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+    def _spooled(
+        self, spool: Spool, jobs: Sequence[NewJob], error: StorageUnavailable
+    ) -> Operation[list[Enqueued]]:
+        """Keep the jobs on this machine's disk; the store takes each of them once, later."""
+        try:
+            yield Blocking(lambda: spool.append(tuple(jobs)))
+        except OSError as full:
+            raise EnqueueUncertain(
+                f"the store is out of reach ({error}) and the spool {spool.path} cannot be written: "
+                f"{full}",
+                [job.id for job in jobs],
+            ) from error
+        log.warning(
+            "the store is out of reach; %d jobs are kept in %s: %s", len(jobs), spool.path, error
+        )
+        answers = [Enqueued(job.id, is_new=True) for job in jobs]
+        self._tell_enqueued(jobs, answers)
+        return answers
+
+    def _forward_own(self, driver: Driver) -> Operation[None]:
+        """The store answers again: hand it what this process has spooled."""
+        spool = self._spool()
+        if spool is None or not spool.has_waiting:
+            return
+        try:
+            yield from spool.forward(driver)
+        except (WinchError, OSError) as error:  # the enqueue itself has worked
+            log.warning("the spool %s is not forwarded yet: %s", spool.path, error)
+
+    def forward_spool(self) -> Operation[int]:
+        """Hand what is spooled to the store; returns how many jobs."""
+        spool = self._spool()
+        if spool is None:
+            raise ConfigError("there is no spool to forward; name one with App(spool=…) or WINCH_SPOOL")
+        return (yield from spool.forward(self._driver()))
+
+    def _sealed(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs as they are stored: the last thing done to them, after middleware has seen them."""
+        keys = self._runtime.keys()
+        if keys is None:
+            return jobs
+        return [
+            msgspec.structs.replace(
+                job, args=keys.seal(job.args, job=job.id, task=job.task, field="args")
+            )
+            for job in jobs
+        ]
 
     def _tell_enqueued(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
         events = self._runtime.events
@@ -163,6 +234,10 @@ class Client:
         found: JobRecord = record
         return found
 
+    def revealed(self, record: JobRecord) -> JobRecord:
+        """The record with what is encrypted in it opened, as far as the app has the keys."""
+        return revealed(self._runtime.keys(), record)
+
     def result(self, job_id: str, timeout: Duration | None) -> tuple[JobRecord, Any]:
         return self.run(self._result(job_id, timeout))
 
@@ -176,7 +251,7 @@ class Client:
         while True:
             record = yield from self._get(job_id)
             if record.state.is_final:
-                return record, _result_of(record)
+                return record, _result_of(record, self._runtime.keys())
             waited = self.surroundings.clock.monotonic() - began
             if limit is not None and waited >= limit:
                 raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
@@ -279,7 +354,7 @@ def actor() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _result_of(record: JobRecord) -> Any:
+def _result_of(record: JobRecord, keys: Keyring | None) -> Any:
     if record.state is not JobState.COMPLETED:
         error = record.error
         text = f"{error.type}: {error.message}" if error is not None else record.reason
@@ -288,12 +363,13 @@ def _result_of(record: JobRecord) -> Any:
         raise InvalidPayload(f"job {record.id} completed, but {record.reason}")
     if record.result is None:
         return None
-    if (cut := codec.truncated(record.result)) is not None:
+    text = unseal(keys, record.result, job=record.id, task=record.task, field="result")
+    if (cut := codec.truncated(text)) is not None:
         raise PayloadTooLarge(
             f"job {record.id} completed, but its result was {cut.bytes:,} bytes and the limit is "
             f"{codec.MAX_RESULT_BYTES:,}; only its beginning is kept, in job.record.result"
         )
-    return codec.loads(record.result, what="result")
+    return codec.loads(text, what="result")
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from winch.core import codec
 from winch.core.errors import ConfigError, LostClaim
 from winch.core.job import LOG_LIMIT, Note
+from winch.engine.keyring import Keyring, seal
 from winch.engine.transaction import Transaction
 from winch.storage.params import Answer, ClaimRef, Standing
 
@@ -75,6 +76,7 @@ class Context:
         store: Callable[[], Driver],
         resources: Mapping[str, Any],
         finished: Callable[[], None],
+        keys: Keyring | None = None,
     ) -> None:
         self._claim = claim
         self._reports = reports
@@ -84,6 +86,7 @@ class Context:
         self._store = store
         self.resources = resources
         self._finished = finished
+        self._keys = keys
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------
@@ -188,14 +191,20 @@ class Context:
 
         With the application's own session or connection it is that one's outermost transaction, which
         Winch commits at the end of the block."""
-        return Transaction(self._store(), self._ref, self._finished, session)
+
+        def sealed(text: str) -> str:
+            return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
+
+        return Transaction(self._store(), self._ref, self._finished, session, sealed)
 
     @property
     def _ref(self) -> ClaimRef:
         return ClaimRef(self._claim.id, self._claim.token)
 
     def _checkpoint(self, state: object) -> Note:
-        return Note(checkpoint=codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES))
+        text = codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES)
+        claim = self._claim
+        return Note(checkpoint=seal(self._keys, text, job=claim.id, task=claim.task, field="checkpoint"))
 
     def _saved(self, answer: Answer) -> None:
         if answer is not Answer.TOOK:

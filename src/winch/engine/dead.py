@@ -27,6 +27,7 @@ from winch.core.errors import (
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
+from winch.engine.keyring import Keyring, seal
 from winch.engine.operation import Operation, Pause
 from winch.engine.options import check_queue, with_attempts
 from winch.engine.registry import Registry
@@ -59,9 +60,12 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetters:
     """The operations behind `app.dead` and `winch dead`."""
 
-    def __init__(self, driver: Callable[[], Driver], tasks: Registry) -> None:
+    def __init__(
+        self, driver: Callable[[], Driver], tasks: Registry, keys: Callable[[], Keyring | None]
+    ) -> None:
         self._driver = driver
         self._tasks = tasks
+        self._keys = keys
 
     def groups(self, task: str | None, queue: str | None, limit: int) -> Operation[list[DeadGroup]]:
         if not 1 <= limit <= 1000:
@@ -90,7 +94,7 @@ class DeadLetters:
         per_second = None if rate is None else parse_rate(rate, "rate")
         if to_queue is not None:
             check_queue(to_queue)
-        editor = _Editor(self._tasks, args, attempts, to_queue, force=force)
+        editor = _Editor(self._tasks, args, attempts, to_queue, self._keys(), force=force)
         size = PAGE
         if per_second is not None:
             size = max(1, min(PAGE, round(per_second / BATCHES_PER_SECOND)))
@@ -173,6 +177,7 @@ class _Editor:
         args: Mapping[str, Any] | None,
         attempts: int | None,
         to_queue: str | None,
+        keys: Keyring | None,
         *,
         force: bool,
     ) -> None:
@@ -184,6 +189,7 @@ class _Editor:
         self._args = args
         self._attempts = attempts
         self._queue = to_queue
+        self._keys = keys
         self._force = force
         self._task: str | None = None
         self._packed: str | None = None
@@ -198,8 +204,11 @@ class _Editor:
             options = None
             if self._attempts is not None:
                 options = with_attempts(job.options, self._attempts)
+            packed = self._packed
+            if packed is not None:
+                packed = seal(self._keys, packed, job=job.id, task=job.task, field="args")
             changes = RetryChanges(
-                args=self._packed,
+                args=packed,
                 version=self._version,
                 queue=self._queue,
                 options=options,

@@ -27,6 +27,7 @@ from winch.engine.order import QueueOrder
 from winch.engine.runtime import Runtime
 from winch.engine.service import Service
 from winch.engine.settings import Settings
+from winch.engine.spool import Spool
 from winch.engine.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
 
@@ -42,6 +43,9 @@ class Host(Protocol):
 
     @property
     def runtime(self) -> Runtime: ...
+
+    @property
+    def spool(self) -> Spool | None: ...
 
 
 class EmbeddedWorker:
@@ -71,6 +75,7 @@ class EmbeddedWorker:
             burst=burst,
             cell_command=cell_command,
             kill_after=said.kill_after.total_seconds(),
+            spool=host.spool,
         )
         if cell_command is None:
             alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
@@ -85,7 +90,9 @@ class EmbeddedWorker:
         self._loop = asyncio.get_running_loop()
         self._heart = Heart(self._driver, said.lease.total_seconds(), time.monotonic)
         self._stopped = threading.Event()
-        self.worker = Worker(self._driver, self._runtime, self._config, on_session=self._heart.add)
+        self.worker: Worker = Worker(
+            self._driver, self._runtime, self._config, on_session=self._heart.add
+        )
         await self.worker.start()
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),

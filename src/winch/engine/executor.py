@@ -16,7 +16,7 @@ import msgspec
 
 from winch.core import codec
 from winch.core.duration import format_duration
-from winch.core.errors import InvalidPayload, UnknownTask
+from winch.core.errors import InvalidPayload, MissingKey, UnknownTask
 from winch.core.job import Claim
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
@@ -24,8 +24,9 @@ from winch.engine.attempt import Attempt, Handler, Interrupt, JobCancelled, JobT
 from winch.engine.collected import Collected, CollectedArguments
 from winch.engine.context import Context
 from winch.engine.failure import describe
-from winch.engine.injection import Injector, Wanted
+from winch.engine.injection import Injector
 from winch.engine.isolation import Cells, Crash
+from winch.engine.keyring import Keyring, seal, unseal
 from winch.engine.log import log
 from winch.engine.options import StoredOptions, stored_timeout
 from winch.engine.runtime import Runtime
@@ -35,6 +36,8 @@ from winch.storage.protocol import Driver
 
 # A job of a newer version than this worker's waits this long before somebody looks again.
 NEWER_PAUSE = timedelta(seconds=5)
+# A job whose key this worker does not have: another may have it, or a deploy brings it.
+KEY_PAUSE = timedelta(seconds=15)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -131,7 +134,7 @@ class Executor:
         outcomes: list[Outcome | None] = [None] * len(attempts)
         jobs: dict[int, Collected[Any]] = {}
         for place, (attempt, plan) in enumerate(zip(attempts, plans, strict=True)):
-            read = _collected(attempt, plan)
+            read = self._collected(attempt, plan)
             if isinstance(read, Collected):
                 jobs[place] = read
             else:
@@ -139,7 +142,7 @@ class Executor:
         if jobs:
             raised = await self._call_together([attempts[place] for place in jobs], task, jobs.values())
             for place, job in jobs.items():
-                outcomes[place] = _outcome_of(job, raised, attempts[place], plans[place])
+                outcomes[place] = self._outcome_of(job, raised, attempts[place], plans[place])
         spent = timedelta(seconds=self._monotonic() - began)
         return [
             None if outcome is None else self._settle(attempt.claim, outcome, plan.retry, spent)
@@ -157,10 +160,10 @@ class Executor:
             given = {arguments.parameter: list(jobs)}
             if task.is_async:
                 together.handler = _OnLoop(asyncio.current_task())
-                call = self._on_loop(task.fn, [], given, arguments.injected, None)
+                call = self._on_loop(task, [], given, None)
                 value = await _in_own_context(call)
             else:
-                value = await self._in_thread(together, task.fn, [], given, arguments.injected, None)
+                value = await self._in_thread(together, task, [], given, None)
         except BaseException as error:  # whatever a handler raises is its outcome
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 return RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
@@ -169,6 +172,36 @@ class Executor:
             if attempts[0].is_stopping:
                 _uncancel()
         return value if isinstance(value, Directive) else None
+
+    def _collected(self, attempt: Attempt, plan: Plan) -> Collected[Any] | Outcome:
+        """What the call is given for this job; its outcome where it cannot be given."""
+        task, claim = plan.task, attempt.claim
+        arguments = task.arguments
+        assert isinstance(arguments, CollectedArguments)  # noqa: S101  # as its options say
+        if claim.version > task.options.version:
+            return _newer(claim, task)
+        try:
+            claim = self._opened(claim)
+            args = arguments.read(task.current_args(claim.args, claim.version))
+        except MissingKey as error:
+            return _without_key(claim, error)
+        except InvalidPayload as error:
+            return Discard(f"malformed: {error}")
+        return Collected(
+            args, id=claim.id, attempt=claim.attempt, is_cancelled=lambda: attempt.is_unwanted
+        )
+
+    def _outcome_of(
+        self, job: Collected[Any], raised: BaseException | None, attempt: Attempt, plan: Plan
+    ) -> Outcome | None:
+        """What was said about this job counts, also when the call ended badly; else how it ended."""
+        said = job.said
+        if said is None and attempt.is_stopping:
+            return _interrupted(attempt, plan)
+        said = raised if said is None else said
+        if said is None or said == "done":
+            return _done(job.result, attempt.claim, self._runtime.keys())
+        return _directive(said) if isinstance(said, Directive) else _failed(said, plan)
 
     def _settle(self, claim: Claim, outcome: Outcome, policy: Retry, spent: timedelta) -> Settled:
         age = claim.claimed_at - claim.created_at + spent
@@ -182,12 +215,15 @@ class Executor:
         if claim.version > task.options.version:
             return _newer(claim, task)
         try:
+            claim = self._opened(claim)
             text = task.current_args(claim.args, claim.version)
             args, kwargs = task.arguments.unpack(text)
+        except MissingKey as error:
+            return _without_key(claim, error)
         except InvalidPayload as error:
             return Discard(f"malformed: {error}")
         try:
-            call = self._call(attempt, task, args, kwargs)
+            call = self._call(attempt, claim, task, args, kwargs)
             value = await (_in_own_context(call) if task.is_async or self._runtime.middleware else call)
         except asyncio.CancelledError as error:
             if attempt.is_stopping:
@@ -206,27 +242,42 @@ class Executor:
                 _uncancel()
         if isinstance(value, Directive):
             return _directive(value)
-        return _done(value, attempt.claim)
+        return _done(value, claim, self._runtime.keys())
+
+    def _opened(self, claim: Claim) -> Claim:
+        """The claim with its arguments and checkpoint in plain text, for this attempt only."""
+        keys, about = self._runtime.keys(), {"job": claim.id, "task": claim.task}
+        saved = claim.checkpoint
+        return msgspec.structs.replace(
+            claim,
+            args=unseal(keys, claim.args, **about, field="args"),
+            checkpoint=saved if saved is None else unseal(keys, saved, **about, field="checkpoint"),
+        )
 
     def _call(
-        self, attempt: Attempt, task: Task[Any, Any], args: list[Any], kwargs: dict[str, Any]
+        self,
+        attempt: Attempt,
+        claim: Claim,
+        task: Task[Any, Any],
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> Coroutine[Any, Any, Any]:
         """The handler inside the app's middleware."""
         wants = task.arguments.injected
         hooks = self._runtime.middleware
-        ctx = self._context(attempt) if wants or hooks else None
+        ctx = self._context(attempt, claim) if wants or hooks else None
         if task.is_async:
             attempt.handler = _OnLoop(asyncio.current_task())
-            handler = functools.partial(self._on_loop, task.fn, args, kwargs, wants, ctx)
+            handler = functools.partial(self._on_loop, task, args, kwargs, ctx)
         else:
-            handler = functools.partial(self._in_thread, attempt, task.fn, args, kwargs, wants, ctx)
+            handler = functools.partial(self._in_thread, attempt, task, args, kwargs, ctx)
         for middleware in reversed(hooks):
             handler = functools.partial(middleware.run, ctx, handler)  # type: ignore[arg-type]
         return handler()
 
-    def _context(self, attempt: Attempt) -> Context:
+    def _context(self, attempt: Attempt, claim: Claim) -> Context:
         return Context(
-            attempt.claim,
+            claim,
             attempt.reports,
             deadline=attempt.deadline,
             monotonic=self._monotonic,
@@ -234,37 +285,41 @@ class Executor:
             store=self._store,
             resources=self._runtime.resources,
             finished=attempt.finished,
+            keys=self._runtime.keys(),
         )
 
     async def _on_loop(
         self,
-        fn: Callable[..., Any],
+        task: Task[Any, Any],
         args: list[Any],
         kwargs: dict[str, Any],
-        wants: Wanted,
         ctx: Context | None,
     ) -> Any:
-        if not wants:
-            return await fn(*args, **kwargs)
+        wants = task.arguments.injected
+        if ctx is None or not wants:
+            return await task.fn(*args, **kwargs)
         async with contextlib.AsyncExitStack() as stack:
             given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
-            return await fn(*args, **kwargs, **given)
+            args, given = task.arguments.with_injected(args, given)
+            return await task.fn(*args, **kwargs, **given)
 
     async def _in_thread(
         self,
         attempt: Attempt | _Together,
-        fn: Callable[..., Any],
+        task: Task[Any, Any],
         args: list[Any],
         kwargs: dict[str, Any],
-        wants: Wanted,
         ctx: Context | None,
     ) -> Any:
+        wants = task.arguments.injected
+
         def run() -> Any:
-            if not wants:
-                return fn(*args, **kwargs)
+            if ctx is None or not wants:
+                return task.fn(*args, **kwargs)
             with contextlib.ExitStack() as stack:
                 given = Injector(ctx, self._runtime.resources).make(wants, stack)
-                return fn(*args, **kwargs, **given)
+                positional, named = task.arguments.with_injected(args, given)
+                return task.fn(*positional, **kwargs, **named)
 
         call = self._threads.submit(run)
         attempt.handler = _InThread(call, self._threads)
@@ -371,31 +426,9 @@ def _uncancel() -> None:
         runner.uncancel()
 
 
-def _collected(attempt: Attempt, plan: Plan) -> Collected[Any] | Outcome:
-    """What the call is given for this job; its outcome where it cannot be given."""
-    claim, task = attempt.claim, plan.task
-    arguments = task.arguments
-    assert isinstance(arguments, CollectedArguments)  # noqa: S101  # as its options say
-    if claim.version > task.options.version:
-        return _newer(claim, task)
-    try:
-        args = arguments.read(task.current_args(claim.args, claim.version))
-    except InvalidPayload as error:
-        return Discard(f"malformed: {error}")
-    return Collected(args, id=claim.id, attempt=claim.attempt, is_cancelled=lambda: attempt.is_unwanted)
-
-
-def _outcome_of(
-    job: Collected[Any], raised: BaseException | None, attempt: Attempt, plan: Plan
-) -> Outcome | None:
-    """What was said about this job counts, also when the call ended badly; else how the call ended."""
-    said = job.said
-    if said is None and attempt.is_stopping:
-        return _interrupted(attempt, plan)
-    said = raised if said is None else said
-    if said is None or said == "done":
-        return _done(job.result, attempt.claim)
-    return _directive(said) if isinstance(said, Directive) else _failed(said, plan)
+def _without_key(claim: Claim, error: MissingKey) -> Outcome:
+    log.warning("job %s (%s) waits: %s", claim.id, claim.task, error)
+    return Snooze(KEY_PAUSE, f"waits for a worker that can read it: {error}")
 
 
 def _newer(claim: Claim, task: Task[Any, Any]) -> Outcome:
@@ -429,11 +462,12 @@ def _directive(directive: Directive) -> Outcome:
     return directive  # type: ignore[return-value]  # the four directives are outcomes as they are
 
 
-def _done(value: object, claim: Claim) -> Outcome:
+def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
     if value is None:
         return Done(None)
     try:
         text = codec.dumps_result(value)
+        return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))
     except InvalidPayload as error:
         # The work is done; running it again would do it twice. Only its result is missing.
         log.warning("job %s completed, but %s; its result is not kept", claim.id, error)

@@ -38,7 +38,7 @@ class Finisher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._backoff = Backoff("finisher")
-        self.lost = 0
+        self.lost: int = 0
 
     def finish(self, outcome: Finish) -> None:
         self._finishes.append(outcome)

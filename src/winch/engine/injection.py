@@ -1,7 +1,12 @@
 """What a handler is given beside its arguments: its Context, and dependencies.
 
 A parameter is injected when its annotation is Context, or when its default (or `Annotated` metadata) is
-`Depends(…)`. Injected parameters never appear among a job's arguments.
+`Depends(…)`. Injected parameters never appear among a job's arguments. A type checker knows that too in
+the first two of these forms; in the third, which works as well, it asks `enqueue` for a ctx.
+
+    def charge(ctx: Context, order_id: int): ...
+    def charge(order_id: int, *, ctx: Context = INJECTED): ...
+    def charge(order_id: int, *, ctx: Context): ...
 
     def charge(order_id: int, *, http: Client = Depends("http"), db: Db = Depends(open_db)): ...
 
@@ -41,6 +46,24 @@ def Depends(source: str | Callable[..., Any]) -> Any:  # noqa: N802  # reads as 
     return Dependency(source)
 
 
+class _Injected:
+    """The default of a Context that a worker fills in: `ctx: Context = INJECTED`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError(
+            f"ctx.{name}: nobody has given this call a Context. A worker does; who calls the task's "
+            "function directly has to pass one"
+        )
+
+    def __repr__(self) -> str:
+        return "INJECTED"
+
+
+INJECTED: Any = _Injected()
+
+
 Wanted = Mapping[str, Dependency | type[Context]]
 
 
@@ -56,6 +79,11 @@ def wanted(fn: Callable[..., Any], hints: Mapping[str, Any]) -> dict[str, Depend
             found[name] = param.default
         elif typing.get_origin(hint) is typing.Annotated and marks:
             found[name] = marks[0]
+        elif param.default is INJECTED:
+            raise ConfigError(
+                f"{fn.__qualname__}: INJECTED is the default of a parameter annotated with Context, "
+                f"{name!r} is not; use Depends(…) for anything else"
+            )
     return found
 
 

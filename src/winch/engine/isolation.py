@@ -60,7 +60,7 @@ class Sign(msgspec.Struct, frozen=True, tag="sign"):
 
 
 Order = Run | Stop
-order_decoder = msgspec.json.Decoder(Order)
+order_decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _report_decoder = msgspec.json.Decoder(Ended | Sign)
 
 
@@ -76,9 +76,9 @@ class Cell:
         self.process = process
         self._reader = reader
         self._writer = writer
-        self.jobs = 0
-        self.memory = 0
-        self.is_usable = True
+        self.jobs: int = 0
+        self.memory: int = 0
+        self.is_usable: bool = True
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> Cell:

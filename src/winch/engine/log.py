@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import logging
 
-log = logging.getLogger("winch")
+log: logging.Logger = logging.getLogger("winch")

@@ -36,7 +36,14 @@ class OnConnection:
     verb: Verb[Any]
 
 
-Operation = Generator[Verb[Any] | Pause | OnConnection, Any, T]
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Call a function that waits for a disk or a server: in a thread where an event loop goes on."""
+
+    call: Callable[[], Any]
+
+
+Operation = Generator[Verb[Any] | Pause | OnConnection | Blocking, Any, T]
 
 
 class Run(Protocol):
@@ -70,6 +77,8 @@ def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Pause], N
                 wait(step)
             elif isinstance(step, OnConnection):
                 answer = driver.run_on(step.conn, step.verb)
+            elif isinstance(step, Blocking):
+                answer = step.call()
             else:
                 answer = driver.run(step)
         except Exception as raised:  # handed to the operation, which decides
@@ -99,6 +108,8 @@ async def arun(
                 await (asyncio.sleep(step.seconds) if wait is None else wait(step))
             elif isinstance(step, OnConnection):
                 answer = await driver.arun_on(step.conn, step.verb)
+            elif isinstance(step, Blocking):
+                answer = await asyncio.to_thread(step.call)
             else:
                 answer = await driver.arun(step)
         except Exception as raised:  # handed to the operation, which decides

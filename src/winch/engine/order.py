@@ -26,7 +26,7 @@ class QueueOrder:
             check_queue(name)
             if weight is not None and weight < 1:
                 raise ConfigError(f"the weight of queue {name!r} must be at least 1, got {weight}")
-        self.names = tuple(weights)
+        self.names: tuple[str, ...] = tuple(weights)
         self._weights = {name: weight or 1 for name, weight in weights.items()}
         self._is_strict = not any(weighted)
         self._rng = rng

@@ -10,6 +10,7 @@ import msgspec
 from winch.core.errors import ConfigError, InvalidPayload, UnknownTask
 from winch.core.job import JobRecord
 from winch.core.lifecycle import LIVE, JobState
+from winch.engine.keyring import Keyring, unseal
 from winch.engine.operation import Operation
 from winch.engine.registry import Registry
 from winch.storage.params import JobFilter
@@ -35,7 +36,7 @@ class Preflight(msgspec.Struct, frozen=True):
     misfits: tuple[Misfit, ...]
 
 
-def preflight(driver: Driver, tasks: Registry, most: int) -> Operation[Preflight]:
+def preflight(driver: Driver, tasks: Registry, keys: Keyring | None, most: int) -> Operation[Preflight]:
     """Look at up to `most` live jobs, newest first."""
     found: dict[tuple[str, int, str], list[str]] = {}
     read, after = 0, None
@@ -46,7 +47,7 @@ def preflight(driver: Driver, tasks: Registry, most: int) -> Operation[Preflight
         )
         for job in page.jobs:
             read += 1
-            problem = _problem(job, tasks)
+            problem = _problem(job, tasks, keys)
             if problem is not None:
                 found.setdefault((job.task, job.version, problem), []).append(job.id)
         after = page.next
@@ -59,7 +60,7 @@ def preflight(driver: Driver, tasks: Registry, most: int) -> Operation[Preflight
     return Preflight(read, tuple(sorted(misfits, key=lambda misfit: (-misfit.count, misfit.task))))
 
 
-def _problem(job: JobRecord, tasks: Registry) -> str | None:
+def _problem(job: JobRecord, tasks: Registry, keys: Keyring | None) -> str | None:
     try:
         task = tasks.get(job.task)
     except UnknownTask:
@@ -67,7 +68,8 @@ def _problem(job: JobRecord, tasks: Registry) -> str | None:
     if job.version > task.options.version:
         return f"this code has version {task.options.version}; the jobs would wait"
     try:
-        task.arguments.check(task.current_args(job.args, job.version))
+        args = unseal(keys, job.args, job=job.id, task=job.task, field="args")
+        task.arguments.check(task.current_args(args, job.version))
     except (InvalidPayload, ConfigError) as error:
         return str(error)
     except Exception as error:  # an upgrader is the application's code

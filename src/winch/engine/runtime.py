@@ -9,6 +9,7 @@ from typing import Any
 
 from winch.core.errors import ConfigError
 from winch.engine.events import Events
+from winch.engine.keyring import Keyring
 from winch.engine.middleware import Middleware
 from winch.engine.registry import Registry
 
@@ -19,9 +20,11 @@ class Runtime:
     """What executors share. `resources` are there between `start` and `stop`."""
 
     def __init__(self) -> None:
-        self.tasks = Registry()
+        self.tasks: Registry = Registry()
         self.middleware: list[Middleware] = []
-        self.events = Events()
+        self.events: Events = Events()
+        # Asked when a job runs, not before: settings are read as late as possible.
+        self.keys: Callable[[], Keyring | None] = lambda: None
         self.lifespans: list[Lifespan] = []
         self.resources: dict[str, Any] = {}
         self._stack: contextlib.AsyncExitStack | None = None

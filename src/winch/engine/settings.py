@@ -18,6 +18,7 @@ import msgspec
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.size import parse_size
+from winch.engine.keyring import Keyring
 
 EVENTS = ("off", "full")
 
@@ -40,6 +41,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_jobs: int | None = None
     max_memory: int | None = None
     max_lifetime: timedelta | None = None
+    keys: Keyring | None = None
+    spool: str | None = None
 
     def __post_init__(self) -> None:
         if self.lease < 3 * self.heartbeat:
@@ -163,6 +166,14 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+def _keys(value: Any, name: str) -> Keyring:
+    if isinstance(value, Keyring):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a Keyring or a text such as k2:base64,k1:base64")
+    return Keyring.parse(value)
+
+
 _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "url": _text,
     "schema": _text,
@@ -179,4 +190,6 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "max_jobs": _number,
     "max_memory": parse_size,
     "max_lifetime": parse_duration,
+    "keys": _keys,
+    "spool": _text,
 }

@@ -14,6 +14,7 @@ from winch.core.errors import ConfigError, InvalidPayload
 from winch.core.unique import Duplicate, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
+from winch.engine.context import Context
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
 
@@ -46,15 +47,15 @@ class Task(Generic[P, R]):
         self.name = name
         self.fn = fn
         self.options = options
-        self.is_async = inspect.iscoroutinefunction(fn)
+        self.is_async: bool = inspect.iscoroutinefunction(fn)
         kind = Arguments if options.collect is None else CollectedArguments
-        self.arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
+        self.arguments: Arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
         if options.unique is not None:
             self.arguments.check_names(options.unique.fields)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self.__doc__ = fn.__doc__
-        self.__name__ = getattr(fn, "__name__", name)
+        self.__name__: str = getattr(fn, "__name__", name)
         self.__wrapped__ = fn
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -174,6 +175,42 @@ class CollectingTask(Task[..., Any], Generic[T]):
         return super().bind(*item, **fields)
 
 
+class ContextTask(Task[P, R]):
+    """A task whose function takes its Context first; `enqueue` takes what comes after it."""
+
+    def __call__(  # type: ignore[override]  # the context comes before what the plain task takes
+        self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        result: R = self.fn(ctx, *args, **kwargs)  # type: ignore[arg-type]  # P is what comes after it
+        return result
+
+
+class AsyncContextTask(ContextTask[P, R]):
+    """`ContextTask` for an `async def`."""
+
+    def __call__(  # type: ignore[override]  # as above
+        self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        result: Coroutine[Any, Any, R] = self.fn(ctx, *args, **kwargs)  # type: ignore[arg-type]
+        return result
+
+
+def task_class(fn: Callable[..., Any], *, is_collecting: bool) -> type[Task[Any, Any]]:
+    """The kind of task that a function makes. Annotations are read as they are written: they may name
+    what the module defines later, and only the plain call depends on it."""
+    if is_collecting:
+        return CollectingTask
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    takes_context = (
+        first is not None
+        and first.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        and (first.annotation is Context or str(first.annotation).rpartition(".")[2] == "Context")
+    )
+    if inspect.iscoroutinefunction(fn):
+        return AsyncContextTask if takes_context else AsyncTask
+    return ContextTask if takes_context else Task
+
+
 class Using(Generic[P, R]):
     """A task with options for its next enqueues."""
 
@@ -206,9 +243,9 @@ class Bound(Generic[R]):
         kwargs: dict[str, Any],
         options: EnqueueOptions,
     ) -> None:
-        self.task = task
-        self.args = task.arguments.pack(args, kwargs)
-        self.options = options
+        self.task: Task[Any, R] = task
+        self.args: str = task.arguments.pack(args, kwargs)
+        self.options: EnqueueOptions = options
 
     def new_job(self, drawn_id: str) -> NewJob:
         """The job to store; `drawn_id` is used unless the caller gave an id."""

@@ -37,9 +37,9 @@ class ThreadCall:
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._thread_id: int | None = None
-        self.done = done
-        self.has_run = False
-        self.is_reported = False
+        self.done: asyncio.Future[None] = done
+        self.has_run: bool = False
+        self.is_reported: bool = False
         self.value: Any = None
         self.error: BaseException | None = None
 

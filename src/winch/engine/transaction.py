@@ -48,11 +48,13 @@ class Transaction:
         claim: ClaimRef,
         finished: Callable[[], None],
         session: object = None,
+        seal: Callable[[str], str] = lambda text: text,
     ) -> None:
         self._driver = driver
         self._claim = claim
         self._finished = finished
         self._session = session
+        self._seal = seal
         self._block: AbstractContextManager[Any] | None = None
         self._ablock: AbstractAsyncContextManager[Any] | None = None
         self.connection: Any = None
@@ -170,7 +172,7 @@ class Transaction:
 
     def _outcome(self) -> Finish:
         result = self.result
-        text = None if result is None else codec.dumps_result(result)
+        text = None if result is None else self._seal(codec.dumps_result(result))
         return Finish(
             id=self._claim.id,
             token=self._claim.token,

@@ -14,7 +14,9 @@ def explain(facts: Facts) -> str:
     job = facts.job
     match job.state:
         case JobState.SCHEDULED:
-            return f"It is scheduled for {_moment(facts)}.{_obstacles(facts)}"
+            # A job that was put off says why: a newer version, a missing key, the handler's own word.
+            why = f" It was put off: {job.reason.rstrip('.')}." if job.reason else ""
+            return f"It is scheduled for {_moment(facts)}.{why}{_obstacles(facts)}"
         case JobState.RETRYING:
             cause = f" with {_error(facts)}" if job.error else ""
             due = f"the next one is due {_moment(facts)}"

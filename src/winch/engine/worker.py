@@ -33,11 +33,13 @@ from winch.engine.finisher import Finisher
 from winch.engine.isolation import Cells, Crash
 from winch.engine.limits import Limits
 from winch.engine.log import log
+from winch.engine.maintenance.forwarder import Forwarder
 from winch.engine.order import QueueOrder
 from winch.engine.places import Places
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
+from winch.engine.spool import Spool
 from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.engine.watching import Cancels, Notes, Watch
@@ -66,6 +68,7 @@ class WorkerConfig:
     max_jobs: int | None = None
     max_memory: int | None = None
     max_lifetime: float | None = None
+    spool: Spool | None = None
 
 
 class _Waiting(NamedTuple):
@@ -186,6 +189,14 @@ class Worker:
             Cancels(self._driver, self),
             Notes(self._driver, self),
         ]
+        if config.spool is not None:
+            # Before the first claim: a burst would be over before it has seen the spooled jobs.
+            forwarder = Forwarder(self._driver, config.spool)
+            try:
+                await forwarder.run_once()
+            except StorageError as error:
+                log.warning("the spool is not forwarded yet: %s", error)
+            self._services.append(forwarder)
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")
             for service in self._services

@@ -73,7 +73,9 @@ class AsyncPool:
         in_commit = False
         try:
             made = await psycopg.AsyncConnection[Row].connect(
-                **self._place.params, row_factory=tuple_row
+                **self._place.params,
+                row_factory=tuple_row,
+                prepare_threshold=None,  # as Pool.lend
             )
             async with made as connection:
                 try:

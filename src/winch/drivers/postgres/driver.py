@@ -30,14 +30,14 @@ from winch.storage.capabilities import Capabilities
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
-log = logging.getLogger("winch.postgres")
+log: logging.Logger = logging.getLogger("winch.postgres")
 
 
 class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
     name = "postgres"
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         is_durable=True, shares_processes=True, joins_transactions=True, keeps_events=True
     )
 
@@ -147,6 +147,10 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                 return schema.pending_sql(connection, self._place, events=self._keeps_events)
         except psycopg.Error as error:
             raise translated(error, self._place, maybe_applied=False) from error
+
+    def roles_sql(self) -> str:
+        """The statements that make least-privilege roles, with what `migrate` would run."""
+        return schema.roles_sql(self._place, self.migration_sql())
 
     def facts(self) -> ServerFacts:
         """What there is to know about the server, for `winch doctor`."""

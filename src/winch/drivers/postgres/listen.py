@@ -23,7 +23,7 @@ from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.steps import Row
 
-log = logging.getLogger("winch.postgres")
+log: logging.Logger = logging.getLogger("winch.postgres")
 
 # What a waiter says is good for WAITING seconds; it says so again after RENEW, so that there is always
 # time left. Nobody writes while somebody else's word is good for ENOUGH seconds more.
@@ -48,8 +48,8 @@ class Listener:
         self._bells: set[PostgresBell] = set()
         self._runner: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
-        self.is_up = False
-        self.state = "not started"
+        self.is_up: bool = False
+        self.state: str = "not started"
 
     def add(self, bell: PostgresBell) -> None:
         self._bells.add(bell)
@@ -139,7 +139,7 @@ class PostgresBell:
     """Rings for ready jobs of some queues and, with `due`, for jobs due soon."""
 
     def __init__(self, listener: Listener, queues: Sequence[str], *, due: bool) -> None:
-        self.names = frozenset(queues) | ({DUE} if due else set())
+        self.names: frozenset[str] = frozenset(queues) | ({DUE} if due else set())
         self._listener = listener
         self._rang = asyncio.Event()
         self._said_at = -RENEW

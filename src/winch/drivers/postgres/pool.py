@@ -101,7 +101,9 @@ class Pool:
         in_commit = False
         try:
             with psycopg.Connection[Row].connect(
-                **self._place.params, row_factory=tuple_row
+                **self._place.params,
+                row_factory=tuple_row,
+                prepare_threshold=None,  # through a pooler a named prepare is somebody else's
             ) as connection:
                 try:
                     yield connection
@@ -246,7 +248,7 @@ class _Watched:
     def __init__(self, watchdog: Watchdog, connection: Connection) -> None:
         self._watchdog = watchdog
         self._connection = connection
-        self.is_cut = False
+        self.is_cut: bool = False
 
     def __enter__(self) -> None:
         self._watchdog.watch(self)

@@ -12,6 +12,7 @@ from importlib import resources
 
 import psycopg
 
+from winch.core.errors import ConfigError
 from winch.drivers import _migrate
 from winch.drivers._migrate import Migration, Status
 from winch.drivers.postgres.place import Place
@@ -117,10 +118,40 @@ def upgrade(connection: Connection, place: Place, *, events: bool) -> list[str]:
 
 def pending_sql(connection: Connection, place: Place, *, events: bool) -> str:
     """The statements that `upgrade` would run now."""
-    text = _migrate.pending_sql(read_applied(connection, place), migrations(place))
+    # With the ledger's rows, so that an administrator can run it where Winch itself may not.
+    ledger = f"INSERT INTO {place.quoted}.winch_migration (number, name) VALUES"  # as above
+    recorded = [
+        Migration(
+            step.number,
+            step.name,
+            f"{step.sql.rstrip()}\n\n{ledger} ({step.number}, '{step.name}');",
+        )
+        for step in migrations(place)
+    ]
+    text = _migrate.pending_sql(read_applied(connection, place), recorded)
     if events and not has_triggers(connection, place):
         text += f"\n-- {EVENTS_STEP}\n{events_sql(place).strip()}\n"
     return text
+
+
+ROLES = ("producer", "worker", "reader", "migrator")
+
+
+def roles_sql(place: Place, pending: str) -> str:
+    """The statements, for an administrator, that make the roles of this schema and grant them their
+    rights; `pending` migrations run in between, as the migrator."""
+    longest = max(map(len, ROLES)) + 1
+    if len(place.schema) + longest > 63:
+        raise ConfigError(
+            f"a schema with roles has a name of at most {63 - longest} characters, got {place.schema!r}"
+        )
+    text = resources.files(PACKAGE).joinpath("roles.sql").read_text(encoding="utf-8")
+    text = text.replace("{schema}", place.quoted)
+    for role in ROLES:
+        text = text.replace(f"{{{role}}}", f'"{place.schema}_{role}"')
+    roles, grants = text.split("-- grants\n")
+    between = f'SET ROLE "{place.schema}_migrator";\n{pending.strip()}\nRESET ROLE;\n' if pending else ""
+    return "\n".join(part for part in (roles.strip(), between.strip(), grants.strip()) if part) + "\n"
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Progress:
 
     def __init__(self, verb: Verb[Any]) -> None:
         self._is_read = verb.is_read
-        self.maybe_applied = False
+        self.maybe_applied: bool = False
 
     def sending(self, action: Action, *, in_transaction: bool) -> None:
         """Called before an action is sent: only a commit, or a statement that is one, can apply."""

@@ -76,7 +76,7 @@ class Connections:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.path = place.path
+        self.path: Path = place.path
         self._next_look = 0.0
         self._guard = threading.Lock()
         self._lock: FileLock | None = None
@@ -89,8 +89,8 @@ class Connections:
         self._written = 0
         self._is_forked_open = False
         self._fork_lock: FileLock | None = None
-        self.checkpoints = 0
-        self.opening = 0
+        self.checkpoints: int = 0
+        self.opening: int = 0
         """The number of the opening of the file that holds now; 0 while it is closed."""
         self._openings = 0
         _all.add(self)

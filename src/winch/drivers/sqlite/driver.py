@@ -40,7 +40,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"
-    capabilities = Capabilities(
+    capabilities: Capabilities = Capabilities(
         is_durable=True,
         shares_processes=True,
         joins_transactions=True,

@@ -26,9 +26,9 @@ class Step:
     __slots__ = ("many", "text", "values")
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        self.text = SQL[name].text
+        self.text: str = SQL[name].text
         self.values: Any = values
-        self.many = False
+        self.many: bool = False
 
     @classmethod
     def each(cls, name: str, rows: list[dict[str, Any]]) -> Step:
@@ -46,7 +46,7 @@ class Ring:
 
     def __init__(self) -> None:
         self.ready: dict[str, int] = {}
-        self.due = False
+        self.due: bool = False
 
     def __bool__(self) -> bool:
         return self.due or bool(self.ready)

@@ -67,13 +67,13 @@ class Board:
     """The file that says who waits, and the socket through which this process rings."""
 
     def __init__(self, database: Path) -> None:
-        self.folder = folder_for(database)
+        self.folder: Path = folder_for(database)
         self._is_barred = False
         self._fd: int | None = None
         self._socket: socket.socket | None = None
         self._pid = os.getpid()
         self._guard = threading.Lock()
-        self.rings = 0
+        self.rings: int = 0
 
     def close(self) -> None:
         if self._fd is not None:

@@ -64,7 +64,7 @@ class Writer:
         self._is_led = False
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self.groups = 0
+        self.groups: int = 0
         _all.add(self)
 
     def run(self, verb: Verb[T]) -> T:

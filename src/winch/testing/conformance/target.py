@@ -173,11 +173,13 @@ class PostgresTarget(Target):
 
     name = "postgres"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, direct: str | None = None) -> None:
+        """`direct`: the target's own way to the server, where `url` leads through a pooler that
+        cannot carry what it sets for itself."""
         import psycopg
 
         self._url = url
-        self._own = psycopg.connect(url, autocommit=True)
+        self._own = psycopg.connect(direct or url, autocommit=True)
         # A connection that a case left open in a transaction must not stop the suite for ever.
         self._own.execute("SET lock_timeout = '10s'")
         self._name = f"winch_conformance_{secrets.token_hex(4)}"

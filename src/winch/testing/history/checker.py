@@ -61,23 +61,25 @@ class _Facts:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.events = by_job(history.events)
+        self.events: dict[str, list[Event]] = by_job(history.events)
         self.jobs: dict[str, list[JobRecord]] = {}
         for job in history.jobs:
             self.jobs.setdefault(job.id, []).append(job)
-        self.sessions = {session.id: session for session in history.sessions}
+        self.sessions: dict[str, SessionInfo] = {session.id: session for session in history.sessions}
         lines = sorted(history.lines, key=lambda line: line.mono)
-        self.sent = [line for line in lines if isinstance(line, Sent)]
-        self.told = [line for line in lines if isinstance(line, Told)]
-        self.answers = [line for line in lines if isinstance(line, Answered)]
-        self.nemesis = [line for line in lines if isinstance(line, Nemesis)]
-        self.exits = [line for line in lines if isinstance(line, Exited)]
+        self.sent: list[Sent] = [line for line in lines if isinstance(line, Sent)]
+        self.told: list[Told] = [line for line in lines if isinstance(line, Told)]
+        self.answers: list[Answered] = [line for line in lines if isinstance(line, Answered)]
+        self.nemesis: list[Nemesis] = [line for line in lines if isinstance(line, Nemesis)]
+        self.exits: list[Exited] = [line for line in lines if isinstance(line, Exited)]
         ends = {line.run: line for line in lines if isinstance(line, Ended)}
         self.runs: dict[str, list[_Run]] = {}
         for line in lines:
             if isinstance(line, Started):
                 self.runs.setdefault(line.job, []).append(_Run(line, ends.get(line.run)))
-        self.claims = {job: list(_claims(events)) for job, events in self.events.items()}
+        self.claims: dict[str, list[_Claim]] = {
+            job: list(_claims(events)) for job, events in self.events.items()
+        }
 
     def when(self, line: Line) -> datetime:
         """When the line was written, on a clock nobody moved."""

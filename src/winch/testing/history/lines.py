@@ -103,7 +103,7 @@ class Recorder:
     """Appends lines to a file of this process in `folder`. Safe from any thread, and after a fork."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         self._fd = -1
         self._pid = 0
         self._lock = threading.Lock()

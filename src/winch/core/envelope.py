@@ -1,0 +1,38 @@
+"""What an encrypted text looks like in the store: still JSON, and it says which key it needs.
+
+    {"winch": "aesgcm", "key": "k2", "nonce": "…", "data": "…"}
+
+Only its shape is known here, so that whoever shows jobs can tell one without any key. How it is made and
+opened is in winch.engine.keyring.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+MARK = "<encrypted>"
+
+
+class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One encrypted text: AES-256-GCM under the named key; `nonce` and `data` are base64."""
+
+    winch: Literal["aesgcm"]
+    key: str
+    nonce: str
+    data: str
+
+
+_decoder = msgspec.json.Decoder(Envelope)
+
+
+def read(text: str | None) -> Envelope | None:
+    """The envelope that this stored text is, or None for a text that is not encrypted."""
+    # Almost every text that is read is none, so most are told apart without being parsed.
+    if text is None or '"aesgcm"' not in text[:200]:
+        return None
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None

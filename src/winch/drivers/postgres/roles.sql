@@ -1,0 +1,45 @@
+-- Four roles for the schema {schema}, each with what its part needs and no more. Safe to run again; do so
+-- after every `winch migrate`, because new tables need new grants. They cannot log in themselves: grant them to
+-- the accounts of your services (GRANT {producer} TO shop_web).
+
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['{producer}', '{worker}', '{reader}', '{migrator}'] LOOP
+        IF to_regrole(name) IS NULL THEN
+            EXECUTE format('CREATE ROLE %s NOLOGIN', name);
+        END IF;
+    END LOOP;
+    -- Not IF NOT EXISTS: that asks for the right to create schemas even where this one is there.
+    IF to_regnamespace('{schema}') IS NULL THEN
+        EXECUTE 'CREATE SCHEMA {schema} AUTHORIZATION {migrator}';
+    END IF;
+END
+$$;
+-- grants
+
+GRANT USAGE ON SCHEMA {schema} TO {producer}, {worker}, {reader};
+GRANT SELECT ON {schema}.winch_migration TO {producer}, {worker}, {reader};
+
+-- They run with the rights of their owner and remove final jobs.
+REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive FROM PUBLIC;
+
+-- Producer: stores jobs, and sees of other jobs only what tells one id from another. No arguments, no
+-- results, no claims. `ring` looks up who waits.
+GRANT INSERT ON {schema}.job, {schema}.given_id TO {producer};
+GRANT SELECT (id, queue, state, run_at) ON {schema}.job TO {producer};
+GRANT SELECT (id) ON {schema}.given_id, {schema}.archive TO {producer};
+GRANT SELECT (name, waiting_until) ON {schema}.queue TO {producer};
+GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
+
+-- Worker, and people who act on jobs: all rows, no table.
+GRANT SELECT, INSERT, UPDATE, DELETE
+    ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event
+    TO {worker};
+GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};
+
+-- Reader: the command line and the dashboard as long as they only look.
+GRANT SELECT
+    ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event
+    TO {reader};
