@@ -131,7 +131,7 @@ def test_dead_jobs_are_replayed_and_purged(winch: Command, app: App) -> None:
 
 
 def test_dead_jobs_are_grouped_and_replayed_with_changes(winch: Command, app: App) -> None:
-    ids = die(app, "ada", "bob")
+    ids = die(app, "ada", "ada")
     [group] = winch("dead", "groups", "--json").json["groups"]
     assert (group["count"], group["task"], group["sample_id"]) == (2, "shop.mail", ids[1])
     assert "CANARY" not in group["message"]

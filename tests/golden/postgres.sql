@@ -5,6 +5,7 @@ table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000
 table job_event:
 table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table session: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table unique_key: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table winch_migration:
 column winch.archive.01 id: uuid not null
 column winch.archive.02 created_at: timestamp with time zone not null
@@ -42,6 +43,7 @@ column winch.archive.33 log: text
 column winch.archive.34 history: jsonb
 column winch.archive.35 result: text
 column winch.archive.36 reason: text
+column winch.archive.37 fingerprint: text
 column winch.archive_default.01 id: uuid not null
 column winch.archive_default.02 created_at: timestamp with time zone not null
 column winch.archive_default.03 run_at: timestamp with time zone not null
@@ -78,6 +80,7 @@ column winch.archive_default.33 log: text
 column winch.archive_default.34 history: jsonb
 column winch.archive_default.35 result: text
 column winch.archive_default.36 reason: text
+column winch.archive_default.37 fingerprint: text
 column winch.given_id.01 id: uuid not null
 column winch.job.01 id: uuid not null
 column winch.job.02 created_at: timestamp with time zone not null
@@ -142,6 +145,8 @@ column winch.session.11 lease_until: timestamp with time zone not null
 column winch.session.12 beats: bigint not null default 0
 column winch.session.13 ended_at: timestamp with time zone
 column winch.session.14 end_reason: text
+column winch.unique_key.01 key: text not null
+column winch.unique_key.02 job: uuid not null
 column winch.winch_migration.01 number: integer not null
 column winch.winch_migration.02 name: text not null
 column winch.winch_migration.03 applied_at: timestamp with time zone not null default clock_timestamp()
@@ -159,11 +164,16 @@ constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
 constraint winch.queue.queue_pkey: PRIMARY KEY (name)
 constraint winch.session.session_end_has_reason: CHECK (((ended_at IS NULL) = (end_reason IS NULL)))
 constraint winch.session.session_pkey: PRIMARY KEY (id)
+constraint winch.unique_key.unique_key_pkey: PRIMARY KEY (key)
 constraint winch.winch_migration.winch_migration_pkey: PRIMARY KEY (number)
+index winch.archive_alike: CREATE INDEX archive_alike ON ONLY winch.archive USING btree (fingerprint, id) INCLUDE (task, queue, finished_at) WHERE (fingerprint IS NOT NULL) -- serves groups and the list of one group
+index winch.archive_dead: CREATE INDEX archive_dead ON ONLY winch.archive USING btree (task, finished_at, id) WHERE (state = 'dead'::text) -- serves trim
 index winch.archive_default_drop_on: CREATE INDEX archive_default_drop_on ON winch.archive_default USING btree (drop_on) -- serves prune
+index winch.archive_default_fingerprint_id_task_queue_finished_at_idx: CREATE INDEX archive_default_fingerprint_id_task_queue_finished_at_idx ON winch.archive_default USING btree (fingerprint, id) INCLUDE (task, queue, finished_at) WHERE (fingerprint IS NOT NULL)
 index winch.archive_default_id_idx: CREATE INDEX archive_default_id_idx ON winch.archive_default USING btree (id)
 index winch.archive_default_id_idx1: CREATE INDEX archive_default_id_idx1 ON winch.archive_default USING btree (id) WHERE is_given_id
 index winch.archive_default_state_id_idx: CREATE INDEX archive_default_state_id_idx ON winch.archive_default USING btree (state, id) WHERE (state <> 'completed'::text)
+index winch.archive_default_task_finished_at_id_idx: CREATE INDEX archive_default_task_finished_at_id_idx ON winch.archive_default USING btree (task, finished_at, id) WHERE (state = 'dead'::text)
 index winch.archive_given_id: CREATE INDEX archive_given_id ON ONLY winch.archive USING btree (id) WHERE is_given_id -- serves prune, which frees the ids that callers gave
 index winch.archive_id: CREATE INDEX archive_id ON ONLY winch.archive USING btree (id) -- serves get, list_jobs and the look-ups of finish
 index winch.archive_unusual: CREATE INDEX archive_unusual ON ONLY winch.archive USING btree (state, id) WHERE (state <> 'completed'::text) -- serves list_jobs and counts: few among very many
@@ -177,9 +187,17 @@ index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, s
 index winch.job_running: CREATE INDEX job_running ON winch.job USING btree (session) WHERE (state = 'running'::text) -- serves rescue, end_session, give_up and sessions
 index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
 index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
+index winch.unique_key_pkey: CREATE UNIQUE INDEX unique_key_pkey ON winch.unique_key USING btree (key)
 index winch.winch_migration_pkey: CREATE UNIQUE INDEX winch_migration_pkey ON winch.winch_migration USING btree (number)
 function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable
 function winch.entry(text,timestamp with time zone,integer,uuid,uuid,timestamp with time zone,jsonb,text): returns jsonb stable
+function winch.fingerprint(text,text): returns text stable
+function winch.free_key(): returns trigger 
+
+BEGIN
+    DELETE FROM "winch".unique_key WHERE key = OLD.unique_key AND job = OLD.id;
+    RETURN NULL;
+END
 function winch.grown(jsonb,jsonb): returns jsonb immutable
 function winch.keep_until(text,double precision,timestamp with time zone): returns timestamp without time zone immutable
 function winch.longer(text,text): returns text immutable
@@ -353,7 +371,7 @@ BEGIN
         job_id,
         next_v,
         CASE verb
-            WHEN 'enqueue' THEN 'enqueued'
+            WHEN 'enqueue' THEN CASE TG_OP WHEN 'UPDATE' THEN 'replaced' ELSE 'enqueued' END
             WHEN 'claim' THEN 'claimed'
             WHEN 'finish' THEN 'finished'
             WHEN 'release' THEN 'released'
@@ -387,3 +405,4 @@ trigger winch.archive.archive_event_delete: CREATE TRIGGER archive_event_delete 
 trigger winch.job.job_event_delete: CREATE TRIGGER job_event_delete AFTER DELETE ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_event_insert: CREATE TRIGGER job_event_insert AFTER INSERT ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_event_update: CREATE TRIGGER job_event_update AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.state <> new.state) AND (current_setting('winch.verb'::text, true) <> ''::text))) EXECUTE FUNCTION winch.witness_job()
+trigger winch.job.job_frees_key: CREATE TRIGGER job_frees_key AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.unique_key IS NOT NULL)) EXECUTE FUNCTION winch.free_key()

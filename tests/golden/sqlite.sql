@@ -84,7 +84,10 @@ BEGIN
     FROM (
         SELECT CASE
             WHEN NEW.state = 'running' THEN 'claimed'
-            WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN 'retried'
+            WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN CASE
+                WHEN json_extract(NEW.history, '$[#-1].what') = 'replaced' THEN 'replaced'
+                ELSE 'retried'
+            END
             WHEN OLD.state <> 'running' THEN 'promoted'
             WHEN NEW.history = OLD.history THEN 'released'
             WHEN json_extract(NEW.history, '$[#-1].what') IN ('crashed', 'rescued') THEN 'rescued'
@@ -129,7 +132,7 @@ CREATE TABLE winch_archive (
     result TEXT,
     reason TEXT,
     drop_at INTEGER NOT NULL,
-    deleted_at INTEGER,
+    deleted_at INTEGER, fingerprint TEXT,
     CONSTRAINT archive_state_is_final CHECK (
         state = 'completed' OR state = 'cancelled' OR state = 'dead'
     ),
@@ -228,6 +231,11 @@ CREATE TABLE winch_session (
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 
+CREATE INDEX winch_archive_alike ON winch_archive (fingerprint, id, task, queue, finished_at)
+WHERE fingerprint IS NOT NULL;
+
+CREATE INDEX winch_archive_dead ON winch_archive (task, finished_at, id) WHERE state = 'dead';
+
 CREATE INDEX winch_archive_drop ON winch_archive (drop_at);
 
 CREATE INDEX winch_archive_unusual ON winch_archive (id) WHERE state = 'cancelled' OR state = 'dead';
@@ -241,6 +249,8 @@ CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' O
 CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready';
 
 CREATE INDEX winch_job_running ON winch_job (session) WHERE state = 'running';
+
+CREATE UNIQUE INDEX winch_job_unique ON winch_job (unique_key) WHERE unique_key IS NOT NULL;
 
 CREATE UNIQUE INDEX winch_job_event_of_job ON winch_job_event (job, v);
 

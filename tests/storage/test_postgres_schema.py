@@ -46,11 +46,11 @@ def test_migrating_says_what_it_did_and_does_it_once(postgres_url: str) -> None:
     driver = PostgresDriver.from_url(postgres_url)
     assert "CREATE TABLE" in driver.migration_sql()
     assert '"winch".job' in driver.migration_sql()
-    assert driver.migrate() == ["0001_first"]
+    assert driver.migrate() == ["0001_first", "0002_dead_letters"]
     assert driver.migrate() == []
     assert driver.migration_sql() == ""
     status = driver.check_schema()
-    assert (status.current, status.newest, status.is_ready) == (1, 1, True)
+    assert (status.current, status.newest, status.is_ready) == (2, 2, True)
 
 
 def test_two_migrators_at_once_do_each_step_once(postgres_url: str) -> None:
@@ -60,21 +60,21 @@ def test_two_migrators_at_once_do_each_step_once(postgres_url: str) -> None:
     taken = [
         step for migrator in [Background(migrate) for _ in range(4)] for step in migrator.result(60)
     ]
-    assert sorted(taken) == ["0001_first", "events"]
+    assert sorted(taken) == ["0001_first", "0002_dead_letters", "events"]
 
 
 def test_a_migrator_that_died_halfway_left_nothing(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = PostgresDriver.from_url(postgres_url)
-    (first,) = schema.MIGRATIONS
+    first = schema.MIGRATIONS[0]
     broken = Migration(1, "first", first.sql + "\nSELECT 1/0;")
     with monkeypatch.context() as patched:
         patched.setattr(schema, "MIGRATIONS", (broken,))
         with pytest.raises(StorageError, match="division by zero"):
             driver.migrate()
         assert driver.check_schema().current is None
-    assert driver.migrate() == ["0001_first"]
+    assert driver.migrate() == ["0001_first", "0002_dead_letters"]
 
 
 def test_a_migrator_goes_on_where_another_stopped(
@@ -82,11 +82,11 @@ def test_a_migrator_goes_on_where_another_stopped(
 ) -> None:
     driver = PostgresDriver.from_url(postgres_url)
     driver.migrate()
-    second = Migration(2, "second", "CREATE TABLE {schema}.second (id integer);")
+    second = Migration(3, "second", "CREATE TABLE {schema}.second (id integer);")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, second))
     assert not driver.check_schema().is_ready
-    assert "0002_second" in driver.migration_sql()
-    assert driver.migrate() == ["0002_second"]
+    assert "0003_second" in driver.migration_sql()
+    assert driver.migrate() == ["0003_second"]
     assert driver.check_schema().is_ready
 
 
@@ -111,14 +111,14 @@ def test_a_schema_that_breaks_this_release_is_refused(
 def test_a_migration_does_not_make_others_wait_behind_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = Migration(2, "second", "ALTER TABLE {schema}.job ADD COLUMN second integer;")
+    second = Migration(3, "second", "ALTER TABLE {schema}.job ADD COLUMN second integer;")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, second))
     monkeypatch.setattr(schema, "LOCK_TIMEOUT", "200ms")
     with psycopg.connect(store.url) as reader:
         reader.execute("SELECT FROM winch.job")
         with pytest.raises(StorageUnavailable, match="lock timeout"):
             store.driver.migrate()
-    assert store.driver.migrate() == ["0002_second"]
+    assert store.driver.migrate() == ["0003_second"]
 
 
 def test_two_schemas_in_one_database_know_nothing_of_each_other(postgres_url: str) -> None:

@@ -16,6 +16,7 @@ from winch.cli.records import job_table, summary
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.cli.text import ago, count, now, one_line
 from winch.core import codec
+from winch.core.duration import parse_duration
 from winch.core.errors import InvalidTransition
 from winch.core.lifecycle import JobState
 from winch.core.redact import mask_text
@@ -212,8 +213,9 @@ def purge(
 ) -> None:
     """Delete dead jobs for good: all of them, or those that a rule is about."""
     rules: dict[str, Any] = {"keep": keep, "max_bytes": max_bytes, "task": task, "queue": queue}
-    rules["older_than"] = older_than
-    if older_than is None and keep is None and max_bytes is None:
+    if older_than is not None:
+        rules["older_than"] = parse_duration(older_than, "--older-than")
+    elif keep is None and max_bytes is None:
         rules["older_than"] = timedelta(0)
     with opened(said) as app:
         matched = app.dead.purge(**rules, dry_run=True)
