@@ -10,7 +10,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format bench chaos clean
+.PHONY: help setup demo test test-all conformance check format bench chaos clean shop
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,11 @@ check: setup ## format, lint, types, layers and the fast tests
 format: setup ## format, and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+STORE ?= sqlite
+SECONDS ?= 60
+shop: setup ## examples/shop under kills: STORE=sqlite|postgres SECONDS=60
+	$(BIN)/python -m examples.shop.drive --store $(STORE) --seconds $(SECONDS)
 
 bench: ## (later)
 	@echo "make bench arrives with a later release" >&2; exit 2

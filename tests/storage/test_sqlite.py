@@ -448,7 +448,7 @@ def test_foreign_connections_to_the_file_are_taken_on_other_builds(
     with pytest.raises(ConfigError, match=r"other\.db"):
         driver.run_on(elsewhere, driver.enqueue([make_job()]))
     elsewhere.close()
-    with pytest.raises(ConfigError, match="got object"):
+    with pytest.raises(ConfigError, match=r"got builtins\.object"):
         driver.run_on(object(), driver.enqueue([make_job()]))
 
 

@@ -1,0 +1,1 @@
+"""A small shop whose books balance whatever is killed: orders, payments, receipts, stock, pictures."""

@@ -1,0 +1,305 @@
+"""Drive the shop while things are killed, then check its books.
+
+    python -m examples.shop.drive --store sqlite --seconds 60
+
+Customers order over HTTP and ask again when they get no answer. Meanwhile the web server, workers and
+their supervisors are killed with -9 at random, and on PostgreSQL connections are cut. At the end
+everything is healed, the queues run dry, and the books must balance to the last piece.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import sqlalchemy as sa
+
+from winch import JobState
+
+ROOT = Path(__file__).resolve().parents[2]
+CUSTOMERS = 4
+IMPORT_LINES = 200
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+class Town:
+    """All the processes of the shop, and the one who kills them."""
+
+    def __init__(self, folder: Path, url: str, seed: int) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger.db"
+        self.web_port, provider_port = free_port(), free_port()
+        self.dice = random.Random(seed)
+        self.env = {
+            **os.environ,
+            "WINCH_URL": url,
+            "SHOP_PROVIDER": f"http://127.0.0.1:{provider_port}/",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+        self.log = (folder / "town.log").open("ab")
+        self.kills: Counter[str] = Counter()
+        self.provider = self._start("-m", "examples.shop.provider", str(self.ledger), str(provider_port))
+        self.web = self._start_web()
+        self.workers = [self._start_worker(), self._start_worker()]
+
+    def _start(self, *command: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, *command], cwd=self.folder, env=self.env, stdout=self.log, stderr=self.log
+        )
+
+    def _start_web(self) -> subprocess.Popen[bytes]:
+        app, port = "examples.shop.web:web", str(self.web_port)
+        return self._start("-m", "uvicorn", app, "--port", port, "--log-level", "warning")
+
+    def _start_worker(self) -> subprocess.Popen[bytes]:
+        queues = "payments,mail,pictures,imports"
+        options = ["-A", "examples.shop.tasks:app", "-Q", queues, "-c", "4"]
+        return self._start("-m", "winch", "worker", *options)
+
+    def strike(self, cut: Any) -> None:
+        """Kill somebody without a warning, and put a new one in the place."""
+        what = self.dice.choice(["child", "child", "supervisor", "web", "cut" if cut else "child"])
+        if what == "cut":
+            cut()
+        elif what == "web":
+            self.web.kill()
+            self.web.wait()
+            self.web = self._start_web()
+        else:
+            place = self.dice.randrange(len(self.workers))
+            worker = self.workers[place]
+            if what == "supervisor":
+                worker.kill()
+                worker.wait()
+                self.workers[place] = self._start_worker()
+            elif not self._kill_child(worker):
+                return
+        self.kills[what] += 1
+
+    def _kill_child(self, worker: subprocess.Popen[bytes]) -> bool:
+        try:
+            children = psutil.Process(worker.pid).children(recursive=True)
+            self.dice.choice(children).kill()
+        except (psutil.NoSuchProcess, IndexError):
+            return False
+        return True
+
+    def close(self) -> list[int | None]:
+        """Stop everybody; returns how the workers ended."""
+        for worker in self.workers:
+            worker.send_signal(signal.SIGTERM)
+        codes: list[int | None] = []
+        for worker in self.workers:
+            try:
+                codes.append(worker.wait(30))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                codes.append(None)
+        for process in (self.web, self.provider):
+            process.kill()
+            process.wait()
+        self.log.close()
+        return codes
+
+
+def order_goods(port: int, placed: list[dict[str, Any]], until: float, seed: int) -> None:
+    """One customer: orders, and asks again with the same id until it is taken."""
+    from examples.shop.books import PRODUCTS
+
+    dice = random.Random(seed)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5) as http:
+        while time.monotonic() < until:
+            order = {
+                "id": str(uuid.uuid4()),
+                "product": dice.choice(PRODUCTS),
+                "quantity": dice.randint(1, 5),
+            }
+            while not _asked(http, "/orders", order):
+                time.sleep(0.2)
+            placed.append(order)
+            time.sleep(dice.uniform(0.02, 0.2))
+
+
+def _asked(http: httpx.Client, path: str, body: dict[str, Any]) -> bool:
+    try:
+        return http.post(path, json=body).status_code == 202
+    except httpx.HTTPError:
+        return False
+
+
+def cutter(books: Any) -> Any:
+    """On PostgreSQL: end a random connection of the shop or of Winch."""
+    if not books.is_postgres:
+        return None
+
+    def cut() -> None:
+        with books.transaction() as tx:
+            tx.execute(
+                sa.text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+                    "ORDER BY random() LIMIT 2"
+                )
+            )
+
+    return cut
+
+
+def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str) -> list[str]:
+    """Everything that does not balance."""
+    from examples.shop.books import (
+        IN_STOCK,
+        PRODUCTS,
+        imported,
+        moves,
+        orders,
+        receipts,
+        stock,
+        thumbnails,
+    )
+
+    def rows(statement: Any) -> list[tuple[Any, ...]]:
+        with books.transaction() as tx:
+            found: list[tuple[Any, ...]] = books.execute(tx, statement)
+            return found
+
+    wrong = []
+    taken = {row[0]: row for row in rows(sa.select(orders))}
+    wrong += [
+        f"order {order['id']} was accepted and is gone" for order in placed if order["id"] not in taken
+    ]
+    wrong += [f"order {row[0]} is {row[4]}" for row in taken.values() if row[4] != "paid"]
+    with sqlite3.connect(ledger) as book:
+        charges = Counter(
+            dict(book.execute("SELECT order_id, sum(amount) FROM charge GROUP BY order_id"))
+        )
+        times = dict(book.execute("SELECT order_id, count(*) FROM charge GROUP BY order_id"))
+    for order_id, row in taken.items():
+        if charges[order_id] != row[3] or times.get(order_id) != 1:
+            wrong.append(
+                f"order {order_id} was charged {times.get(order_id)} times, {charges[order_id]}"
+            )
+    wrong += [
+        f"there is a charge without an order: {order_id}" for order_id in set(charges) - set(taken)
+    ]
+    for table, what in ((receipts, "receipts"), (moves, "stock moves"), (thumbnails, "thumbnails")):
+        counted = Counter(row[0] for row in rows(sa.select(table.c.order_id)))
+        wrong += [f"order {i} has {counted[i]} {what}" for i in taken if counted[i] != 1]
+        wrong += [f"{what} without an order: {i}" for i in set(counted) - set(taken)]
+    sold = Counter[str]()
+    for row in taken.values():
+        sold[row[1]] += row[2]
+    on_hand = dict(rows(sa.select(stock)))
+    wrong += [
+        f"{product}: {on_hand[product]} on hand, {sold[product]} sold of {IN_STOCK}"
+        for product in PRODUCTS
+        if on_hand[product] != IN_STOCK - sold[product]
+    ]
+    lines = len(rows(sa.select(imported.c.line).where(imported.c.import_id == import_id)))
+    if lines != IMPORT_LINES:
+        wrong.append(f"{lines} of {IMPORT_LINES} lines are imported")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    said = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="winch-shop-") as name:
+        folder = Path(name)
+        if said.store == "sqlite":
+            return run(folder, f"sqlite:///{folder}/shop.db", said.seconds, said.seed)
+        sys.path.insert(0, str(ROOT))
+        from tests.servers import PostgresServer
+
+        with PostgresServer() as server:
+            return run(folder, server.new_database(), said.seconds, said.seed)
+
+
+def run(folder: Path, url: str, seconds: float, seed: int) -> int:
+    print(f"shop on {url.split('://', maxsplit=1)[0]}, {seconds:g} s of kills, seed {seed}", flush=True)
+    os.environ["WINCH_URL"] = url
+    from examples.shop.tasks import app, books
+
+    app.migrate()
+    books.create()
+    prices = folder / "prices.csv"
+    prices.write_text("".join(f"thing {n},{n}\n" for n in range(IMPORT_LINES)))
+    town = Town(folder, url, seed)
+    placed: list[dict[str, Any]] = []
+    import_id = str(uuid.uuid4())
+    until = time.monotonic() + seconds
+    try:
+        customers = [
+            threading.Thread(target=order_goods, args=(town.web_port, placed, until, seed + n))
+            for n in range(CUSTOMERS)
+        ]
+        for customer in customers:
+            customer.start()
+        with httpx.Client(base_url=f"http://127.0.0.1:{town.web_port}", timeout=5) as http:
+            while not _asked(http, "/imports", {"id": import_id, "path": str(prices)}):
+                time.sleep(0.2)
+        while time.monotonic() < until:
+            time.sleep(town.dice.uniform(1.0, 3.0))
+            town.strike(cutter(books))
+        for customer in customers:
+            customer.join()
+        left = drain(app, seconds=120)
+    finally:
+        codes = town.close()
+    wrong = audit(books, placed, town.ledger, import_id)
+    states = app.driver.run(app.driver.counts(cap=1_000_000))
+    print(f"{len(placed)} orders, {sum(town.kills.values())} kills: {dict(town.kills)}")
+    print(f"jobs: {', '.join(f'{count} {state}' for state, count in states.items() if count)}")
+    wrong += [f"{left} jobs did not end"] * bool(left)
+    dead = states[JobState.DEAD]
+    wrong += [f"{dead} jobs are dead"] * bool(dead)
+    wrong += ["nobody was killed"] * (not town.kills) + ["nothing was ordered"] * (not placed)
+    wrong += [f"a worker ended with {code}" for code in codes if code != 0]
+    for line in wrong[:20]:
+        print(f"WRONG: {line}")
+    if wrong:
+        print((folder / "town.log").read_text(errors="replace")[-4000:])
+        print(f"the books do not balance: {len(wrong)} faults, seed {seed}")
+        return 1
+    print("the books balance")
+    return 0
+
+
+def drain(app: Any, seconds: float) -> int:
+    """Wait until no job is left that could still run; returns how many are."""
+    deadline = time.monotonic() + seconds
+    while True:
+        live = sum(sum(queue.counts.values()) for queue in app.queues.list())
+        if not live or time.monotonic() > deadline:
+            return live
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

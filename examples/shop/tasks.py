@@ -1,0 +1,82 @@
+"""The shop's jobs. Payment and stock are exactly once: one by the provider's key, one by one commit."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from examples.shop.books import Books, imported, moves, orders, receipts, stock, thumbnails
+from examples.shop.provider import charge
+from winch import App, Context, Discard, Retry
+
+app = App(lease="3s", heartbeat="500ms", sweep="500ms", poll="200ms", grace="2s")
+books = Books(app)
+PROVIDER = os.environ.get("SHOP_PROVIDER", "http://127.0.0.1:8999/")
+
+
+@app.task(queue="payments", retry=Retry.exponential("100ms", max="2s", attempts=50))
+def pay(order_id: str, *, ctx: Context) -> None:
+    """Charge an order; then mark it paid, move the stock and order a receipt, in one commit."""
+    with books.transaction() as tx:
+        found = books.execute(tx, sa.select(orders).where(orders.c.id == order_id))
+    if not found:
+        raise Discard(f"there is no order {order_id}")
+    _, product, quantity, amount, _ = found[0]
+    charge(PROVIDER, ctx.idempotency_key, order_id, amount)
+    with ctx.transaction() as tx:
+        conn = tx.connection
+        books.run(conn, sa.update(orders).where(orders.c.id == order_id).values(state="paid"))
+        books.run(conn, sa.insert(moves).values(order_id=order_id, product=product, quantity=-quantity))
+        books.run(
+            conn,
+            sa.update(stock)
+            .where(stock.c.product == product)
+            .values(on_hand=stock.c.on_hand - quantity),
+        )
+        send_receipt.using(conn=tx).enqueue(order_id)  # type: ignore[call-arg]  # ctx is injected
+        draw.using(conn=tx).enqueue(order_id)  # type: ignore[call-arg]
+
+
+@app.task(queue="mail")
+def send_receipt(order_id: str, *, ctx: Context) -> None:
+    """Write the receipt: exactly one, because writing it and finishing the job are one commit."""
+    with ctx.transaction() as tx:
+        books.run(tx.connection, sa.insert(receipts).values(order_id=order_id))
+        tx.result = f"receipt for {order_id}"
+
+
+@app.task(queue="pictures", isolate="process", timeout="30s")
+def draw(order_id: str, *, ctx: Context) -> None:
+    """A thumbnail, in a process of its own: heavy, and nobody's loss when it dies."""
+    digest = order_id.encode()
+    for _ in range(2000):
+        digest = hashlib.sha256(digest).digest()
+    with ctx.transaction() as tx:
+        books.run(tx.connection, sa.insert(thumbnails).values(order_id=order_id, digest=digest.hex()))
+
+
+@app.task(queue="imports", timeout="5m")
+def load_csv(import_id: str, path: str, *, ctx: Context) -> int:
+    """Load a price list line by line, with progress; after a crash it goes on where it was."""
+    with Path(path).open() as file:
+        lines = list(csv.reader(file))
+    for number in range(ctx.last_checkpoint or 0, len(lines)):
+        with books.transaction() as tx:
+            values: dict[str, Any] = {"import_id": import_id, "line": number, "name": lines[number][0]}
+            known = books.execute(
+                tx,
+                sa.select(imported.c.line).where(
+                    imported.c.import_id == import_id, imported.c.line == number
+                ),
+            )
+            if not known:  # the line was written, but its checkpoint was not
+                books.execute(tx, sa.insert(imported).values(**values))
+        if number % 10 == 9:
+            ctx.checkpoint(number + 1)
+            ctx.progress(100 * number / len(lines), f"{number} lines")
+    return len(lines)

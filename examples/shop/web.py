@@ -1,0 +1,50 @@
+"""The shop's front: an order and the job that charges it are one commit."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from examples.shop.books import orders
+from examples.shop.tasks import books, load_csv, pay
+
+web = FastAPI()
+
+
+class Order(BaseModel):
+    """What a customer wants. The id is the customer's, so that asking twice is one order."""
+
+    id: str
+    product: str
+    quantity: int
+
+
+class Import(BaseModel):
+    """A price list to load."""
+
+    id: str
+    path: str
+
+
+@web.post("/orders", status_code=202)
+def place(order: Order) -> dict[str, str]:
+    """Take an order: the row and the job that charges it exist together, or neither does."""
+    with books.transaction() as tx:
+        known = books.execute(tx, sa.select(orders.c.id).where(orders.c.id == order.id))
+        if not known:
+            values = {**order.model_dump(), "amount": order.quantity * 100, "state": "placed"}
+            books.execute(tx, sa.insert(orders).values(**values))
+            pay.using(conn=tx, id=order.id).enqueue(order.id)  # type: ignore[call-arg]  # ctx is injected
+    return {"order": order.id}
+
+
+@web.post("/imports", status_code=202)
+def start_import(asked: Import) -> dict[str, str]:
+    job = load_csv.using(id=asked.id).enqueue(asked.id, asked.path)  # type: ignore[call-arg]
+    return {"job": job.id}
+
+
+@web.get("/health")
+def health() -> dict[str, str]:
+    return {"status": "open"}
