@@ -31,6 +31,7 @@ from winch.core.clock import FixedClock
 from winch.core.ids import job_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.core.unique import Duplicate
 from winch.drivers.memory import MemoryDriver
 from winch.storage.params import (
     Acted,
@@ -66,6 +67,7 @@ STEP = timedelta(milliseconds=1)
 MICROSECOND = timedelta(microseconds=1)
 QUEUES = ("a", "b")
 TASKS = ("mail.send", "mail.sort")
+KEYS = ("one", "two")
 TARGETS = tuple(
     state
     for state in JobState  # in this order on every run: that of a set is another each time
@@ -131,7 +133,11 @@ class Ledger:
     def acted(self, verb: str, act: Acted) -> None:
         before = self.states.get(act.id)
         assert act.state == before, "an operator is told the state there was"
-        assert act.took is (before is not None and before in TRANSITIONS[verb])
+        is_allowed = before is not None and before in TRANSITIONS[verb]
+        assert act.took is (is_allowed and act.holder is None)
+        if act.holder is not None:
+            assert verb == "retry", "only a retry needs a key"
+            assert not self.states[act.holder].is_final, "only a live job holds a key"
         if act.took and verb == "retry":
             self.retried.add(act.id)
         if act.took and verb == "delete":
@@ -151,6 +157,8 @@ class Ledger:
             assert job.fence == self.fences.get(found, job.fence)
             self.states[found] = job.state
         self.retried.clear()
+        held = [job.unique_key for job in jobs.values() if job.unique_key and not job.state.is_final]
+        assert len(held) == len(set(held)), "at most one live job has a key"
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -207,7 +215,10 @@ class StoreMachine(RuleBasedStateMachine):
     def enqueue(self, jobs: Sequence[NewJob], *, is_repeat: bool = False) -> None:
         now = self.now
         for stored in self.ask(lambda driver: driver.enqueue(jobs, is_repeat=is_repeat, now=now)):
-            self.ledger.stored(stored.id, is_new=stored.is_new)
+            if stored.holder is None:
+                self.ledger.stored(stored.id, is_new=stored.is_new)
+            else:
+                assert not self.ledger.states[stored.holder].is_final, "only a live job holds a key"
 
     # -- producing ---------------------------------------------------------------------------------
 
@@ -241,6 +252,14 @@ class StoreMachine(RuleBasedStateMachine):
             self.enqueue([self.given[-1], self.given[-1]])
         else:
             self.enqueue([data.draw(st.sampled_from(self.given)), self.new_job(queue=QUEUES[1])])
+
+    @rule(key=st.sampled_from(KEYS), mode=st.sampled_from(Duplicate), delay=delays, first=st.booleans())
+    def enqueue_unique(self, key: str, mode: Duplicate, delay: int, first: bool) -> None:
+        self.step()
+        later = timedelta(seconds=delay) if delay else None
+        args = f'{{"n":{self.drawn}}}'
+        fields: dict[str, Any] = {"unique_key": key, "on_duplicate": mode, "args": args, "delay": later}
+        self.enqueue([self.new_job(is_given_id=first, **fields)])
 
     @rule(data=st.data())
     def enqueue_repeated(self, data: st.DataObject) -> None:
