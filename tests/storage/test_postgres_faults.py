@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,10 +59,14 @@ class Door(threading.Thread):
         while True:
             try:
                 near, _ = self._listening.accept()
+            except OSError:
+                return
+            self._open.append(near)
+            try:
                 far = socket.create_connection(self._target)
             except OSError:
                 return
-            self._open += [near, far]
+            self._open.append(far)
             threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
             threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
 
@@ -76,23 +80,24 @@ class Door(threading.Thread):
         except OSError:
             pass
         finally:
-            for end in (source, sink):
-                try:
-                    end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    end.close()
+            hang_up(source, sink)
 
     def cut(self) -> None:
-        for end in self._open:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                end.close()
-        self._open.clear()
+        hang_up(*self._open)
 
     def close(self) -> None:
+        hang_up(self._listening)
         self._listening.close()
+        self.join(5)
         self.cut()
+        for end in self._open:
+            end.close()
+
+
+def hang_up(*ends: socket.socket) -> None:
+    for end in ends:
+        with suppress(OSError):  # it has been hung up already
+            end.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -101,16 +101,16 @@ class Client:
     # -- enqueue -----------------------------------------------------------------------------------
 
     def enqueue(self, bound: Bound[R]) -> Job[R]:
-        return operation.run(self._unchecked()[0], self._enqueue_one(bound))
+        return self.surroundings.run(self._unchecked()[0], self._enqueue_one(bound))
 
     async def aenqueue(self, bound: Bound[R]) -> Job[R]:
-        return await operation.arun(self._unchecked()[0], self._enqueue_one(bound))
+        return await self.surroundings.arun(self._unchecked()[0], self._enqueue_one(bound))
 
     def enqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
-        return operation.run(self._unchecked()[0], self._enqueue_many(calls, conn))
+        return self.surroundings.run(self._unchecked()[0], self._enqueue_many(calls, conn))
 
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
-        return await operation.arun(self._unchecked()[0], self._enqueue_many(calls, conn))
+        return await self.surroundings.arun(self._unchecked()[0], self._enqueue_many(calls, conn))
 
     def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
         new = bound.new_job(self.draw_id())

@@ -296,7 +296,7 @@ class Executor:
         ctx: Context | None,
     ) -> Any:
         wants = task.arguments.injected
-        if ctx is None or not wants:
+        if not wants:
             return await task.fn(*args, **kwargs)
         async with contextlib.AsyncExitStack() as stack:
             given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
@@ -314,7 +314,7 @@ class Executor:
         wants = task.arguments.injected
 
         def run() -> Any:
-            if ctx is None or not wants:
+            if not wants:
                 return task.fn(*args, **kwargs)
             with contextlib.ExitStack() as stack:
                 given = Injector(ctx, self._runtime.resources).make(wants, stack)
