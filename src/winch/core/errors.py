@@ -77,6 +77,14 @@ class JobNotFound(WinchError):
         self.job_id = job_id
 
 
+class ScheduleNotFound(WinchError):
+    """No schedule of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no schedule named {name!r}; app.schedules.list() has those there are")
+        self.name = name
+
+
 class UnknownTask(WinchError):
     """No task of this name is registered."""
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from typing import Any
 
 from winch.core.errors import ConfigError
+from winch.engine.declared import DeclaredSchedules
 from winch.engine.events import Events
 from winch.engine.keyring import Keyring
 from winch.engine.middleware import Middleware
@@ -23,6 +24,7 @@ class Runtime:
         self.tasks: Registry = Registry()
         self.middleware: list[Middleware] = []
         self.events: Events = Events()
+        self.schedules: DeclaredSchedules = DeclaredSchedules()
         # Asked when a job runs, not before: settings are read as late as possible.
         self.keys: Callable[[], Keyring | None] = lambda: None
         self.lifespans: list[Lifespan] = []

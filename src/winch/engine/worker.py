@@ -43,7 +43,7 @@ from winch.engine.spool import Spool
 from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.engine.watching import Cancels, Notes, Watch
-from winch.storage.params import ClaimRef, Finish, NewSession
+from winch.storage.params import ClaimRef, Declared, Finish, NewSession
 from winch.storage.protocol import Driver
 
 # How often a call that collects looks for more jobs within its waiting time.
@@ -218,10 +218,23 @@ class Worker:
             tasks=self._runtime.tasks.names,
             slots=self._config.concurrency,
             lease=self._config.lease,
+            schedules=self._declared(),
         )
         await self._driver.arun(self._driver.start_session(session))
         self.session = session.id
         self._on_session(session.id)
+
+    def _declared(self) -> tuple[Declared, ...]:
+        """The schedules of the app's code, where the store has schedules."""
+        schedules = self._runtime.schedules
+        if schedules and not self._driver.capabilities.has_schedules:
+            log.error(
+                "the app defines %d schedules, and %s has none in this release: they do not run",
+                len(schedules),
+                self._driver.describe(),
+            )
+            return ()
+        return schedules.declared()
 
     async def session_lost(self, session: str) -> None:
         """The store no longer honours this session: drop what it claimed, and start anew."""

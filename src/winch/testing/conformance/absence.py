@@ -50,6 +50,16 @@ def migrates_itself(bench: Bench) -> None:
         assert driver.check_schema().current is None
 
 
+def has_schedules(bench: Bench) -> None:
+    """Asking for schedules raises ConfigError, and the message names them."""
+    message = ""
+    try:
+        bench.call(bench.driver.schedules())
+    except ConfigError as error:
+        message = str(error)
+    assert "schedules" in message, f"schedules must be refused by name, got {message!r}"
+
+
 def finds_nothing_elsewhere(bench: Bench) -> None:
     job_id = bench.add()
     other = bench.target.another()
@@ -65,4 +75,5 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "joins_transactions": joins_transactions,
     "keeps_events": keeps_events,
     "migrates_itself": migrates_itself,
+    "has_schedules": has_schedules,
 }
