@@ -16,5 +16,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`conn=` puts the enqueue into the caller's own transaction."""
     keeps_events: bool
     """`events="full"` writes each change into a history the reliability checks read."""
+    has_one_writer: bool = False
+    """While one transaction writes, all others wait; `ctx.transaction()` is limited for their sake."""
     migrates_itself: bool = False
     """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""
