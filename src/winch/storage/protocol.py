@@ -264,7 +264,6 @@ class Storage(Protocol):
         """The changes after this sequence number, where `events="full"` is on."""
         ...
 
-
     # -- books -------------------------------------------------------------------------------------
 
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
