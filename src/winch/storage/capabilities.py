@@ -18,5 +18,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`events="full"` writes each change into a history the reliability checks read."""
     has_one_writer: bool = False
     """While one transaction writes, all others wait; `ctx.transaction()` is limited for their sake."""
+    keeps_books: bool = False
+    """Tokens, the audit and rates are kept beside the jobs; without it there are none."""
     migrates_itself: bool = False
     """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""

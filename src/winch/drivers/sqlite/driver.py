@@ -19,6 +19,7 @@ from winch.drivers import _callers
 from winch.drivers._migrate import Status
 from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
+from winch.drivers.sqlite.books import BookVerbs
 from winch.drivers.sqlite.connections import Connections, WinchConnection, has_wal_reset_bug
 from winch.drivers.sqlite.faults import spoils_connection, translated
 from winch.drivers.sqlite.operating import OperatingVerbs
@@ -37,7 +38,7 @@ T = TypeVar("T")
 READ_THREADS = 2
 
 
-class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
+class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"
@@ -47,6 +48,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         joins_transactions=True,
         has_one_writer=True,
         keeps_events=True,
+        keeps_books=True,
         migrates_itself=True,
     )
 
