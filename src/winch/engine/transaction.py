@@ -177,10 +177,9 @@ class Transaction:
     # -- both --------------------------------------------------------------------------------------
 
     def _limits(self) -> dict[str, float]:
-        """A third of the lease where nobody else can write meanwhile: heartbeats have to get through."""
-        if self._lease is None or not self._driver.capabilities.has_one_writer:
-            return {}
-        return {"limit": self._lease / 3}
+        """A part of the lease where nobody else can write meanwhile: heartbeats have to get through."""
+        share = getattr(self._driver, "transaction_share", None)
+        return {} if self._lease is None or share is None else {"limit": self._lease * share}
 
     def _outcome(self) -> Finish:
         result = self.result

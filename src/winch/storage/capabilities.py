@@ -16,8 +16,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`conn=` puts the enqueue into the caller's own transaction."""
     keeps_events: bool
     """`events="full"` writes each change into a history the reliability checks read."""
-    has_one_writer: bool = False
-    """While one transaction writes, all others wait; `ctx.transaction()` is limited for their sake."""
     keeps_books: bool = False
     """Tokens, the audit and rates are kept beside the jobs; without it there are none."""
     migrates_itself: bool = False

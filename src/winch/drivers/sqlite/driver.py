@@ -46,11 +46,12 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
         is_durable=True,
         shares_processes=True,
         joins_transactions=True,
-        has_one_writer=True,
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
     )
+    # Of the lease, how much `ctx.transaction()` may take: no heartbeat arrives meanwhile.
+    transaction_share: float = 1 / 3
 
     def __init__(self, path: str | Path, *, sync: str = "full", events: bool = False) -> None:
         self._place = Place(Path.cwd() / path, sync)
