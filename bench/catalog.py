@@ -100,7 +100,7 @@ PEERS: tuple[System, ...] = (
         "pg-boss",
         "pg_boss.mjs",
         {"pg": 3000},
-        ("pg-boss@12.38.0", "pg@8"),
+        ("pg-boss@12.33.7", "pg@8"),
         "batchSize 1000, polling every 0.5 s (its shortest)",
         is_node=True,
     ),

@@ -56,13 +56,17 @@ def environment(system: System) -> Environment:
 
 
 def _interpreter(least: tuple[int, int]) -> str:
-    """This Python, or another on PATH that is new enough."""
+    """This Python, or another that is new enough: on PATH, or one of pyenv's."""
     if sys.version_info[:2] >= least:
         return sys.executable
-    for minor in range(least[1], least[1] + 4):
-        if found := shutil.which(f"python{least[0]}.{minor}"):
-            return found
-    raise CannotInstall(f"needs Python {least[0]}.{least[1]} or later, which is not on PATH")
+    names = [f"python{least[0]}.{minor}" for minor in range(least[1], least[1] + 4)]
+    managed = [str(path) for name in names for path in Path.home().glob(f".pyenv/versions/*/bin/{name}")]
+    for program in [*filter(None, map(shutil.which, names)), *managed]:
+        # Run, not only looked up: a version manager's shim can exist for a Python that is not there.
+        tried = subprocess.run([program, "-c", ""], capture_output=True, check=False)
+        if tried.returncode == 0:
+            return program
+    raise CannotInstall(f"needs Python {least[0]}.{least[1]} or later, and none was found")
 
 
 def _venv(name: str, packages: tuple[str, ...], least: tuple[int, int] = (3, 11)) -> Path:
@@ -127,8 +131,9 @@ def _run(command: list[str], cwd: Path | None = None, variables: dict[str, str] 
         raise CannotInstall(f"{Path(command[0]).name}: {error}") from error
     if done.returncode != 0:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()] or lines or ["no output"]
-        raise CannotInstall(f"{Path(command[0]).name} exited with {done.returncode}: {errors[-1]}")
+        errors = [line for line in lines if "error" in line.lower() and "complete log" not in line]
+        said = " ".join((errors or lines or ["no output"])[-2:])
+        raise CannotInstall(f"{Path(command[0]).name} exited with {done.returncode}: {said}")
 
 
 def _pip_versions(system: System, python: Path) -> dict[str, str]:
