@@ -113,7 +113,8 @@ def test_a_job_of_a_row_that_takes_too_long_is_interrupted_and_the_row_goes_on()
 
     run(app, over, concurrency=1)
     error = jobs[1].refresh().record.error
-    assert error is not None and error.type.endswith("JobTimeout")
+    assert error is not None
+    assert error.type.endswith("JobTimeout")
     assert [job.refresh().state for job in jobs].count(JobState.COMPLETED) == 3
 
 
@@ -131,7 +132,7 @@ def test_a_stop_releases_the_running_job_and_gives_back_the_rest() -> None:
 
     async def main() -> None:
         async with asyncio.timeout(20), app.worker(concurrency=1):
-            while not began.is_set():
+            while not began.is_set():  # noqa: ASYNC110  # a thread sets it
                 await asyncio.sleep(0.005)
 
     asyncio.run(main())
