@@ -14,6 +14,7 @@ from winch.core.errors import ConfigError, SchemaMismatch
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
+from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
 from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
@@ -31,7 +32,7 @@ STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
+class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -39,6 +40,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         shares_processes=True,
         joins_transactions=False,
         keeps_events=True,
+        keeps_books=True,
         migrates_itself=True,
     )
 

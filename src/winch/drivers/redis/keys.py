@@ -42,6 +42,7 @@ KEYS = {
     "died": "zset: task with dead jobs, score 0",
     "groups": "zset: fingerprint, by its number of dead jobs",
     "events": "stream: every change, where events are kept",
+    "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",
     "changes": "hash: job -> number of its last event",
 }
@@ -54,6 +55,8 @@ KEYS_OF = {
     "deaths": "zset: dead jobs of a task, by the moment of death",
     "alike": "zset: dead jobs with a fingerprint, score 0",
     "alike_at": "zset: dead jobs with a fingerprint, by the moment of death",
+    "lines": "zset: the keys of a book, score 0",
+    "bodies": "hash: key of a book -> its text and the end of its time",
     "waiting": "zset: who waits for a queue, until when; `waiting:` is who waits for due jobs",
     "bell": "list: the wake-ups of one waiter; expires",
 }
