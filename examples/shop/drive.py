@@ -279,6 +279,7 @@ def run(folder: Path, url: str, seconds: float, seed: int) -> int:
     wrong += [f"{left} jobs did not end"] * bool(left)
     dead = states[JobState.DEAD]
     wrong += [f"{dead} jobs are dead"] * bool(dead)
+    wrong += [f"{job.record.task} {job.id}: {job.record.reason}" for job in app.jobs.list(state="dead")]
     wrong += ["nobody was killed"] * (not town.kills) + ["nothing was ordered"] * (not placed)
     wrong += [f"a worker ended with {code}" for code in codes if code != 0]
     for line in wrong[:20]:

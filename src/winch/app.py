@@ -110,6 +110,7 @@ class App:
         self.clock: Clock = SystemClock()
         self.runtime: Runtime = Runtime()
         self.runtime.keys = lambda: self.settings.keys
+        self.runtime.lease = lambda: self.settings.lease
         self._spool: Spool | None = None
         self.client: Client = Client(
             self.ready,

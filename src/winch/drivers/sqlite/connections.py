@@ -274,6 +274,10 @@ class Connections:
         if conn is not None:
             _close(conn)
 
+    def forget_carrier(self) -> None:
+        """Leave the connection of `transaction()` to the one who has it; the next gets another."""
+        self._carrying = None
+
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all connections, under the lock; waits until reads and writes have ended."""
         lock = self._lock

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from winch.core.errors import ConfigError, StorageError
+from winch.core.errors import ConfigError, StorageError, WinchError
 from winch.drivers import _callers
 from winch.drivers._migrate import Status
 from winch.drivers.sqlite import schema
@@ -27,6 +27,7 @@ from winch.drivers.sqlite.place import Place, parse_url
 from winch.drivers.sqlite.reading import ReadingVerbs
 from winch.drivers.sqlite.rows import to_json
 from winch.drivers.sqlite.steps import SQL, Ring, carry
+from winch.drivers.sqlite.time_limit import TimeLimit
 from winch.drivers.sqlite.wake import Board, SqliteBell
 from winch.drivers.sqlite.working import WorkingVerbs
 from winch.drivers.sqlite.writer import Writer
@@ -49,6 +50,8 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
         keeps_books=True,
         migrates_itself=True,
     )
+    # Of the lease, how much `ctx.transaction()` may take: no heartbeat arrives meanwhile.
+    transaction_share: float = 1 / 3
 
     def __init__(self, path: str | Path, *, sync: str = "full", events: bool = False) -> None:
         self._place = Place(Path.cwd() / path, sync)
@@ -110,15 +113,18 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
         return self.run_on(conn, verb)
 
     @contextmanager
-    def transaction(self, conn: object = None) -> Iterator[Any]:
+    def transaction(self, conn: object = None, *, limit: float | None = None) -> Iterator[Any]:
         """A connection inside a write transaction: commits at the end, rolls back on an exception.
 
         Hand it to `run_on` (`conn=`) to enqueue together with one's own writes into this file. All
         other writers of the file wait meanwhile, so keep it short. With a connection or session of the
         caller's it is that one's transaction.
+
+        After `limit` seconds it is rolled back, and StorageError says so at the end of the block. (The
+        caller's own connection is its own affair.)
         """
         if conn is None:
-            with self._own_transaction() as own:
+            with self._own_transaction(limit) as own:
                 yield own
             return
         with _callers.joined(conn, lambda _: None) as same:
@@ -132,7 +138,9 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
             yield same
 
     @asynccontextmanager
-    async def atransaction(self, conn: object = None) -> AsyncIterator[Any]:
+    async def atransaction(
+        self, conn: object = None, *, limit: float | None = None
+    ) -> AsyncIterator[Any]:
         """`transaction` in a coroutine. Those of one event loop take turns: the file is held by the
         loop's thread, and one that blocked the loop to wait for another would wait in vain."""
         loop = asyncio.get_running_loop()
@@ -140,13 +148,19 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
         if turn is None:
             turn = self._turns[loop] = asyncio.Lock()
         async with turn:
-            with self.transaction(conn) as same:
+            with self.transaction(conn, limit=limit) as same:
                 yield same
 
     @contextmanager
-    def _own_transaction(self) -> Iterator[WinchConnection]:
+    def _own_transaction(self, seconds: float | None) -> Iterator[WinchConnection]:
         self._ensure_ready()
         lock = self._connections.acquire()
+        limit: TimeLimit | None = None
+
+        def free() -> None:
+            self._connections.forget_carrier()
+            self._connections.release(lock)
+
         try:
             self._connections.check_identity()
             conn = self._connections.carrier()
@@ -155,9 +169,13 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
             try:
                 before = conn.total_changes
                 conn.execute("BEGIN IMMEDIATE")
+                if seconds is not None:
+                    limit = TimeLimit(conn, seconds, free)
                 is_callers = True  # an error of the application's own statement is its to see as it is
                 yield conn
                 is_callers = False
+                if limit is not None and not limit.is_kept():
+                    raise _took_too_long(seconds)
                 if not conn.in_transaction:
                     raise StorageError(
                         "the transaction was ended inside the block of app.transaction(), "
@@ -167,6 +185,11 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
                 if self._connections.is_checkpoint_due(conn.total_changes - before):
                     self._connections.checkpoint()
             except BaseException as error:
+                if limit is not None and not limit.is_kept():
+                    conn.close()
+                    if not isinstance(error, sqlite3.Error | WinchError):
+                        raise
+                    raise _took_too_long(seconds) from error
                 if conn.in_transaction:
                     conn.rollback()
                 if spoils_connection(error):
@@ -175,7 +198,8 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
                     raise translated(error, self._connections.path) from error
                 raise
         finally:
-            self._connections.release(lock)
+            if limit is None or limit.is_kept():
+                self._connections.release(lock)
         if conn.ring:
             self._ring(conn.ring)
 
@@ -334,3 +358,10 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
 
     async def aclose(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+
+def _took_too_long(seconds: float | None) -> StorageError:
+    return StorageError(
+        f"the transaction was rolled back: it held the database for more than {seconds:g} seconds, and "
+        "no job can be stored or taken meanwhile; do what takes long before it, and only write in it"
+    )
