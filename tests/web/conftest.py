@@ -52,7 +52,7 @@ def emptied(url: str) -> str:
             "AND NOT relispartition AND relnamespace = 'winch'::regnamespace "
             "AND relname <> 'winch_migration'"
         ).fetchall()
-        conn.execute(f"TRUNCATE {', '.join(row[0] for row in rows)} RESTART IDENTITY")  # type: ignore[arg-type]
+        conn.execute(f"TRUNCATE {', '.join(row[0] for row in rows)} RESTART IDENTITY")
     return url
 
 

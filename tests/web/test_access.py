@@ -161,7 +161,7 @@ def test_a_token_for_some_queues_sees_nothing_else(make_web: Callable[..., Web])
     token = web.token("operate", "work", queues=("mail",))
     assert [job["id"] for job in web.api("GET", "/jobs", token=token).json()["jobs"]] == [mine.id]
     for method, path in (("GET", ""), ("GET", "/why"), ("POST", "/cancel"), ("DELETE", "")):
-        body = {} if method == "POST" else None
+        body: dict[str, Any] | None = {} if method == "POST" else None
         assert web.api(method, f"/jobs/{other.id}{path}", body, token=token).status_code == 404
     assert other.refresh().state is JobState.READY
     assert [q["name"] for q in web.api("GET", "/queues", token=token).json()["queues"]] == ["mail"]
