@@ -68,7 +68,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
         )
         self._has_bug = has_wal_reset_bug(sqlite3.sqlite_version_info)
         # A driver that nobody closes: its connections must still be closed under the lock.
-        self._finalizer = weakref.finalize(self, self._connections.close)
+        self._finalizer = weakref.finalize(self, self._connections.forget)
 
     @classmethod
     def from_url(cls, url: str, *, events: bool = False) -> SqliteDriver:
