@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from winch.core.clock import Clock
 from winch.core.errors import StorageError
@@ -37,14 +36,15 @@ ROUNDS = 10
 class InlineThreads(Threads):
     """No threads at all: a function is called where it is submitted."""
 
+    makes_rows = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(0, loop)
 
-    def submit(self, fn: Callable[[], Any]) -> ThreadCall:
-        call = ThreadCall(fn, self._loop.create_future())
+    def start(self, call: ThreadCall) -> None:
         call.execute()
-        call.done.set_result(None)
-        return call
+        if call.done is not None:
+            call.done.set_result(None)
 
 
 def own_runtime(shared: Runtime) -> Runtime:
