@@ -77,6 +77,7 @@ class Context:
         resources: Mapping[str, Any],
         finished: Callable[[], None],
         keys: Keyring | None = None,
+        lease: float | None = None,
     ) -> None:
         self._claim = claim
         self._reports = reports
@@ -87,6 +88,7 @@ class Context:
         self.resources = resources
         self._finished = finished
         self._keys = keys
+        self._lease = lease
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ class Context:
         def sealed(text: str) -> str:
             return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
 
-        return Transaction(self._store(), self._ref, self._finished, session, sealed)
+        return Transaction(self._store(), self._ref, self._finished, session, sealed, self._lease)
 
     @property
     def _ref(self) -> ClaimRef:

@@ -30,7 +30,7 @@ from winch.engine.events import JobEvent, kind_of
 from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
-from winch.engine.isolation import Cells, Crash
+from winch.engine.isolation import Cells, CellStore, Crash
 from winch.engine.limits import Limits
 from winch.engine.log import log
 from winch.engine.maintenance.forwarder import Forwarder
@@ -63,6 +63,7 @@ class WorkerConfig:
     release: str
     burst: bool = False
     cell_command: tuple[str, ...] | None = None
+    cell_store: CellStore | None = None
     # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
     kill_after: float = 10.0
     max_jobs: int | None = None
@@ -119,8 +120,8 @@ class Worker:
         self._threads = threads or Threads(config.concurrency, asyncio.get_running_loop())
         self._cells = (
             None
-            if config.cell_command is None
-            else Cells(config.cell_command, config.max_jobs, config.max_memory)
+            if config.cell_command is None or config.cell_store is None
+            else Cells(config.cell_command, config.cell_store, config.max_jobs, config.max_memory)
         )
         self._executor = Executor(
             runtime, self._threads, monotonic, self._rng, lambda: driver, self._cells

@@ -281,6 +281,28 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     knowing: int
 
 
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a book: what Winch itself notes beside the jobs (access tokens, the audit, rates).
+
+    `body` is JSON text. It is gone `keep` after the store's now; None stays until it is struck.
+    """
+
+    book: str
+    key: str
+    body: str
+    keep: timedelta | None = None
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines of a book to read: keys after `after` and before `before`, by key."""
+
+    book: str
+    after: str | None = None
+    before: str | None = None
+    limit: int = 1000
+    is_newest_first: bool = False
+
+
 class Event(msgspec.Struct, frozen=True):
     """One change of one job, written in the change's own transaction (`events="full"`).
 

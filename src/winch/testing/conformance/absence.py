@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from winch.core.errors import ConfigError, SchemaMismatch
+from winch.storage.params import Line
 from winch.testing.conformance.bench import Bench
 
 
@@ -38,6 +39,16 @@ def keeps_events(bench: Bench) -> None:
     assert "events" in message, f"events= must be refused by name, got {message!r}"
 
 
+def keeps_books(bench: Bench) -> None:
+    """Writing a line raises ConfigError, and the message names a store that keeps books."""
+    message = ""
+    try:
+        bench.call(bench.driver.write_lines([Line(book="audit", key="1", body="{}")]))
+    except ConfigError as error:
+        message = str(error)
+    assert "://" in message, f"the message names a store that can do it, got {message!r}"
+
+
 def migrates_itself(bench: Bench) -> None:
     """A verb on a store without a schema raises SchemaMismatch, and the message says what to run."""
     with bench.target.blank() as driver:
@@ -64,5 +75,6 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "shares_processes": shares_processes,
     "joins_transactions": joins_transactions,
     "keeps_events": keeps_events,
+    "keeps_books": keeps_books,
     "migrates_itself": migrates_itself,
 }

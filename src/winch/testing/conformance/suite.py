@@ -14,6 +14,7 @@ from types import ModuleType
 
 from winch.core.errors import ConfigError
 from winch.testing.conformance import (
+    books,
     claim,
     dead,
     enqueue,
@@ -53,6 +54,7 @@ FAMILIES: Sequence[ModuleType] = (
     dead,
     unique,
     reading,
+    books,
     transitions,
     transactions,
     wakeups,
