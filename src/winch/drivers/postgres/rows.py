@@ -209,7 +209,7 @@ def read_moment(moment: datetime) -> datetime:
     return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
 
 
-def _maybe(moment: datetime | None) -> datetime | None:
+def read_maybe_moment(moment: datetime | None) -> datetime | None:
     return None if moment is None else read_moment(moment)
 
 
@@ -292,7 +292,7 @@ def read_job(row: Row) -> JobRecord:
         tags=tuple(tags or ()),
         headers=_read_headers(headers),
         options=options,
-        expires_at=_maybe(expires_at),
+        expires_at=read_maybe_moment(expires_at),
         max_attempts=max_attempts,
         keep=None if keep_seconds is None else timedelta(seconds=keep_seconds),
         attempt=attempt,
@@ -302,14 +302,14 @@ def read_job(row: Row) -> JobRecord:
         fence=fence,
         token=token,
         session=session,
-        claimed_at=_maybe(claimed_at),
+        claimed_at=read_maybe_moment(claimed_at),
         ended_token=ended_token,
-        cancel_requested_at=_maybe(cancel_requested_at),
+        cancel_requested_at=read_maybe_moment(cancel_requested_at),
         progress=progress,
         checkpoint=checkpoint,
         log=log,
         history=_read_history(history),
-        finished_at=_maybe(finished_at),
+        finished_at=read_maybe_moment(finished_at),
         result=result,
         reason=reason,
         fingerprint=fingerprint,
@@ -380,7 +380,7 @@ def read_session(row: Row) -> SessionInfo:
         lease_until=read_moment(row[9]),
         beats=row[10],
         running=row[11],
-        ended_at=_maybe(row[12]),
+        ended_at=read_maybe_moment(row[12]),
         end_reason=row[13],
     )
 
@@ -390,9 +390,9 @@ def read_queue(row: Row) -> QueueInfo:
     return QueueInfo(
         name=row[0],
         counts={JobState(state): count for state, count in counts.items()},
-        paused_at=_maybe(row[1]),
+        paused_at=read_maybe_moment(row[1]),
         pause_reason=row[2],
-        oldest_ready_at=_maybe(row[3]),
+        oldest_ready_at=read_maybe_moment(row[3]),
         sessions=row[4],
     )
 

@@ -321,7 +321,7 @@ class WorkingVerbs(Verbs):
         def body() -> Body[datetime]:
             ((moment,),) = yield self._step(
                 "start_session",
-                is_alone=True,
+                is_alone=not session.schedules,
                 id=session.id,
                 worker=session.worker,
                 host=session.host,
@@ -333,6 +333,9 @@ class WorkingVerbs(Verbs):
                 lease_seconds=session.lease.total_seconds(),
                 now=now,
             )
+            if session.schedules:
+                text = msgspec.json.encode(session.schedules).decode()
+                yield self._step("start_session.declare", id=session.id, schedules=text, now=now)
             return read_moment(moment)
 
         return self._write("start_session", body, now)
