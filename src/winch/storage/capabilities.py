@@ -22,3 +22,5 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""
     has_schedules: bool = True
     """Schedules, and their windows, are kept in the store."""
+    has_unique_windows: bool = True
+    """Unique keys can be held for a time, left by jobs that run, and put off (debounce)."""

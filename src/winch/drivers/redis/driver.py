@@ -44,6 +44,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         keeps_books=True,
         migrates_itself=True,
         has_schedules=False,
+        has_unique_windows=False,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:

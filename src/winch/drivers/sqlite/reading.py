@@ -7,7 +7,7 @@ from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
-from winch.drivers.sqlite.bodies import Body, ask, micros, read_jobs, verb
+from winch.drivers.sqlite.bodies import Body, ask, holders, micros, read_jobs, verb
 from winch.drivers.sqlite.rows import read_events, read_moment, read_session, to_json
 from winch.storage.params import (
     DeadGroup,
@@ -120,6 +120,10 @@ class ReadingVerbs:
             ahead = yield from ask("explain", id=job.id)
             serving = yield from ask("explain.serving", queue=job.queue, task=job.task)
             session = yield from ask("sessions.one", session=job.session)
+            holder = None
+            if job.unique_key is not None and job.state in FINAL:
+                held = (yield from holders([job.unique_key])).get(job.unique_key)
+                holder = None if held is None else held.id
             return Facts(
                 job=job,
                 now=from_micros(micros(now)),
@@ -129,6 +133,7 @@ class ReadingVerbs:
                 session=read_session(session[0]) if session else None,
                 serving=serving[0][0],
                 knowing=serving[0][1],
+                key_holder=holder,
             )
 
         return verb("explain", body, is_read=True)
