@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--peer", action="append", default=[], help="only these beside Winch")
     parser.add_argument("--seconds", type=float, help="length of a run; a result needs 5")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--list", action="store_true", help="name the scenarios and stop")
@@ -108,6 +110,8 @@ def choose(options: argparse.Namespace) -> list[Scenario]:
     if options.only:
         found = [*found, *growth.ON_REQUEST]
         found = [one for one in found if any(one.name.startswith(name) for name in options.only)]
+    if options.peer:
+        found = [replace(one, peers=tuple(options.peer), quick=tuple(options.peer)) for one in found]
     return found
 
 

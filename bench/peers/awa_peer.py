@@ -20,7 +20,9 @@ class Work:
 
 class Awa(kit.Peer):
     async def setup(self) -> None:
-        await AsyncClient(kit.URL).migrate()
+        client = AsyncClient(kit.URL)
+        await client.migrate()
+        await client.install_queue_storage()  # the engine of its own figures; COPY needs it
 
     async def open(self) -> None:
         self.client = AsyncClient(kit.URL)
