@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sqlite3
 import stat
@@ -652,3 +653,14 @@ def test_a_damaged_row_does_not_stop_its_neighbours(driver: SqliteDriver) -> Non
     assert len(driver.run(driver.claim(params))) == 2
     found = driver.run(driver.get([job.id for job in jobs]))
     assert None not in found
+
+
+def test_a_driver_may_be_collected_inside_a_transaction_of_another(tmp_path: Path) -> None:
+    kept = SqliteDriver(tmp_path / "winch.db")
+    other = SqliteDriver(tmp_path / "winch.db")
+    other.run(other.queues())
+    with kept.transaction() as conn:
+        conn.execute("CREATE TABLE effect (n INTEGER)")
+        del other
+        gc.collect()  # an exception in here would be printed and, in these tests, be an error
+    kept.close()

@@ -314,6 +314,14 @@ class Connections:
             if conn is not None:
                 _close(conn)
 
+    def forget(self) -> None:
+        """`close` for a driver that nobody has any more. It may be collected anywhere, also inside a
+        transaction of another driver of the same file; then its connections stay open."""
+        try:
+            self.close()
+        except WinchError:
+            self._leave_open()
+
     def _leave_open(self) -> None:
         with self._guard:
             gone = [*self._idle, self._looking, self._carrying, self._writing]
