@@ -42,7 +42,7 @@ SCENARIOS: list[Scenario] = [
 
 # A run's length: the whole bench, and the quick one.
 WHOLE = Lengths(enqueue=5.0, drain=5.0, samples=600)
-QUICK = Lengths(enqueue=1.5, drain=3.0, samples=200)
+QUICK = Lengths(enqueue=1.0, drain=2.5, samples=150)
 
 
 def main(argv: Sequence[str]) -> int:
