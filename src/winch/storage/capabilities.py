@@ -18,3 +18,5 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`events="full"` writes each change into a history the reliability checks read."""
     migrates_itself: bool = False
     """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""
+    has_gates: bool = True
+    """Limits, rates, FIFO keys, tenants and scopes hold jobs back."""

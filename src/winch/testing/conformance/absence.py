@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from winch.core.errors import ConfigError, SchemaMismatch
+from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.testing.conformance.bench import Bench
 
 
@@ -59,10 +60,24 @@ def finds_nothing_elsewhere(bench: Bench) -> None:
         other.close()
 
 
+def has_gates(bench: Bench) -> None:
+    """A job with gates is refused when it is enqueued: it must not run as if it had none."""
+    options = with_gates(None, [GateUse("limit:mail", LIMIT, "limit:mail", n=1)])
+    new = bench.new_job(options=options)
+    message = ""
+    try:
+        bench.enqueue(new)
+    except ConfigError as error:
+        message = str(error)
+    assert "limit" in message, f"limits must be refused by name, got {message!r}"
+    assert bench.find(new.id) == [None]
+
+
 REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "is_durable": is_durable,
     "shares_processes": shares_processes,
     "joins_transactions": joins_transactions,
     "keeps_events": keeps_events,
     "migrates_itself": migrates_itself,
+    "has_gates": has_gates,
 }
