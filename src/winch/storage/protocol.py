@@ -81,11 +81,11 @@ class Storage(Protocol):
         Nothing from a paused queue, nothing for a session that is ended or unknown. Each job taken is
         running, with this token and session, attempt + 1, and a fence greater than any before it.
 
-        A job with gates is taken only if all of them are open to it, and then has a permit of each limit and
-        the turn of its FIFO key; else it is blocked at the first that is closed, and keeps its place. It
-        gives its permits back when its claim ends, however it ends, and its turn when it is final; the next
-        who fit are ready in the same transaction. Between tenants of a queue those who had least for their
-        weight go first; jobs without a tenant count as one tenant.
+        A job with gates is taken only if all of them are open to it, and then has a permit of each limit
+        and the turn of its FIFO key; else it is blocked at the first that is closed, and keeps its place.
+        It gives its permits back when its claim ends, however it ends, and its turn when it is final; the
+        next who fit are ready in the same transaction. Between tenants of a queue those who had least for
+        their weight go first; jobs without a tenant count as one tenant.
         """
         ...
 
@@ -192,8 +192,8 @@ class Storage(Protocol):
         self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
     ) -> Verb[Promoted]:
         """Open the gates whose moment has come: as many of their waiting jobs are ready as fit now. Says
-        how many became ready, and when the next gate may open. With `is_sweep` every gate at which jobs wait
-        is looked at, so that nobody waits where there is room."""
+        how many became ready, and when the next gate may open. With `is_sweep` every gate at which jobs
+        wait is looked at, so that nobody waits where there is room."""
         ...
 
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:

@@ -233,6 +233,7 @@ def read_job(row: Row) -> JobRecord:
         result,
         reason,
         fingerprint,
+        gate,
     ) = row
     return JobRecord(
         id=id_,
@@ -271,6 +272,7 @@ def read_job(row: Row) -> JobRecord:
         result=result,
         reason=reason,
         fingerprint=fingerprint,
+        gate=gate,
     )
 
 

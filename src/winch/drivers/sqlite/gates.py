@@ -169,7 +169,7 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
     if not ended:
         return
     final = []
-    keys = set()
+    keys: set[str] = set()
     for job in ended:
         if is_deleted or job.state.is_final:
             fifo = [use for use in gates.gates_of(job.options) if use.kind == gates.FIFO]
