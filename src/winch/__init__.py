@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         WinchError,
     )
     from winch.core.lifecycle import JobState
+    from winch.core.limits import Breaker, Fifo, Limit, Rate, RetryBudget
     from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
     from winch.core.retention import Retention
     from winch.core.retry import Retry
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INJECTED",
     "App",
+    "Breaker",
     "Cancel",
     "Collected",
     "ConfigError",
@@ -62,6 +64,7 @@ __all__ = [
     "Discard",
     "DuplicateJob",
     "EnqueueUncertain",
+    "Fifo",
     "InvalidPayload",
     "InvalidTransition",
     "Job",
@@ -70,14 +73,17 @@ __all__ = [
     "JobNotFound",
     "JobState",
     "Keyring",
+    "Limit",
     "LostClaim",
     "Middleware",
     "MissingKey",
     "PayloadTooLarge",
     "QueueFull",
+    "Rate",
     "Retention",
     "Retry",
     "RetryAfter",
+    "RetryBudget",
     "SchemaMismatch",
     "Snooze",
     "StorageError",
@@ -125,6 +131,11 @@ _HOMES = {
     "StorageUnavailable": "winch.core.errors",
     "Task": "winch.engine.task",
     "Unique": "winch.core.unique",
+    "Breaker": "winch.core.limits",
+    "Fifo": "winch.core.limits",
+    "Limit": "winch.core.limits",
+    "Rate": "winch.core.limits",
+    "RetryBudget": "winch.core.limits",
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
 }

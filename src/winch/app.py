@@ -18,6 +18,7 @@ from winch.drivers.connect import connect
 from winch.engine.client import Client, Surroundings, actor
 from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
+from winch.engine.gating import LimitDesk
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.limits import Breaker, Limit, Rate, RetryBudget
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
@@ -121,6 +123,7 @@ class App:
         self.jobs: Jobs = Jobs(self)
         self.dead: Dead = Dead(self)
         self.queues: Queues = Queues(self)
+        self.limits: LimitDesk = LimitDesk(self.ready, actor)
         self.workers: Workers = Workers(self)
 
     # -- settings and store ------------------------------------------------------------------------
@@ -273,6 +276,10 @@ class App:
         heartbeat: Duration | None = ...,
         version: int = ...,
         unique: str | Unique = ...,
+        limit: Limit | Rate | Sequence[Limit | Rate] = ...,
+        breaker: Breaker = ...,
+        retry_budget: RetryBudget = ...,
+        scope: str | Sequence[str] = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -289,6 +296,10 @@ class App:
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
         version: int = ...,
+        limit: Limit | Rate | Sequence[Limit | Rate] = ...,
+        breaker: Breaker = ...,
+        retry_budget: RetryBudget = ...,
+        scope: str | Sequence[str] = ...,
     ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

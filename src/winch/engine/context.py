@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from winch.core import codec
 from winch.core.errors import ConfigError, LostClaim
+from winch.core.gates import is_gated
 from winch.core.job import LOG_LIMIT, Note
 from winch.engine.keyring import Keyring, seal
 from winch.engine.transaction import Transaction
@@ -195,7 +196,10 @@ class Context:
         def sealed(text: str) -> str:
             return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
 
-        return Transaction(self._store(), self._ref, self._finished, session, sealed)
+        has_gates = is_gated(self._claim.options)
+        return Transaction(
+            self._store(), self._ref, self._finished, session, sealed, has_gates=has_gates
+        )
 
     @property
     def _ref(self) -> ClaimRef:

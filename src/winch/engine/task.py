@@ -11,10 +11,12 @@ import msgspec
 from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
+from winch.core.gates import with_gates
 from winch.core.unique import Duplicate, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
 from winch.engine.context import Context
+from winch.engine.gating import job_gates
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.limits import Fifo
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
@@ -52,6 +55,7 @@ class Task(Generic[P, R]):
         self.arguments: Arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
         if options.unique is not None:
             self.arguments.check_names(options.unique.fields)
+        self.arguments.check_names([one.key for one in options.limit if one.key is not None])
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self.__doc__ = fn.__doc__
@@ -89,6 +93,8 @@ class Task(Generic[P, R]):
         headers: Mapping[str, str] | None = None,
         id: str | uuid.UUID | None = None,
         unique: str | Unique | None = None,
+        fifo: str | Fifo | None = None,
+        tenant: str | None = None,
         conn: object = None,
         **unknown: Never,
     ) -> Using[P, R]:
@@ -105,6 +111,8 @@ class Task(Generic[P, R]):
             "headers": headers,
             "id": id,
             "unique": unique,
+            "fifo": fifo,
+            "tenant": tenant,
             "conn": conn,
             **unknown,
         }
@@ -257,6 +265,10 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
     own = task.options
     retry = said.retry or own.retry
     unique = said.unique or own.unique
+    options = stored_options(said, own.retention)
+    gates = job_gates(task, said, args)
+    if gates is not None:
+        options = with_gates(options, gates)
     return NewJob(
         id=said.id or drawn_id,
         is_given_id=said.id is not None,
@@ -270,7 +282,9 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
         expires=said.expires or own.expires,
         tags=own.tags + tuple(tag for tag in said.tags if tag not in own.tags),
         headers=said.headers,
-        options=stored_options(said, own.retention),
+        options=options,
+        fifo=None if said.fifo is None else said.fifo.key,
+        tenant=said.tenant,
         max_attempts=retry.attempts,
         keep=kept_for(said.retention, own.retention),
         unique_key=None if unique is None else unique_key(task, unique, args),

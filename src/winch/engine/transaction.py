@@ -49,12 +49,15 @@ class Transaction:
         finished: Callable[[], None],
         session: object = None,
         seal: Callable[[str], str] = lambda text: text,
+        *,
+        has_gates: bool = False,
     ) -> None:
         self._driver = driver
         self._claim = claim
         self._finished = finished
         self._session = session
         self._seal = seal
+        self._has_gates = has_gates
         self._block: AbstractContextManager[Any] | None = None
         self._ablock: AbstractAsyncContextManager[Any] | None = None
         self.connection: Any = None
@@ -179,6 +182,7 @@ class Transaction:
             to=JobState.COMPLETED,
             what="completed",
             result=text,
+            is_gated=self._has_gates,
         )
 
     def _check(self, answers: list[Answer]) -> None:

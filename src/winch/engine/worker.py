@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from winch.core.errors import StorageError
 from winch.core.fingerprint import fingerprint
+from winch.core.gates import is_gated
 from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
@@ -30,6 +31,7 @@ from winch.engine.events import JobEvent, kind_of
 from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
+from winch.engine.gating import declared, has_gates
 from winch.engine.isolation import Cells, Crash
 from winch.engine.limits import Limits
 from winch.engine.log import log
@@ -159,6 +161,7 @@ class Worker:
         """Make the app's resources, begin a session and start all services."""
         await self._runtime.start()
         await self._new_session()
+        await self._declare_limits()
         config = self._config
         self._fetcher = Fetcher(
             self._driver,
@@ -167,6 +170,10 @@ class Worker:
             poll=config.poll,
             session=lambda: self.session,
             room=self._room,
+            free=lambda: max(config.concurrency - self._busy - len(self._waiting), 0),
+            is_gated=any(
+                has_gates(self._runtime.tasks.get(n).options) for n in self._runtime.tasks.names
+            ),
             measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,
@@ -206,6 +213,13 @@ class Worker:
             asyncio.create_task(self._run_slot(slot), name=f"winch slot {slot}")
             for slot in range(config.concurrency)
         ]
+
+    async def _declare_limits(self) -> None:
+        """Tell the store the numbers of this code's limits: the last worker to start is right."""
+        tasks = self._runtime.tasks
+        specs = declared(tasks.get(name) for name in tasks.names)
+        if specs:
+            await self._driver.arun(self._driver.set_limits(specs, by="code", is_live=False))
 
     async def _new_session(self) -> None:
         session = NewSession(
@@ -589,6 +603,8 @@ class Worker:
                 error=settled.error,
                 reason=settled.reason,
                 log=settled.log,
+                brake=settled.brake,
+                is_gated=is_gated(claim.options),
                 fingerprint=(
                     fingerprint(claim.task, settled.error)
                     if settled.to is JobState.DEAD and settled.error is not None

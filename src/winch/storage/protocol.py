@@ -81,11 +81,11 @@ class Storage(Protocol):
         Nothing from a paused queue, nothing for a session that is ended or unknown. Each job taken is
         running, with this token and session, attempt + 1, and a fence greater than any before it.
 
-        A job with gates is taken only if all of them are open to it, and then has a permit of each limit
-        and the turn of its FIFO key; else it is blocked at the first that is closed, and keeps its place.
-        It gives its permits back when its claim ends, however it ends, and its turn when it is final; the
-        next who fit are ready in the same transaction. Between tenants of a queue those who had least for
-        their weight go first; jobs without a tenant count as one tenant.
+        A job with gates is taken only if all of them are open to it, and then has a permit of each
+        limit and the turn of its FIFO key; else it is blocked at the first that is closed, and keeps its
+        place. It gives its permits back when its claim ends, however it ends, and its turn when it is
+        final; the next who fit are ready in the same transaction. Between tenants of a queue those who
+        had least for their weight go first; jobs without a tenant count as one tenant.
         """
         ...
 
