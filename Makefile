@@ -58,12 +58,12 @@ SECONDS ?= 60
 shop: setup ## examples/shop under kills: STORE=sqlite|postgres SECONDS=60
 	$(BIN)/python -m examples.shop.drive --store $(STORE) --seconds $(SECONDS)
 
-bench: ## (later)
-	@echo "make bench arrives with a later release" >&2; exit 2
+bench: setup ## Winch beside its peers, real servers; QUICK=1 in 8 minutes, ONLY='pg drain' for one scenario
+	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
 
 chaos: ## (later)
 	@echo "make chaos arrives with a later release" >&2; exit 2
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .coverage .coverage.*
-	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +

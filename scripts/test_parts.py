@@ -15,22 +15,27 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 
-# Cheapest first: a mistake in the pure core should not wait for servers and processes to start.
-PARTS = ("core", "harness", "model", "storage", "engine", "testing", "faults", "cli", "docs")
+# Cheapest first: a mistake in the pure core should not wait for servers and processes to start. Then the
+# longest, so that the two lanes end together.
+PARTS = ("core", "storage", "engine", "cli", "web", "harness", "model", "testing", "docs", "faults")
 
-# Run beside `storage`, which waits for its servers half of the time. None of them measures time.
-BESIDE_STORAGE = ("harness", "model", "testing", "docs")
+# Two parts at a time: most of them wait for servers, leases and processes half of the time. The first is
+# over in two seconds and tells at once what is broken; the last judges how long things take.
+ALONE = ("core", "faults")
+LANES = 2
 
 NO_TESTS = 5
 
@@ -85,26 +90,39 @@ def run_to_its_end(command: Sequence[str], output: IO[bytes] | None) -> tuple[in
                 is_interrupted = True
 
 
-def run_two_lanes(beside: Sequence[str], pytest_args: Sequence[str]) -> list[Result]:
-    """Run `storage` and, beside it, these parts one after another; their output comes afterwards."""
-    with tempfile.TemporaryFile() as kept, ThreadPoolExecutor(1) as lane:
+def run_lanes(parts: Sequence[str], pytest_args: Sequence[str]) -> list[Result]:
+    """Run these parts LANES at a time; each one's output comes in one piece when it has ended."""
+    if len(parts) < 2:
+        return [run_alone(part, pytest_args) for part in parts]
+    printing = threading.Lock()
 
-        def run_beside() -> list[Result]:
-            found = []
-            for part in beside:
-                kept.write(f"\n--- {part} ---\n".encode())
-                kept.flush()
-                found.append(run_part(part, pytest_args, kept))
-            return found
+    def run(part: str) -> Result:
+        with tempfile.TemporaryFile() as kept:
+            result = run_part(part, pytest_args, kept)
+            kept.seek(0)
+            with printing:
+                print(f"\n--- {part} ---", flush=True)
+                sys.stdout.write(kept.read().decode(errors="replace"))
+                sys.stdout.flush()
+        return result
 
-        waiting = lane.submit(run_beside)
-        print(f"\n--- storage, and beside it {', '.join(beside)} ---", flush=True)
-        storage = run_part("storage", pytest_args)
-        others = waiting.result()
-        kept.seek(0)
-        sys.stdout.write(kept.read().decode(errors="replace"))
-        sys.stdout.flush()
-    return [storage, *others]
+    print(f"\n--- {', '.join(parts)}: {LANES} at a time ---", flush=True)
+    is_interrupted = False
+    with ThreadPoolExecutor(LANES) as lanes:
+        waiting = [lanes.submit(run, part) for part in parts]
+        try:
+            wait(waiting)
+        except KeyboardInterrupt:
+            # Every pytest got it too. Those that run stop their servers; the others do not begin.
+            is_interrupted = True
+            lanes.shutdown(cancel_futures=True)
+    results = [future.result() for future in waiting if not future.cancelled()]
+    return [replace(result, is_interrupted=is_interrupted) for result in results]
+
+
+def run_alone(part: str, pytest_args: Sequence[str]) -> Result:
+    print(f"\n--- {part} ---", flush=True)
+    return run_part(part, pytest_args)
 
 
 def read_counts(report: Path) -> tuple[int, int, int]:
@@ -163,7 +181,7 @@ def main(argv: Sequence[str]) -> int:
     options, pytest_args = parse(argv)
     if not options.slow:
         pytest_args = ["-m", "not slow", *pytest_args]
-    wanted = options.parts or PARTS
+    wanted = [part for part in PARTS if part in options.parts] if options.parts else PARTS
     present = [part for part in wanted if (TESTS / part).is_dir()]
     absent = [part for part in wanted if part not in present]
 
@@ -172,14 +190,12 @@ def main(argv: Sequence[str]) -> int:
         print(f"tests/{path} is in no part, so it would never run; move it or add it to PARTS")
 
     started = time.monotonic()
-    beside = [part for part in BESIDE_STORAGE if part in present] if "storage" in present else []
     results: list[Result] = []
-    for part in (part for part in present if part not in beside):
-        if part == "storage" and beside:
-            results += run_two_lanes(beside, pytest_args)
+    for is_alone, group in groupby(present, key=ALONE.__contains__):
+        if is_alone:
+            results += [run_alone(part, pytest_args) for part in group]
         else:
-            print(f"\n--- {part} ---", flush=True)
-            results.append(run_part(part, pytest_args))
+            results += run_lanes(list(group), pytest_args)
         if any(result.is_interrupted for result in results):
             break
 

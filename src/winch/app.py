@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -109,9 +110,11 @@ class App:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
         self._loaded: Loaded | None = None
         self._driver: Driver | None = None
+        self._opening = threading.Lock()
         self.clock: Clock = SystemClock()
         self.runtime: Runtime = Runtime()
         self.runtime.keys = lambda: self.settings.keys
+        self.runtime.lease = lambda: self.settings.lease
         self._spool: Spool | None = None
         self.client: Client = Client(
             self.ready,
@@ -149,10 +152,12 @@ class App:
     def driver(self) -> Driver:
         """The store's driver, whether or not its schema is ready."""
         if self._driver is None:
-            said = self.settings
-            self._driver = connect(
-                said.url, clock=self.clock, schema=said.schema, events=said.events == "full"
-            )
+            with self._opening:  # the first jobs of several threads ask at the same time
+                if self._driver is None:
+                    said = self.settings
+                    self._driver = connect(
+                        said.url, clock=self.clock, schema=said.schema, events=said.events == "full"
+                    )
         return self._driver
 
     def ready(self) -> Driver:

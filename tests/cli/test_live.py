@@ -18,13 +18,19 @@ from winch import App, JobState
 
 TASKS = """
     import os, time
-    from winch import App
+    from winch import App, Context
 
     app = App(lease="3s", heartbeat="500ms", poll="100ms")
 
     @app.task(name="shop.version")
     def version() -> str:
         return "one"
+
+    @app.task(name="shop.sort", isolate="process")
+    def sort(ctx: Context) -> int:
+        ctx.checkpoint("half")
+        version.enqueue()
+        return os.getpid()
 
     @app.task(name="shop.nap")
     def nap(seconds: float) -> int:
@@ -197,3 +203,17 @@ def test_top_at_a_terminal_is_live_until_q(winch: Command, app: App) -> None:
         assert top.wait(10) == 0
         until(lambda: has_shown(b"\x1b[?1049l"), "the old screen")
         os.close(ours)
+
+
+def test_an_isolated_handler_uses_the_store_its_worker_was_told(winch: Command) -> None:
+    elsewhere = f"sqlite:///{winch.folder / 'elsewhere.db'}"
+    (winch.folder / "shop.py").write_text(textwrap.dedent(TASKS))
+    for argv in (["migrate"], ["enqueue", "shop.sort"], ["worker", "--burst"]):
+        answer = winch(*argv, "--url", elsewhere, "-A", "shop:app", url=None)
+        assert answer.code == 0, answer.out + answer.err
+    jobs = winch("jobs", "list", "--url", elsewhere, "--json", url=None).json["jobs"]
+    assert {(job["task"], job["state"]) for job in jobs} == {
+        ("shop.sort", "completed"),
+        ("shop.version", "completed"),
+    }
+    assert not (winch.folder / "winch.db").exists(), "nothing went to the default store"

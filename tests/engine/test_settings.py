@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from winch import ConfigError
+from winch import App, ConfigError
 from winch.engine.settings import load
 
 
@@ -67,3 +69,16 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, mess
     (tmp_path / "winch.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load(env={}, folder=tmp_path)
+
+
+def test_threads_that_ask_at_once_get_one_driver(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/winch.db")
+    together = threading.Barrier(8)
+
+    def ask(_: int) -> int:
+        together.wait(10)
+        return id(app.driver)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(ask, range(8)))) == 1
+    app.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,3 +148,47 @@ def test_async_handlers_may_wait_inside_their_blocks(app: App) -> None:
 
     run(app, body, concurrency=5)
     assert effects(app) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("does", ["sleeps", "writes on"])
+def test_a_transaction_that_stops_the_file_is_ended(sqlite_path: Path, kind: str, does: str) -> None:
+    app = App(f"sqlite:///{sqlite_path}", **{**QUICK, "lease": "3s"})
+    app.ready()
+    with app.transaction() as conn:
+        conn.execute("CREATE TABLE effect (n INTEGER)")
+    waited: list[float] = []
+
+    def write_meanwhile() -> None:
+        began = time.monotonic()
+        driver = App(f"sqlite:///{sqlite_path}").ready()
+        driver.run(driver.pause("some queue", by="a test"))
+        waited.append(time.monotonic() - began)
+
+    def plain(*, ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            other = threading.Thread(target=write_meanwhile)
+            other.start()
+            tx.execute("INSERT INTO effect VALUES (1)")
+            other.join(20)
+            if does == "writes on":
+                tx.execute("INSERT INTO effect VALUES (2)")
+
+    async def awaited(*, ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            tx.execute("INSERT INTO effect VALUES (1)")
+            await asyncio.to_thread(write_meanwhile)
+            if does == "writes on":
+                tx.execute("INSERT INTO effect VALUES (2)")
+
+    task: Any = app.task(name="slow", retry=Retry.never())(plain if kind == "sync" else awaited)
+
+    async def body(_: Any) -> None:
+        job = await until(await task.aenqueue(), JobState.DEAD)
+        assert job.record.error is not None
+        assert "held the database for more than 1 seconds" in job.record.error.message
+
+    run(app, body)
+    assert waited
+    assert effects(app) == []
+    app.close()

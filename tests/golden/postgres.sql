@@ -1,5 +1,6 @@
 table archive: RANGE (drop_on)
 table archive_default:
+table book_line:
 table given_id:
 table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_insert_scale_factor=0.2, autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table job_event:
@@ -81,6 +82,10 @@ column winch.archive_default.34 history: jsonb
 column winch.archive_default.35 result: text
 column winch.archive_default.36 reason: text
 column winch.archive_default.37 fingerprint: text
+column winch.book_line.01 book: text not null
+column winch.book_line.02 key: text not null
+column winch.book_line.03 body: text not null
+column winch.book_line.04 drop_at: timestamp with time zone
 column winch.given_id.01 id: uuid not null
 column winch.job.01 id: uuid not null
 column winch.job.02 created_at: timestamp with time zone not null
@@ -154,6 +159,7 @@ constraint winch.archive.archive_result_is_of_completed: CHECK (((result IS NULL
 constraint winch.archive.archive_state_is_final: CHECK ((state = ANY (ARRAY['completed'::text, 'cancelled'::text, 'dead'::text])))
 constraint winch.archive_default.archive_result_is_of_completed: CHECK (((result IS NULL) OR (state = 'completed'::text)))
 constraint winch.archive_default.archive_state_is_final: CHECK ((state = ANY (ARRAY['completed'::text, 'cancelled'::text, 'dead'::text])))
+constraint winch.book_line.book_line_pkey: PRIMARY KEY (book, key)
 constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
 constraint winch.job.job_attempt_from_0: CHECK ((attempt >= 0))
 constraint winch.job.job_pkey: PRIMARY KEY (id)
@@ -177,6 +183,8 @@ index winch.archive_default_task_finished_at_id_idx: CREATE INDEX archive_defaul
 index winch.archive_given_id: CREATE INDEX archive_given_id ON ONLY winch.archive USING btree (id) WHERE is_given_id -- serves prune, which frees the ids that callers gave
 index winch.archive_id: CREATE INDEX archive_id ON ONLY winch.archive USING btree (id) -- serves get, list_jobs and the look-ups of finish
 index winch.archive_unusual: CREATE INDEX archive_unusual ON ONLY winch.archive USING btree (state, id) WHERE (state <> 'completed'::text) -- serves list_jobs and counts: few among very many
+index winch.book_line_drop: CREATE INDEX book_line_drop ON winch.book_line USING btree (drop_at) WHERE (drop_at IS NOT NULL) -- serves write_lines, which removes some of what is over
+index winch.book_line_pkey: CREATE UNIQUE INDEX book_line_pkey ON winch.book_line USING btree (book, key)
 index winch.given_id_pkey: CREATE UNIQUE INDEX given_id_pkey ON winch.given_id USING btree (id)
 index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (session) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
 index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (state = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote

@@ -139,6 +139,14 @@ CREATE TABLE winch_archive (
     CONSTRAINT archive_result_is_of_completed CHECK (result IS NULL OR state = 'completed')
 ) STRICT;
 
+CREATE TABLE winch_book_line (
+    book TEXT NOT NULL,
+    key TEXT NOT NULL,
+    body TEXT NOT NULL,
+    drop_at INTEGER,
+    PRIMARY KEY (book, key)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE winch_job (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
@@ -239,6 +247,8 @@ CREATE INDEX winch_archive_dead ON winch_archive (task, finished_at, id) WHERE s
 CREATE INDEX winch_archive_drop ON winch_archive (drop_at);
 
 CREATE INDEX winch_archive_unusual ON winch_archive (id) WHERE state = 'cancelled' OR state = 'dead';
+
+CREATE INDEX winch_book_line_drop ON winch_book_line (drop_at) WHERE drop_at IS NOT NULL;
 
 CREATE INDEX winch_job_blocked ON winch_job (id) WHERE state = 'blocked';
 

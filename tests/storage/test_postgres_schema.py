@@ -46,11 +46,12 @@ def test_migrating_says_what_it_did_and_does_it_once(postgres_url: str) -> None:
     driver = PostgresDriver.from_url(postgres_url)
     assert "CREATE TABLE" in driver.migration_sql()
     assert '"winch".job' in driver.migration_sql()
-    assert driver.migrate() == ["0001_first", "0002_dead_letters"]
+    assert driver.migrate() == [step.label for step in schema.MIGRATIONS]
     assert driver.migrate() == []
     assert driver.migration_sql() == ""
     status = driver.check_schema()
-    assert (status.current, status.newest, status.is_ready) == (2, 2, True)
+    newest = schema.MIGRATIONS[-1].number
+    assert (status.current, status.newest, status.is_ready) == (newest, newest, True)
 
 
 def test_two_migrators_at_once_do_each_step_once(postgres_url: str) -> None:
@@ -60,7 +61,7 @@ def test_two_migrators_at_once_do_each_step_once(postgres_url: str) -> None:
     taken = [
         step for migrator in [Background(migrate) for _ in range(4)] for step in migrator.result(60)
     ]
-    assert sorted(taken) == ["0001_first", "0002_dead_letters", "events"]
+    assert sorted(taken) == [*(step.label for step in schema.MIGRATIONS), "events"]
 
 
 def test_a_migrator_that_died_halfway_left_nothing(
@@ -74,7 +75,7 @@ def test_a_migrator_that_died_halfway_left_nothing(
         with pytest.raises(StorageError, match="division by zero"):
             driver.migrate()
         assert driver.check_schema().current is None
-    assert driver.migrate() == ["0001_first", "0002_dead_letters"]
+    assert driver.migrate() == [step.label for step in schema.MIGRATIONS]
 
 
 def test_a_migrator_goes_on_where_another_stopped(
@@ -82,11 +83,11 @@ def test_a_migrator_goes_on_where_another_stopped(
 ) -> None:
     driver = PostgresDriver.from_url(postgres_url)
     driver.migrate()
-    second = Migration(3, "second", "CREATE TABLE {schema}.second (id integer);")
+    second = Migration(900, "second", "CREATE TABLE {schema}.second (id integer);")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, second))
     assert not driver.check_schema().is_ready
-    assert "0003_second" in driver.migration_sql()
-    assert driver.migrate() == ["0003_second"]
+    assert "0900_second" in driver.migration_sql()
+    assert driver.migrate() == ["0900_second"]
     assert driver.check_schema().is_ready
 
 
@@ -111,14 +112,14 @@ def test_a_schema_that_breaks_this_release_is_refused(
 def test_a_migration_does_not_make_others_wait_behind_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = Migration(3, "second", "ALTER TABLE {schema}.job ADD COLUMN second integer;")
+    second = Migration(900, "second", "ALTER TABLE {schema}.job ADD COLUMN second integer;")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, second))
     monkeypatch.setattr(schema, "LOCK_TIMEOUT", "200ms")
     with psycopg.connect(store.url) as reader:
         reader.execute("SELECT FROM winch.job")
         with pytest.raises(StorageUnavailable, match="lock timeout"):
             store.driver.migrate()
-    assert store.driver.migrate() == ["0003_second"]
+    assert store.driver.migrate() == ["0900_second"]
 
 
 def test_two_schemas_in_one_database_know_nothing_of_each_other(postgres_url: str) -> None:

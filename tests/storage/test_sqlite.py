@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sqlite3
 import stat
@@ -301,24 +302,25 @@ def test_schema_is_the_golden_one(driver: SqliteDriver) -> None:
 
 
 def test_migrating_twice_takes_the_steps_once(driver: SqliteDriver) -> None:
-    assert driver.migrate() == ["0001_first", "0002_dead_letters"]
+    assert driver.migrate() == [step.label for step in schema.MIGRATIONS]
     assert driver.migrate() == []
     status = driver.check_schema()
-    assert (status.current, status.newest, status.is_ready) == (2, 2, True)
+    newest = schema.MIGRATIONS[-1].number
+    assert (status.current, status.newest, status.is_ready) == (newest, newest, True)
 
 
 def test_a_step_that_fails_leaves_what_was_before(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.migrate()
-    broken = _migrate.Migration(3, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
-    mended = _migrate.Migration(3, "mended", "CREATE TABLE half (id TEXT);\n")
+    broken = _migrate.Migration(900, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
+    mended = _migrate.Migration(900, "mended", "CREATE TABLE half (id TEXT);\n")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, broken))
     with pytest.raises(StorageError, match="syntax error"):
         driver.migrate()
-    assert driver.check_schema().current == 2
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:2], mended))
-    assert driver.migrate() == ["0003_mended"]
+    assert driver.check_schema().current == schema.MIGRATIONS[-2].number
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:-1], mended))
+    assert driver.migrate() == ["0900_mended"]
 
 
 def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -> None:
@@ -651,3 +653,14 @@ def test_a_damaged_row_does_not_stop_its_neighbours(driver: SqliteDriver) -> Non
     assert len(driver.run(driver.claim(params))) == 2
     found = driver.run(driver.get([job.id for job in jobs]))
     assert None not in found
+
+
+def test_a_driver_may_be_collected_inside_a_transaction_of_another(tmp_path: Path) -> None:
+    kept = SqliteDriver(tmp_path / "winch.db")
+    other = SqliteDriver(tmp_path / "winch.db")
+    other.run(other.queues())
+    with kept.transaction() as conn:
+        conn.execute("CREATE TABLE effect (n INTEGER)")
+        del other
+        gc.collect()  # an exception in here would be printed and, in these tests, be an error
+    kept.close()

@@ -10,9 +10,10 @@ import click
 from winch.cli.load import load_app
 from winch.cli.worker import start_logging
 from winch.core.errors import ConfigError
-from winch.engine.cell import die_with_parent, line_from_env, serve
+from winch.engine.cell import die_with_parent, from_env, serve
 from winch.engine.child import ignore_terminal_signals
 from winch.engine.isolation import ENV
+from winch.storage.protocol import Driver
 
 
 @click.command(hidden=True)
@@ -24,8 +25,18 @@ def worker_cell(app_spec: str | None, verbose: int) -> None:
         raise ConfigError("worker-cell is started by a worker, not by hand")
     die_with_parent()
     ignore_terminal_signals()
-    line = line_from_env()
+    line, store = from_env()
     start_logging(verbose)
-    app = load_app(app_spec)
-    asyncio.run(serve(app.runtime, line, app.ready))
+    app = load_app(app_spec, store.config)
+    app.configure({"url": store.url, "schema": store.schema}, config=store.config)
+
+    def reach() -> Driver:
+        if store.url.startswith("memory:"):
+            raise ConfigError(
+                "memory:// lives inside one process, so an isolated handler cannot reach the store; "
+                "use sqlite:// or another store"
+            )
+        return app.ready()
+
+    asyncio.run(serve(app.runtime, line, reach))
     os._exit(0)

@@ -17,6 +17,7 @@ from winch.cli.worker import start_logging, worker_options
 from winch.core.errors import ConfigError
 from winch.engine.child import Child, ignore_terminal_signals
 from winch.engine.embedded import cell_command
+from winch.engine.isolation import CellStore
 from winch.engine.link import ENV, Link, from_env
 from winch.engine.order import QueueOrder
 from winch.engine.worker import WorkerConfig
@@ -59,14 +60,14 @@ def worker_child(
     }
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
-    code = asyncio.run(_run(app, queues, burst, app_spec))
+    code = asyncio.run(_run(app, queues, burst, app_spec, config))
     logging.shutdown()
     sys.stdout.flush()
     # Not sys.exit: a handler that would not end may still hold a thread, and its claim is released.
     os._exit(code)
 
 
-async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
+async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_file: str | None) -> int:
     said = app.settings
     sock, board = from_env()
     if said.concurrency > MOST_AT_ONCE:
@@ -80,6 +81,7 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None) -> int:
         release=version("winch"),
         burst=burst,
         cell_command=cell_command(app_spec or said.app),
+        cell_store=CellStore(said.url, said.schema, config_file),
         kill_after=said.kill_after.total_seconds(),
         max_jobs=said.max_jobs,
         max_memory=said.max_memory,

@@ -23,12 +23,14 @@ from winch.engine.handle import Job
 
 LOOK_EVERY = 0.03
 LONGEST = 30.0
+WAIT = 20.0
 # Short, so that a kill shows within the tour's time.
 SETTINGS = {
     "WINCH_LEASE": "3s",
     "WINCH_HEARTBEAT": "1s",
     "WINCH_SWEEP": "1s",
     "WINCH_POLL": "500ms",
+    "WINCH_KILL_AFTER": "1s",
 }
 
 

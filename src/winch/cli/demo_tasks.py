@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from winch.app import App
 from winch.core.outcome import Discard, Snooze
 from winch.core.retry import Retry
+from winch.engine.collected import Collected
 from winch.engine.context import Context
 
 app: App = App()
@@ -44,8 +48,10 @@ def flaky(ctx: Context) -> str:
 
 
 @app.task(name="demo.doomed", retry=Retry.fixed("500ms", attempts=2))
-def doomed(order: int) -> None:
-    raise ValueError(f"order {order} has no customer")
+def doomed(order: int) -> str:
+    if order < 100:
+        raise ValueError(f"order {order} has no customer")
+    return f"order {order} is sent"
 
 
 @app.task(name="demo.pointless")
@@ -75,14 +81,69 @@ async def film(minutes: int) -> str:
 
 
 @app.task(name="demo.haul")
-def haul(seconds: float) -> str:
-    """Long work whose process is killed under it."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(0.05)
-    return "hauled up"
+def haul(ctx: Context, steps: int) -> str:
+    """Long work whose process is killed under it. It saves where it is, and goes on from there."""
+    first = ctx.last_checkpoint or 0
+    for step in range(first, steps):
+        time.sleep(0.5)
+        ctx.checkpoint(step + 1)
+        ctx.progress(100 * (step + 1) / steps)
+    return f"hauled up; this attempt went on after step {first} of {steps}"
 
 
 @app.task(name="demo.receipt")
 def receipt(order: int) -> str:
     return f"receipt for order {order}"
+
+
+@app.task(name="demo.pay", retry=Retry.fixed("500ms", attempts=3))
+def pay(ctx: Context, order: int) -> None:
+    """Writes, completion and child job are one commit. The first attempt fails in the middle of it."""
+    with ctx.transaction() as tx:
+        tx.execute("INSERT INTO ledger (paid) VALUES (?)", (order,))
+        receipt.using(conn=tx, tags=["of pay"]).enqueue(order)
+        if ctx.attempt == 1:
+            raise ConnectionError("the power went out behind the INSERT")
+        tx.result = f"order {order} is in the ledger"
+
+
+@app.task(name="demo.score", collect=50, collect_wait="200ms")
+def score(jobs: list[Collected[dict[str, Any]]]) -> None:
+    """One call for many jobs, an outcome for each."""
+    for job in jobs:
+        if job.args["height"] <= 0:
+            job.discard("nobody is that small")
+        else:
+            job.done(len(jobs))
+
+
+@app.task(name="demo.resize", version=2)
+def resize(image: str, width: int) -> str:
+    return f"{image} is {width} pixels wide"
+
+
+@resize.upgrade(from_version=1)
+def _(args: dict[str, Any]) -> dict[str, Any]:
+    return {**args, "width": 640}
+
+
+@app.task(name="demo.poison")
+def poison() -> None:
+    """Kills the process it runs in, whichever that is."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="demo.neighbour")
+async def neighbour(number: int) -> int:
+    await asyncio.sleep(0.3)
+    return number
+
+
+@app.task(name="demo.deaf", isolate="process", timeout="1s", retry=Retry.fixed("1s", attempts=1))
+def deaf() -> None:
+    """Does not listen to its timeout, so the process it has for itself is killed."""
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:  # noqa: S112 - that is what it is here for
+            continue

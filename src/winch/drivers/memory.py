@@ -39,6 +39,8 @@ from winch.storage.params import (
     GroupFilter,
     JobFilter,
     LimitInfo,
+    Line,
+    Lines,
     NewJob,
     NewSession,
     Page,
@@ -81,6 +83,7 @@ class _State:
     sessions: dict[str, _Session] = field(default_factory=dict)
     paused: dict[str, tuple[datetime, str | None]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    books: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -96,6 +99,7 @@ class MemoryDriver:
         shares_processes=False,
         joins_transactions=False,
         keeps_events=True,
+        keeps_books=True,
         migrates_itself=True,
     )
 
@@ -654,6 +658,42 @@ class MemoryDriver:
             self._open(self._state.gates.set(specs, by, is_live, at), at)
 
         return self._verb("set_limits", body)
+
+    # -- books -------------------------------------------------------------------------------------
+
+    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
+        def body() -> None:
+            at, books = self._now(now), self._state.books
+            for place in [place for place, (_, end) in books.items() if end is not None and end <= at]:
+                del books[place]
+            for line in lines:
+                end = None if line.keep is None else at + line.keep
+                books[line.book, line.key] = (line.body, end)
+
+        return self._verb("write_lines", body)
+
+    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
+        def body() -> list[Line]:
+            at = self._now(now)
+            found = [
+                Line(book=book, key=key, body=text)
+                for (book, key), (text, end) in self._state.books.items()
+                if book == which.book
+                and (end is None or end > at)
+                and (which.after is None or key > which.after)
+                and (which.before is None or key < which.before)
+            ]
+            found.sort(key=lambda line: line.key, reverse=which.is_newest_first)
+            return found[: which.limit]
+
+        return self._verb("read_lines", body, is_read=True)
+
+    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
+        def body() -> int:
+            gone = [self._state.books.pop((book, key), None) for key in dict.fromkeys(keys)]
+            return sum(line is not None for line in gone)
+
+        return self._verb("strike_lines", body)
 
     # -- reading -----------------------------------------------------------------------------------
 

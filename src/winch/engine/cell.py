@@ -20,7 +20,17 @@ from winch.core.job import Claim
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt
 from winch.engine.executor import Executor, Plan
-from winch.engine.isolation import ENV, MAX_MESSAGE, Ended, Run, Sign, Stop, order_decoder
+from winch.engine.isolation import (
+    ENV,
+    MAX_MESSAGE,
+    CellStore,
+    Ended,
+    Hello,
+    Run,
+    Sign,
+    Stop,
+    order_decoder,
+)
 from winch.engine.memory import resident_memory
 from winch.engine.runtime import Runtime
 from winch.engine.threads import Threads
@@ -37,10 +47,11 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def line_from_env() -> socket.socket:
-    fd = int(os.environ.pop(ENV))
-    os.set_inheritable(fd, False)
-    return socket.socket(fileno=fd)
+def from_env() -> tuple[socket.socket, CellStore]:
+    """The line to the worker and the worker's store."""
+    told = msgspec.json.decode(os.environ.pop(ENV), type=Hello)
+    os.set_inheritable(told.fd, False)
+    return socket.socket(fileno=told.fd), told.store
 
 
 async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Driver]) -> None:

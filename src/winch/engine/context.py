@@ -78,6 +78,7 @@ class Context:
         resources: Mapping[str, Any],
         finished: Callable[[], None],
         keys: Keyring | None = None,
+        lease: float | None = None,
     ) -> None:
         self._claim = claim
         self._reports = reports
@@ -88,6 +89,7 @@ class Context:
         self.resources = resources
         self._finished = finished
         self._keys = keys
+        self._lease = lease
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------
@@ -196,9 +198,14 @@ class Context:
         def sealed(text: str) -> str:
             return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
 
-        has_gates = is_gated(self._claim.options)
         return Transaction(
-            self._store(), self._ref, self._finished, session, sealed, has_gates=has_gates
+            self._store(),
+            self._ref,
+            self._finished,
+            session,
+            sealed,
+            self._lease,
+            has_gates=is_gated(self._claim.options),
         )
 
     @property

@@ -19,6 +19,7 @@ from typing import Protocol
 from winch.core.errors import ConfigError, StorageError
 from winch.engine import operation
 from winch.engine.heartbeat import Heart
+from winch.engine.isolation import CellStore
 from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
@@ -74,6 +75,7 @@ class EmbeddedWorker:
             release=release,
             burst=burst,
             cell_command=cell_command,
+            cell_store=CellStore(said.url, said.schema),
             kill_after=said.kill_after.total_seconds(),
             spool=host.spool,
         )

@@ -286,6 +286,7 @@ class Executor:
             resources=self._runtime.resources,
             finished=attempt.finished,
             keys=self._runtime.keys(),
+            lease=self._runtime.lease().total_seconds(),
         )
 
     async def _on_loop(

@@ -59,6 +59,22 @@ class Sign(msgspec.Struct, frozen=True, tag="sign"):
     """The running handler has given a sign of life."""
 
 
+class CellStore(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a cell's handlers find the store: the same place as their worker, whoever said so. It goes
+    through the environment because it may hold a password, which a command line would show."""
+
+    url: str
+    schema: str | None = None
+    config: str | None = None
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What a cell is started with: its end of the line, and the store."""
+
+    fd: int
+    store: CellStore
+
+
 Order = Run | Stop
 order_decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _report_decoder = msgspec.json.Decoder(Ended | Sign)
@@ -81,11 +97,12 @@ class Cell:
         self.is_usable: bool = True
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> Cell:
+    async def start(cls, command: Sequence[str], store: CellStore) -> Cell:
         ours, theirs = socket.socketpair()
+        told = Hello(theirs.fileno(), store)
         process = await asyncio.create_subprocess_exec(
             *command,
-            env={**os.environ, ENV: str(theirs.fileno())},
+            env={**os.environ, ENV: msgspec.json.encode(told).decode()},
             pass_fds=(theirs.fileno(),),
             start_new_session=True,  # what the handler starts can be killed with it, as one group
         )
@@ -142,9 +159,14 @@ class Cells:
     """The cells of one worker."""
 
     def __init__(
-        self, command: Sequence[str], max_jobs: int | None = None, max_memory: int | None = None
+        self,
+        command: Sequence[str],
+        store: CellStore,
+        max_jobs: int | None = None,
+        max_memory: int | None = None,
     ) -> None:
         self._command = list(command)
+        self._store = store
         self._max_jobs = max_jobs
         self._max_memory = max_memory
         self._idle: list[Cell] = []
@@ -198,7 +220,7 @@ class Cells:
             if cell.process.returncode is None:
                 self._busy.add(cell)
                 return cell
-        cell = await Cell.start(self._command)
+        cell = await Cell.start(self._command, self._store)
         self._busy.add(cell)
         return cell
 

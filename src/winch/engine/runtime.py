@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import ConfigError
@@ -25,6 +26,7 @@ class Runtime:
         self.events: Events = Events()
         # Asked when a job runs, not before: settings are read as late as possible.
         self.keys: Callable[[], Keyring | None] = lambda: None
+        self.lease: Callable[[], timedelta] = lambda: timedelta(seconds=30)
         self.lifespans: list[Lifespan] = []
         self.resources: dict[str, Any] = {}
         self._stack: contextlib.AsyncExitStack | None = None

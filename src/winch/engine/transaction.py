@@ -49,6 +49,7 @@ class Transaction:
         finished: Callable[[], None],
         session: object = None,
         seal: Callable[[str], str] = lambda text: text,
+        lease: float | None = None,
         *,
         has_gates: bool = False,
     ) -> None:
@@ -57,6 +58,7 @@ class Transaction:
         self._finished = finished
         self._session = session
         self._seal = seal
+        self._lease = lease
         self._has_gates = has_gates
         self._block: AbstractContextManager[Any] | None = None
         self._ablock: AbstractAsyncContextManager[Any] | None = None
@@ -84,7 +86,9 @@ class Transaction:
                 f"ctx.transaction() needs a store with transactions; {self._driver.describe()} has none"
             )
         block: AbstractContextManager[Any] = (
-            transaction() if self._session is None else transaction(self._session)
+            transaction(**self._limits())
+            if self._session is None
+            else transaction(self._session, **self._limits())
         )
         self._block = block
         self.connection = block.__enter__()
@@ -128,7 +132,9 @@ class Transaction:
         if atransaction is None:
             return self.__enter__()  # says why not
         ablock: AbstractAsyncContextManager[Any] = (
-            atransaction() if self._session is None else atransaction(self._session)
+            atransaction(**self._limits())
+            if self._session is None
+            else atransaction(self._session, **self._limits())
         )
         self._ablock = ablock
         self.connection = await ablock.__aenter__()
@@ -172,6 +178,11 @@ class Transaction:
         await asyncio.shield(operation.arun(self._driver, self._settle(error)))
 
     # -- both --------------------------------------------------------------------------------------
+
+    def _limits(self) -> dict[str, float]:
+        """A part of the lease where nobody else can write meanwhile: heartbeats have to get through."""
+        share = getattr(self._driver, "transaction_share", None)
+        return {} if self._lease is None or share is None else {"limit": self._lease * share}
 
     def _outcome(self) -> Finish:
         result = self.result

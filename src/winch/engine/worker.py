@@ -32,7 +32,7 @@ from winch.engine.executor import Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.gating import declared, has_gates
-from winch.engine.isolation import Cells, Crash
+from winch.engine.isolation import Cells, CellStore, Crash
 from winch.engine.limits import Limits
 from winch.engine.log import log
 from winch.engine.maintenance.forwarder import Forwarder
@@ -65,6 +65,7 @@ class WorkerConfig:
     release: str
     burst: bool = False
     cell_command: tuple[str, ...] | None = None
+    cell_store: CellStore | None = None
     # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
     kill_after: float = 10.0
     max_jobs: int | None = None
@@ -121,8 +122,8 @@ class Worker:
         self._threads = threads or Threads(config.concurrency, asyncio.get_running_loop())
         self._cells = (
             None
-            if config.cell_command is None
-            else Cells(config.cell_command, config.max_jobs, config.max_memory)
+            if config.cell_command is None or config.cell_store is None
+            else Cells(config.cell_command, config.cell_store, config.max_jobs, config.max_memory)
         )
         self._executor = Executor(
             runtime, self._threads, monotonic, self._rng, lambda: driver, self._cells
@@ -218,7 +219,7 @@ class Worker:
         """Tell the store the numbers of this code's limits: the last worker to start is right."""
         tasks = self._runtime.tasks
         specs = declared(tasks.get(name) for name in tasks.names)
-        if specs:
+        if specs and self._driver.capabilities.has_gates:
             await self._driver.arun(self._driver.set_limits(specs, by="code", is_live=False))
 
     async def _new_session(self) -> None:

@@ -16,6 +16,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`conn=` puts the enqueue into the caller's own transaction."""
     keeps_events: bool
     """`events="full"` writes each change into a history the reliability checks read."""
+    keeps_books: bool = False
+    """Tokens, the audit and rates are kept beside the jobs; without it there are none."""
     migrates_itself: bool = False
     """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""
     has_gates: bool = True

@@ -62,8 +62,8 @@ class Enqueued(msgspec.Struct, frozen=True):
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
     """Take up to `limit` ready jobs from `queues`, the first queue first. `tasks`: None is any.
 
-    `gated`: how many of them may be jobs that hold permits, which are never claimed ahead of a free slot;
-    None is all, 0 looks at plain jobs only.
+    `gated`: how many of them may be jobs that hold permits, which are never claimed ahead of a free
+    slot; None is all, 0 looks at plain jobs only.
     """
 
     session: str
@@ -78,8 +78,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part.
 
     `fingerprint` is for a job that dies; where it is missing the store makes it of task and error.
-    `brake` is a scope whose jobs are all held for `delay`. `is_gated`: the job has gates, which are locked
-    before its row.
+    `brake` is a scope whose jobs are all held for `delay`. `is_gated`: the job has gates, which are
+    locked before its row.
     """
 
     id: str
@@ -279,7 +279,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate a blocked job waits at. `holders` are some of the jobs that have its permits or its turn."""
+    """The gate a blocked job waits at. `holders` are some of those that have its permits or its turn."""
 
     key: str
     kind: str
@@ -294,7 +294,7 @@ class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A limit, rate or weight by its name. `spec` is None where nothing is set in the store and each
-    job's own numbers count. `is_live`: a person set it; else the code of the last worker to start did."""
+    job's own numbers count. `is_live`: a person set it; else the code of the last worker to start."""
 
     name: str
     spec: GateSpec | None
@@ -319,13 +319,35 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateInfo | None = None
 
 
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a book: what Winch itself notes beside the jobs (access tokens, the audit, rates).
+
+    `body` is JSON text. It is gone `keep` after the store's now; None stays until it is struck.
+    """
+
+    book: str
+    key: str
+    body: str
+    keep: timedelta | None = None
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines of a book to read: keys after `after` and before `before`, by key."""
+
+    book: str
+    after: str | None = None
+    before: str | None = None
+    limit: int = 1000
+    is_newest_first: bool = False
+
+
 class Event(msgspec.Struct, frozen=True):
     """One change of one job, written in the change's own transaction (`events="full"`).
 
     `seq` grows over all jobs, `v` counts one job's changes from 1. `kind` is one of enqueued,
-    promoted, claimed, finished, released, rescued, cancelled, retried, replaced, deleted, held, admitted. `state` is the
-    one after the change. `token` is the live claim's token before the change (after it, for `claimed`);
-    `by_token` is the one the writer presented, where the verb carries one.
+    promoted, claimed, finished, released, rescued, cancelled, retried, replaced, deleted, held,
+    admitted. `state` is the one after the change. `token` is the live claim's token before the change
+    (after it, for `claimed`); `by_token` is the one the writer presented, where the verb carries one.
     """
 
     seq: int

@@ -31,6 +31,8 @@ from winch.storage.params import (
     GroupFilter,
     JobFilter,
     LimitInfo,
+    Line,
+    Lines,
     NewJob,
     NewSession,
     Page,
@@ -298,6 +300,21 @@ class Storage(Protocol):
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         """The changes after this sequence number, where `events="full"` is on."""
+        ...
+
+    # -- books -------------------------------------------------------------------------------------
+
+    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
+        """Keep these lines; one whose book and key are there is replaced, so a repeat changes nothing.
+        Some lines whose time is over are removed by the way. Only where `keeps_books` is declared."""
+        ...
+
+    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
+        """Lines of one book by key, without those whose time is over; `keep` is not read back."""
+        ...
+
+    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
+        """Remove these lines; returns how many there were."""
         ...
 
 

@@ -17,6 +17,7 @@ import psycopg
 from winch.drivers._migrate import Status
 from winch.drivers.postgres import foreign, schema
 from winch.drivers.postgres.apool import AsyncPool
+from winch.drivers.postgres.books import BookVerbs
 from winch.drivers.postgres.facts import ServerFacts, read_facts
 from winch.drivers.postgres.faults import translated
 from winch.drivers.postgres.listen import ENOUGH, WAITING, Listener, PostgresBell
@@ -33,12 +34,16 @@ T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch.postgres")
 
 
-class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
+class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
     name = "postgres"
     capabilities: Capabilities = Capabilities(
-        is_durable=True, shares_processes=True, joins_transactions=True, keeps_events=True
+        is_durable=True,
+        shares_processes=True,
+        joins_transactions=True,
+        keeps_events=True,
+        keeps_books=True,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:

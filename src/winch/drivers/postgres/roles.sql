@@ -36,12 +36,12 @@ GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
 -- Worker, and people who act on jobs: all rows, no table.
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
-        {schema}.gate, {schema}.permit, {schema}.limit_set
+    {schema}.book_line, {schema}.gate, {schema}.permit, {schema}.limit_set
     TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};
 
 -- Reader: the command line and the dashboard as long as they only look.
 GRANT SELECT
-    ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.gate,
-        {schema}.permit, {schema}.limit_set
+    ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.book_line,
+    {schema}.gate, {schema}.permit, {schema}.limit_set
     TO {reader};

@@ -274,6 +274,10 @@ class Connections:
         if conn is not None:
             _close(conn)
 
+    def forget_carrier(self) -> None:
+        """Leave the connection of `transaction()` to the one who has it; the next gets another."""
+        self._carrying = None
+
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all connections, under the lock; waits until reads and writes have ended."""
         lock = self._lock
@@ -309,6 +313,14 @@ class Connections:
         for conn in gone:
             if conn is not None:
                 _close(conn)
+
+    def forget(self) -> None:
+        """`close` for a driver that nobody has any more. It may be collected anywhere, also inside a
+        transaction of another driver of the same file; then its connections stay open."""
+        try:
+            self.close()
+        except WinchError:
+            self._leave_open()
 
     def _leave_open(self) -> None:
         with self._guard:

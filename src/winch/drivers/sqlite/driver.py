@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from winch.core.errors import ConfigError, StorageError
+from winch.core.errors import ConfigError, StorageError, WinchError
 from winch.drivers import _callers
 from winch.drivers._migrate import Status
 from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
+from winch.drivers.sqlite.books import BookVerbs
 from winch.drivers.sqlite.connections import Connections, WinchConnection, has_wal_reset_bug
 from winch.drivers.sqlite.faults import spoils_connection, translated
 from winch.drivers.sqlite.operating import OperatingVerbs
@@ -26,6 +27,7 @@ from winch.drivers.sqlite.place import Place, parse_url
 from winch.drivers.sqlite.reading import ReadingVerbs
 from winch.drivers.sqlite.rows import to_json
 from winch.drivers.sqlite.steps import SQL, Ring, carry
+from winch.drivers.sqlite.time_limit import TimeLimit
 from winch.drivers.sqlite.wake import Board, SqliteBell
 from winch.drivers.sqlite.working import WorkingVerbs
 from winch.drivers.sqlite.writer import Writer
@@ -36,7 +38,7 @@ T = TypeVar("T")
 READ_THREADS = 2
 
 
-class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
+class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"
@@ -45,8 +47,11 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         shares_processes=True,
         joins_transactions=True,
         keeps_events=True,
+        keeps_books=True,
         migrates_itself=True,
     )
+    # Of the lease, how much `ctx.transaction()` may take: no heartbeat arrives meanwhile.
+    transaction_share: float = 1 / 3
 
     def __init__(self, path: str | Path, *, sync: str = "full", events: bool = False) -> None:
         self._place = Place(Path.cwd() / path, sync)
@@ -63,7 +68,7 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         )
         self._has_bug = has_wal_reset_bug(sqlite3.sqlite_version_info)
         # A driver that nobody closes: its connections must still be closed under the lock.
-        self._finalizer = weakref.finalize(self, self._connections.close)
+        self._finalizer = weakref.finalize(self, self._connections.forget)
 
     @classmethod
     def from_url(cls, url: str, *, events: bool = False) -> SqliteDriver:
@@ -108,15 +113,18 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         return self.run_on(conn, verb)
 
     @contextmanager
-    def transaction(self, conn: object = None) -> Iterator[Any]:
+    def transaction(self, conn: object = None, *, limit: float | None = None) -> Iterator[Any]:
         """A connection inside a write transaction: commits at the end, rolls back on an exception.
 
         Hand it to `run_on` (`conn=`) to enqueue together with one's own writes into this file. All
         other writers of the file wait meanwhile, so keep it short. With a connection or session of the
         caller's it is that one's transaction.
+
+        After `limit` seconds it is rolled back, and StorageError says so at the end of the block. (The
+        caller's own connection is its own affair.)
         """
         if conn is None:
-            with self._own_transaction() as own:
+            with self._own_transaction(limit) as own:
                 yield own
             return
         with _callers.joined(conn, lambda _: None) as same:
@@ -130,7 +138,9 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
             yield same
 
     @asynccontextmanager
-    async def atransaction(self, conn: object = None) -> AsyncIterator[Any]:
+    async def atransaction(
+        self, conn: object = None, *, limit: float | None = None
+    ) -> AsyncIterator[Any]:
         """`transaction` in a coroutine. Those of one event loop take turns: the file is held by the
         loop's thread, and one that blocked the loop to wait for another would wait in vain."""
         loop = asyncio.get_running_loop()
@@ -138,13 +148,19 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
         if turn is None:
             turn = self._turns[loop] = asyncio.Lock()
         async with turn:
-            with self.transaction(conn) as same:
+            with self.transaction(conn, limit=limit) as same:
                 yield same
 
     @contextmanager
-    def _own_transaction(self) -> Iterator[WinchConnection]:
+    def _own_transaction(self, seconds: float | None) -> Iterator[WinchConnection]:
         self._ensure_ready()
         lock = self._connections.acquire()
+        limit: TimeLimit | None = None
+
+        def free() -> None:
+            self._connections.forget_carrier()
+            self._connections.release(lock)
+
         try:
             self._connections.check_identity()
             conn = self._connections.carrier()
@@ -153,9 +169,13 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
             try:
                 before = conn.total_changes
                 conn.execute("BEGIN IMMEDIATE")
+                if seconds is not None:
+                    limit = TimeLimit(conn, seconds, free)
                 is_callers = True  # an error of the application's own statement is its to see as it is
                 yield conn
                 is_callers = False
+                if limit is not None and not limit.is_kept():
+                    raise _took_too_long(seconds)
                 if not conn.in_transaction:
                     raise StorageError(
                         "the transaction was ended inside the block of app.transaction(), "
@@ -165,6 +185,11 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                 if self._connections.is_checkpoint_due(conn.total_changes - before):
                     self._connections.checkpoint()
             except BaseException as error:
+                if limit is not None and not limit.is_kept():
+                    conn.close()
+                    if not isinstance(error, sqlite3.Error | WinchError):
+                        raise
+                    raise _took_too_long(seconds) from error
                 if conn.in_transaction:
                     conn.rollback()
                 if spoils_connection(error):
@@ -173,7 +198,8 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
                     raise translated(error, self._connections.path) from error
                 raise
         finally:
-            self._connections.release(lock)
+            if limit is None or limit.is_kept():
+                self._connections.release(lock)
         if conn.ring:
             self._ring(conn.ring)
 
@@ -332,3 +358,10 @@ class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs):
 
     async def aclose(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+
+def _took_too_long(seconds: float | None) -> StorageError:
+    return StorageError(
+        f"the transaction was rolled back: it held the database for more than {seconds:g} seconds, and "
+        "no job can be stored or taken meanwhile; do what takes long before it, and only write in it"
+    )

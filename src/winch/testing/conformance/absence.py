@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.core.gates import LIMIT, GateUse, with_gates
+from winch.storage.params import Line
 from winch.testing.conformance.bench import Bench
 
 
@@ -37,6 +38,16 @@ def keeps_events(bench: Bench) -> None:
     except ConfigError as error:
         message = str(error)
     assert "events" in message, f"events= must be refused by name, got {message!r}"
+
+
+def keeps_books(bench: Bench) -> None:
+    """Writing a line raises ConfigError, and the message names a store that keeps books."""
+    message = ""
+    try:
+        bench.call(bench.driver.write_lines([Line(book="audit", key="1", body="{}")]))
+    except ConfigError as error:
+        message = str(error)
+    assert "://" in message, f"the message names a store that can do it, got {message!r}"
 
 
 def migrates_itself(bench: Bench) -> None:
@@ -78,6 +89,7 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "shares_processes": shares_processes,
     "joins_transactions": joins_transactions,
     "keeps_events": keeps_events,
+    "keeps_books": keeps_books,
     "migrates_itself": migrates_itself,
     "has_gates": has_gates,
 }

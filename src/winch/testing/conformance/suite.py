@@ -14,6 +14,7 @@ from types import ModuleType
 
 from winch.core.errors import ConfigError
 from winch.testing.conformance import (
+    books,
     claim,
     dead,
     enqueue,
@@ -55,6 +56,7 @@ FAMILIES: Sequence[ModuleType] = (
     unique,
     gates,
     reading,
+    books,
     transitions,
     transactions,
     wakeups,

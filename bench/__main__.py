@@ -1,0 +1,150 @@
+"""Run the bench.
+
+python -m bench                        everything; takes a good hour
+python -m bench --quick                the main rows against the best two peers of each store
+python -m bench --only 'pg drain'      scenarios whose name begins so; may be given again
+python -m bench --seconds 1 --rounds 1 a look while developing, not a result
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import report, table
+from bench.catalog import PEERS, RAW, WINCH
+from bench.environments import CannotInstall, Environment, environment
+from bench.measure import Bench, Lengths
+from bench.scenario import Scenario, run_all
+from bench.scenarios import drain, enqueue, growth, latency, limits, worker
+from bench.stores import PG_SETTINGS, REDIS_SETTINGS, Stores
+
+SCENARIOS: list[Scenario] = [
+    *drain.SCENARIOS,
+    *enqueue.SCENARIOS,
+    *latency.SCENARIOS,
+    *limits.SCENARIOS,
+    *worker.SCENARIOS,
+    *growth.SCENARIOS,
+]
+
+# A run's length: the whole bench, and the quick one.
+WHOLE = Lengths(enqueue=5.0, drain=5.0, samples=600)
+QUICK = Lengths(enqueue=1.5, drain=3.0, samples=200)
+
+
+def main(argv: Sequence[str]) -> int:
+    options = parse(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every finally runs
+    chosen = choose(options)
+    if not chosen:
+        print("no scenario of that name; see --list", file=sys.stderr)
+        return 2
+    if options.list:
+        for scenario in chosen:
+            print(f"{scenario.name}: {', '.join(c.name for c in scenario.contenders(options.quick))}")
+        return 0
+    started = time.monotonic()
+    environments, absent = install(chosen, options.quick)
+    lengths = QUICK if options.quick else WHOLE
+    if options.seconds:
+        lengths = Lengths(options.seconds, options.seconds, int(100 * options.seconds))
+    try:
+        with Stores() as stores:
+            bench = Bench(stores, environments, lengths)
+            results = run_all(
+                chosen, bench, rounds=options.rounds, is_quick=options.quick, absent=absent, say=say
+            )
+            about = describe(bench, chosen, options, time.monotonic() - started)
+    except KeyboardInterrupt:
+        print("\nstopped; servers, workers and temporary folders are gone", file=sys.stderr)
+        return 130
+    rows = table.rows(results)
+    run = report.Run(datetime.now(UTC).date().isoformat(), options.quick, about, rows, results, absent)
+    print(f"\n{report.table_text(rows)}\n")
+    unmeasured = [row for row in rows if row.reason]
+    for row in unmeasured:
+        if row.reason and not row.reason.endswith("not part of this run"):
+            print(f"not measured: {row.metric}: {row.reason}")
+    print(f"{len(unmeasured)} of {len(rows)} rows were not measured in this run")
+    for name, reason in absent.items():
+        print(f"not installed: {name}: {reason}")
+    if options.dry:
+        return 0
+    print(f"\nwritten: {report.write(run)}")
+    return 0
+
+
+def say(text: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--seconds", type=float, help="length of a run; a result needs 5")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--list", action="store_true", help="name the scenarios and stop")
+    parser.add_argument("--dry", action="store_true", help="print the table and write no file")
+    return parser.parse_args(argv)
+
+
+def choose(options: argparse.Namespace) -> list[Scenario]:
+    found = [one for one in SCENARIOS if not options.quick or one.quick is not None]
+    if options.only:
+        found = [*found, *growth.ON_REQUEST]
+        found = [one for one in found if any(one.name.startswith(name) for name in options.only)]
+    return found
+
+
+def install(chosen: Sequence[Scenario], is_quick: bool) -> tuple[dict[str, Environment], dict[str, str]]:
+    """An environment for everybody who takes part, and the reasons of those who cannot."""
+    wanted = {c.name for scenario in chosen for c in scenario.contenders(is_quick)}
+    environments: dict[str, Environment] = {}
+    absent: dict[str, str] = {}
+    for one in (WINCH, *PEERS, RAW):
+        if one.name in wanted:
+            try:
+                environments[one.name] = environment(one)
+            except CannotInstall as error:
+                absent[one.name] = str(error)
+                say(f"{one.name} cannot be installed: {error}")
+    return environments, absent
+
+
+def describe(
+    bench: Bench, chosen: Sequence[Scenario], options: argparse.Namespace, seconds: float
+) -> dict[str, object]:
+    kinds = {scenario.store.partition("-")[0] for scenario in chosen} & {"pg", "redis", "sqlite"}
+    return {
+        "machine": f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "stores": ", ".join(bench.stores.version(kind) for kind in sorted(kinds)),
+        "run": f"{bench.lengths.drain:g} s a drain, {bench.lengths.enqueue:g} s an enqueue, "
+        f"{bench.lengths.samples} latencies, medians of {options.rounds}",
+        "took": f"{seconds / 60:.0f} min",
+        "server settings": {"postgres": PG_SETTINGS, "redis": REDIS_SETTINGS},
+        "versions": {name: env.versions for name, env in bench.environments.items()},
+        "settings": {
+            one.name: one.settings for one in (WINCH, *PEERS, RAW) if one.name in bench.environments
+        },
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

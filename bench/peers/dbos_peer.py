@@ -1,0 +1,63 @@
+"""DBOS: one workflow per job on a queue; polled as often as it allows."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import kit
+import sqlalchemy
+from dbos import DBOS, DBOSClient
+
+# The driver has to be in the URL of SQLAlchemy's engine; DBOS itself takes the plain one.
+ENGINE_URL = kit.URL.replace("postgresql://", "postgresql+psycopg://")
+
+
+PENDING = "SELECT count(*) FROM workflow_status WHERE status IN ('ENQUEUED', 'PENDING')"
+if kit.URL.startswith("postgres"):
+    PENDING = PENDING.replace("workflow_status", "dbos.workflow_status")
+
+
+@DBOS.workflow(name="job")
+def job(n: int, sent: int, pad: str) -> None:
+    kit.ran(n, sent)
+
+
+def launch() -> None:
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": kit.URL,
+            "application_version": "1",
+            "log_level": "ERROR",
+        }
+    )
+    DBOS.launch()
+    DBOS.register_queue("bench", worker_concurrency=kit.SLOTS or 100, polling_interval_sec=0.01)
+
+
+class Dbos(kit.Peer):
+    def setup(self) -> None:
+        launch()
+        DBOS.destroy()
+
+    async def open(self) -> None:
+        self.client = DBOSClient(system_database_url=kit.URL)
+        self.engine = sqlalchemy.create_engine(ENGINE_URL)
+
+    def enqueue(self, n: int, sent: int) -> Any:
+        options: Any = {"workflow_name": "job", "queue_name": "bench", "app_version": "1"}
+        return self.client.enqueue(options, n, sent, kit.PAD)
+
+    def pending(self) -> int:
+        with self.engine.connect() as connection:
+            found = connection.execute(sqlalchemy.text(PENDING))
+            return int(found.scalar_one())
+
+    def work(self) -> None:
+        launch()
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    kit.main(Dbos())

@@ -1,0 +1,40 @@
+"""FlexiQ on PostgreSQL, Redis or SQLite: dispatch on enqueue, batches of 100."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kit
+from flexiq import Queue
+
+OPTIONS: Any = {"scheduler_batch_size": 100, "scheduler_poll_interval_ms": 10, "push_dispatch": True}
+if kit.URL.startswith("sqlite"):
+    queue = Queue(db_path=kit.URL.removeprefix("sqlite:///"), **OPTIONS)
+elif kit.URL.startswith("redis"):
+    queue = Queue(backend="redis", db_url=kit.URL, **OPTIONS)
+else:
+    queue = Queue(backend="postgres", db_url=kit.URL, **OPTIONS)
+
+
+@queue.task(name="job")
+def job(n: int, sent: int, pad: str) -> None:
+    kit.ran(n, sent)
+
+
+class Flexiq(kit.Peer):
+    def enqueue(self, n: int, sent: int) -> Any:
+        return job.delay(n, sent, kit.PAD)
+
+    def enqueue_many(self, first: int, count: int) -> Any:
+        return queue.enqueue_many("job", [(n, 0, kit.PAD) for n in range(first, first + count)])
+
+    def pending(self) -> int:
+        counts = queue.stats()
+        return int(counts["pending"] + counts["running"])
+
+    def work(self) -> None:
+        queue.run_worker()
+
+
+if __name__ == "__main__":
+    kit.main(Flexiq())

@@ -1,0 +1,95 @@
+"""What must not grow: a claim's cost with a long backlog, a long history, or a snapshot held open."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+
+import psycopg
+
+from bench.catalog import Contender
+from bench.contender import Producer
+from bench.measure import Bench, prepared, rate_between, timeline, wait_empty
+from bench.scenario import Scenario, Values
+
+SMALL, LARGE, HUGE = 10_000, 1_000_000, 10_000_000
+KEPT = 5_000_000
+CLAIMS, CLAIM = 40, 100
+HELD_JOBS, PART = 400_000, 25_000
+
+
+def claim_ms(producer: Producer) -> float:
+    """The median of claims of 100 jobs; all of them go back afterwards."""
+    found = producer.ask("claims", count=CLAIMS, limit=CLAIM)["ms"]
+    return float(statistics.median(found))
+
+
+def _backlog(large: int, bench: Bench, contender: Contender) -> Values:
+    """Claims with 10,000 jobs queued, then with a hundred times more."""
+    with prepared(bench, contender) as (producer, _):
+        producer.ask("fill", count=SMALL)
+        bench.stores.settle(contender.store)
+        few = claim_ms(producer)
+        producer.ask("fill", count=large - SMALL)
+        bench.stores.settle(contender.store)
+        many = claim_ms(producer)
+    return {"growth": many / few, "few_ms": few, "many_ms": many}
+
+
+def _kept(bench: Bench, contender: Contender) -> Values:
+    """Claims in an empty store, then after five million jobs have been completed and kept."""
+    launcher = bench.launcher(contender)
+    with prepared(bench, contender) as (producer, url):
+        producer.ask("fill", count=SMALL)
+        bench.stores.settle(contender.store)
+        empty = claim_ms(producer)
+        with launcher.workers(url, BENCH_PAD="100") as workers:
+            done = SMALL
+            workers.wait_for(done)
+            while done < KEPT:
+                step = min(250_000, KEPT - done)
+                producer.ask("fill", count=step)
+                done += step
+                workers.wait_for(done)
+            wait_empty(producer, workers.tally())
+        producer.ask("fill", count=SMALL)
+        bench.stores.settle(contender.store)
+        kept = claim_ms(producer)
+    return {"growth": kept / empty, "empty_ms": empty, "kept_ms": kept}
+
+
+def _snapshot(bench: Bench, contender: Contender) -> Values:
+    """A drain while another session holds a snapshot from before it, so that nothing can be vacuumed."""
+    launcher = bench.launcher(contender)
+    with prepared(bench, contender) as (producer, url):
+        producer.ask("fill", count=HELD_JOBS)
+        bench.stores.settle(contender.store)
+        with psycopg.connect(url) as holder:
+            holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            holder.execute("SELECT 1")
+            with launcher.workers(url, BENCH_PAD="100") as workers:
+                points = timeline(workers, HELD_JOBS)
+                first = workers.tally().first
+                end = wait_empty(producer, workers.tally())
+            holder.rollback()
+    early = rate_between(points, 0, PART)
+    late = rate_between(points, HELD_JOBS - PART, HELD_JOBS)
+    return {
+        "rate": HELD_JOBS / ((end - first) / 1e9),
+        "first_rate": early,
+        "last_rate": late,
+        "last_of_first": late / early,
+    }
+
+
+SCENARIOS = [
+    *(
+        Scenario(f"{store} backlog", store, functools.partial(_backlog, LARGE))
+        for store in ("pg", "sqlite", "redis")
+    ),
+    Scenario("pg 5 million kept", "pg", _kept, rounds=1),
+    Scenario("pg snapshot held", "pg", _snapshot, ("awa-pg", "graphile-worker", "pgqueuer")),
+]
+
+# Asked for by name (`--only 'pg backlog of 10 million'`): it takes several minutes to fill.
+ON_REQUEST = [Scenario("pg backlog of 10 million", "pg", functools.partial(_backlog, HUGE), rounds=1)]

@@ -1,0 +1,446 @@
+"""The lines of docs/benchmarks.md as code: which figures a line compares and what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.catalog import system
+from bench.scenario import Results, median, why_not
+
+STORE_NAMES = {"pg": "PG", "redis": "Redis", "sqlite": "SQLite", "sqlite-normal": "SQLite (NORMAL)"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. `must` and `aim` are compared with `ratio` when `how` speaks of the ratio, else
+    with `winch`; `ok` is None where something was not measured, and `reason` says what."""
+
+    line: str
+    metric: str
+    winch: float | None
+    peer: str | None
+    peer_value: float | None
+    ratio: float | None
+    must: float
+    aim: float | None
+    ok: bool | None
+    unit: str
+    how: str
+    reason: str | None = None
+    aim_of_winch: bool = False  # the aim is a value of Winch's even where the must is a ratio
+
+    @property
+    def is_aim_met(self) -> bool | None:
+        is_ratio = self.how.startswith("ratio") and not self.aim_of_winch
+        value = self.ratio if is_ratio else self.winch
+        if value is None or self.aim is None or self.ok is None:
+            return None
+        return value <= self.aim if self.how.endswith("most") else value >= self.aim
+
+    def as_json(self) -> dict[str, Any]:
+        found = {key: _rounded(value) for key, value in asdict(self).items()}
+        return {**found, "is_aim_met": self.is_aim_met}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Winch's figure must be at least `must` times a named peer's (at most, where less is better)."""
+
+    line: str
+    metric: str
+    scenario: str
+    peer: str
+    must: float
+    aim: float
+    key: str = "rate"
+    unit: str = "jobs/s"
+    peer_scenario: str | None = None
+    less_is_better: bool = False
+    aim_of_winch: bool = False
+
+    def row(self, results: Results) -> Row:
+        theirs = self.peer_scenario or self.scenario
+        winch = median(results, self.scenario, "winch", self.key)
+        peer = median(results, theirs, self.peer, self.key)
+        ratio = winch / peer if winch is not None and peer else None
+        ok, reason = None, None
+        if ratio is not None:
+            ok = ratio <= self.must if self.less_is_better else ratio >= self.must
+        elif winch is None:
+            reason = f"winch: {why_not(results, self.scenario, 'winch')}"
+        else:
+            reason = f"{self.peer}: {why_not(results, theirs, self.peer)}"
+        how = "ratio at most" if self.less_is_better else "ratio at least"
+        return Row(
+            self.line,
+            self.metric,
+            winch,
+            self.peer,
+            peer,
+            ratio,
+            self.must,
+            self.aim,
+            ok,
+            self.unit,
+            how,
+            reason,
+            self.aim_of_winch,
+        )
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Winch's own figure must not pass a limit; a peer's stands beside it for comparison."""
+
+    line: str
+    metric: str
+    scenario: str
+    key: str
+    must: float
+    aim: float
+    unit: str
+    peer: str | None = None
+    is_least: bool = False
+
+    def row(self, results: Results) -> Row:
+        winch = median(results, self.scenario, "winch", self.key)
+        peer = median(results, self.scenario, self.peer, self.key) if self.peer else None
+        ratio = winch / peer if winch is not None and peer else None
+        ok, reason = None, None
+        if winch is None:
+            reason = f"winch: {why_not(results, self.scenario, 'winch')}"
+        else:
+            ok = winch >= self.must if self.is_least else winch <= self.must
+        how = "at least" if self.is_least else "at most"
+        return Row(
+            self.line,
+            self.metric,
+            winch,
+            self.peer,
+            peer,
+            ratio,
+            self.must,
+            self.aim,
+            ok,
+            self.unit,
+            how,
+            reason,
+        )
+
+
+@dataclass(frozen=True)
+class Own:
+    """One of Winch's figures against another of its own."""
+
+    line: str
+    metric: str
+    scenario: str
+    other: str
+    must: float
+    aim: float
+    key: str = "rate"
+    unit: str = "jobs/s"
+
+    def row(self, results: Results) -> Row:
+        winch = median(results, self.scenario, "winch", self.key)
+        other = median(results, self.other, "winch", self.key)
+        ratio = winch / other if winch is not None and other else None
+        ok = ratio >= self.must if ratio is not None else None
+        missing = self.scenario if winch is None else self.other
+        reason = None if ratio is not None else f"winch: {why_not(results, missing, 'winch')}"
+        return Row(
+            self.line,
+            self.metric,
+            winch,
+            f"winch, {self.other}",
+            other,
+            ratio,
+            self.must,
+            self.aim,
+            ok,
+            self.unit,
+            "ratio at least",
+            reason,
+        )
+
+
+@dataclass(frozen=True)
+class NeverBehind:
+    """Winch is behind no peer of the store at equal durability; the row names the best one measured."""
+
+    scenario: str
+    line: str = "never behind any peer"
+
+    @property
+    def metric(self) -> str:
+        store, _, what = self.scenario.partition(" ")
+        return f"{STORE_NAMES[store]} {what}, every peer"
+
+    def row(self, results: Results) -> Row:
+        winch = median(results, self.scenario, "winch", "rate")
+        store = self.scenario.partition(" ")[0]
+        rates = {
+            name: rate
+            for name, series in results.get(self.scenario, {}).items()
+            if name != "winch"
+            and store not in system(name).relaxed
+            and (rate := series.median("rate")) is not None
+        }
+        best = max(rates, key=lambda name: rates[name], default=None)
+        peer = rates[best] if best is not None else None
+        ratio = winch / peer if winch is not None and peer else None
+        reason = None
+        if winch is None:
+            reason = f"winch: {why_not(results, self.scenario, 'winch')}"
+        elif ratio is None:
+            reason = "no peer was measured"
+        ok = ratio >= 1 if ratio is not None else None
+        return Row(
+            self.line,
+            self.metric,
+            winch,
+            best,
+            peer,
+            ratio,
+            1.0,
+            None,
+            ok,
+            "jobs/s",
+            "ratio at least",
+            reason,
+        )
+
+
+Spec = Versus | Bound | Own | NeverBehind
+
+SPECS: Sequence[Spec] = (
+    Versus("PG drain", "PG drain, graphile-worker", "pg drain", "graphile-worker", 1.5, 2.5),
+    Versus("PG drain", "PG drain, pgqueuer", "pg drain", "pgqueuer", 3, 5),
+    Own(
+        "PG drain, 2 processes",
+        "PG drain, 2 processes, own scaling",
+        "pg drain, 2 processes",
+        "pg drain",
+        1.4,
+        1.7,
+    ),
+    Versus(
+        "PG drain, 2 processes",
+        "PG drain, 2 processes",
+        "pg drain, 2 processes",
+        "graphile-worker",
+        1.5,
+        2.5,
+    ),
+    Versus("PG bulk enqueue / single", "PG bulk enqueue", "pg bulk", "graphile-worker", 2.5, 4),
+    Versus("PG bulk enqueue / single", "PG single enqueue", "pg single", "pgqueuer", 1.3, 1.5),
+    Bound(
+        "PG, snapshot held open, 400k jobs",
+        "PG, snapshot held open: last 25k against first",
+        "pg snapshot held",
+        "last_of_first",
+        0.8,
+        0.95,
+        "of the first",
+        is_least=True,
+    ),
+    Versus(
+        "PG, snapshot held open, 400k jobs",
+        "PG, snapshot held open: drain",
+        "pg snapshot held",
+        "awa-pg",
+        5,
+        8,
+    ),
+    Bound(
+        "PG, 5 million completed kept",
+        "PG, 5 million kept: cost of a claim",
+        "pg 5 million kept",
+        "growth",
+        1.5,
+        1.1,
+        "times an empty store's",
+    ),
+    Bound("PG latency p50 / p99", "PG latency p50", "pg latency", "p50_ms", 1.2, 0.9, "ms", "pgqueuer"),
+    Bound("PG latency p50 / p99", "PG latency p99", "pg latency", "p99_ms", 3, 2, "ms", "pgqueuer"),
+    Versus("Redis drain", "Redis drain", "redis drain", "bullmq", 4, 8),
+    Versus("Redis bulk / single", "Redis bulk enqueue", "redis bulk", "flexiq", 4, 8),
+    Versus("Redis bulk / single", "Redis single enqueue", "redis single", "huey", 1.1, 1.3),
+    Versus(
+        "Redis latency p50 / p99",
+        "Redis latency p50",
+        "redis latency",
+        "huey",
+        1,
+        0.5,
+        "p50_ms",
+        "ms",
+        less_is_better=True,
+        aim_of_winch=True,
+    ),
+    Versus(
+        "Redis latency p50 / p99",
+        "Redis latency p99",
+        "redis latency",
+        "huey",
+        1,
+        1.0,
+        "p99_ms",
+        "ms",
+        less_is_better=True,
+        aim_of_winch=True,
+    ),
+    Versus("SQLite (FULL) drain / single", "SQLite (FULL) drain", "sqlite drain", "huey", 10, 25),
+    Versus(
+        "SQLite (FULL) drain / single", "SQLite (FULL) single enqueue", "sqlite single", "huey", 1.2, 1.4
+    ),
+    Versus(
+        "SQLite (NORMAL, by option) single / bulk",
+        "SQLite (NORMAL) single enqueue",
+        "sqlite-normal single",
+        "flexiq",
+        2,
+        4,
+    ),
+    Versus(
+        "SQLite (NORMAL, by option) single / bulk",
+        "SQLite (NORMAL) bulk enqueue",
+        "sqlite-normal bulk",
+        "flexiq",
+        3,
+        6,
+    ),
+    Bound(
+        "SQLite latency p50 / p99",
+        "SQLite latency p50",
+        "sqlite latency",
+        "p50_ms",
+        1.5,
+        0.5,
+        "ms",
+        "flexiq",
+    ),
+    Bound(
+        "SQLite latency p50 / p99",
+        "SQLite latency p99",
+        "sqlite latency",
+        "p99_ms",
+        5,
+        1.5,
+        "ms",
+        "flexiq",
+    ),
+    *(
+        Versus(
+            "sync (thread) tasks, any store",
+            f"sync tasks, {STORE_NAMES[store]}",
+            f"{store} drain, sync",
+            "dramatiq",
+            10,
+            20,
+            peer_scenario="redis drain, sync",
+        )
+        for store in ("pg", "sqlite", "redis")
+    ),
+    *(
+        Versus(
+            "isolated process tasks",
+            f"isolated tasks, {STORE_NAMES[store]}",
+            f"{store} drain, isolated",
+            "rq",
+            20,
+            50,
+            peer_scenario="redis drain, isolated",
+        )
+        for store in ("pg", "sqlite", "redis")
+    ),
+    Bound(
+        "worker memory, idle / 100 running",
+        "worker memory, idle",
+        "worker memory",
+        "idle_mib",
+        60,
+        45,
+        "MiB",
+    ),
+    Bound(
+        "worker memory, idle / 100 running",
+        "worker memory, 100 running",
+        "worker memory",
+        "running_mib",
+        80,
+        60,
+        "MiB",
+    ),
+    Bound(
+        "worker memory, idle / 100 running",
+        "worker memory, growth over 1 million jobs",
+        "worker memory, 1 million jobs",
+        "growth",
+        1.1,
+        1.02,
+        "times after 100,000",
+    ),
+    *(
+        Bound(
+            "100x more jobs queued (10k → 1 million)",
+            f"{STORE_NAMES[store]}: claim with 100x more queued",
+            f"{store} backlog",
+            "growth",
+            1.3,
+            1.1,
+            "times with 10k",
+        )
+        for store in ("pg", "sqlite", "redis")
+    ),
+    Bound("import winch", "import winch", "import", "ms", 60, 40, "ms"),
+    Versus(
+        "drain beside bare SQL",
+        "PG drain, bare SQL of the same shape",
+        "pg drain",
+        "raw limit",
+        0.5,
+        1,
+        peer_scenario="pg raw limit",
+    ),
+    Bound(
+        "PG latency under load",
+        "PG latency p99 at 1,000 jobs/s",
+        "pg latency at 1,000 jobs/s",
+        "p99_ms",
+        15,
+        15,
+        "ms",
+    ),
+    Bound(
+        "PG latency under load",
+        "PG latency p99, 50 ms jobs, 2 processes",
+        "pg latency, 50 ms jobs, 2 processes",
+        "p99_ms",
+        100,
+        100,
+        "ms",
+    ),
+    *(
+        NeverBehind(f"{store} {what}")
+        for store in ("pg", "redis", "sqlite")
+        for what in ("drain", "bulk", "single")
+    ),
+    *(NeverBehind(f"sqlite-normal {what}") for what in ("bulk", "single")),
+)
+
+
+def rows(results: Results) -> list[Row]:
+    """Every row of the table, measured or not."""
+    return [spec.row(results) for spec in SPECS]
+
+
+def lines() -> list[str]:
+    """The lines of the table, in order."""
+    return list(dict.fromkeys(spec.line for spec in SPECS))

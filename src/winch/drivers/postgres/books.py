@@ -1,0 +1,50 @@
+"""The verbs of books: what Winch notes beside the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from winch.drivers.postgres.bodies import Verbs
+from winch.drivers.postgres.steps import Body
+from winch.storage.params import Line, Lines
+from winch.storage.verbs import Verb
+
+
+class BookVerbs(Verbs):
+    """The books' part of Storage; see storage/protocol.py for the contracts."""
+
+    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield self._step("write_lines.over", now=now)
+            yield self._step(
+                "write_lines",
+                books=[line.book for line in lines],
+                keys=[line.key for line in lines],
+                bodies=[line.body for line in lines],
+                keeps=[None if line.keep is None else line.keep.total_seconds() for line in lines],
+                now=now,
+            )
+
+        return self._write("write_lines", body, now)
+
+    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
+        def body() -> Body[list[Line]]:
+            rows = yield self._step(
+                "read_lines.newest" if which.is_newest_first else "read_lines",
+                is_alone=True,
+                book=which.book,
+                after=which.after or "",
+                before=which.before,
+                limit=which.limit,
+                now=now,
+            )
+            return [Line(book=which.book, key=row[0], body=row[1]) for row in rows]
+
+        return self._read("read_lines", body)
+
+    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
+        def body() -> Body[int]:
+            return len((yield self._step("strike_lines", is_alone=True, book=book, keys=list(keys))))
+
+        return self._write("strike_lines", body)

@@ -1,0 +1,83 @@
+"""write_lines, read_lines, strike_lines: what Winch notes beside the jobs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from winch.storage.params import Line, Lines
+from winch.testing.conformance.bench import SECOND, Bench
+from winch.testing.conformance.case import case
+
+MINUTE = timedelta(minutes=1)
+
+
+def write(bench: Bench, *keys: str, book: str = "audit", body: str = "{}", **fields: timedelta) -> None:
+    lines = [Line(book=book, key=key, body=body, **fields) for key in keys]
+    bench.call(bench.driver.write_lines(lines, now=bench.now))
+
+
+def keys(bench: Bench, book: str = "audit", **fields: object) -> list[str]:
+    which = Lines(book=book, **fields)  # type: ignore[arg-type]  # the cases name real fields
+    return [line.key for line in bench.call(bench.driver.read_lines(which, now=bench.now))]
+
+
+@case(needs="keeps_books")
+def a_line_is_read_back_as_it_was_written(bench: Bench) -> None:
+    write(bench, "k", body='{"who": "ada \\u2028 <b>"}')
+    [line] = bench.call(bench.driver.read_lines(Lines(book="audit"), now=bench.now))
+    assert line == Line(book="audit", key="k", body='{"who": "ada \\u2028 <b>"}')
+
+
+@case(needs="keeps_books")
+def a_line_of_the_same_key_is_replaced(bench: Bench) -> None:
+    write(bench, "k", body="1")
+    write(bench, "k", body="2")
+    [line] = bench.call(bench.driver.read_lines(Lines(book="audit"), now=bench.now))
+    assert line.body == "2"
+
+
+@case(needs="keeps_books")
+def lines_come_by_key_as_bytes_and_books_are_apart(bench: Bench) -> None:
+    write(bench, "b", "A", "a", "é", "1", "-")
+    write(bench, "z", book="token")
+    assert keys(bench) == ["-", "1", "A", "a", "b", "é"]
+    assert keys(bench, is_newest_first=True) == ["é", "b", "a", "A", "1", "-"]
+    assert keys(bench, "token") == ["z"]
+
+
+@case(needs="keeps_books")
+def a_range_and_a_limit_bound_what_is_read(bench: Bench) -> None:
+    write(bench, "a", "b", "c", "d", "e")
+    assert keys(bench, after="a", before="e") == ["b", "c", "d"]
+    assert keys(bench, after="a", limit=2) == ["b", "c"]
+    assert keys(bench, before="e", limit=2, is_newest_first=True) == ["d", "c"]
+
+
+@case(needs="keeps_books")
+def a_line_is_gone_when_its_time_is_over(bench: Bench) -> None:
+    write(bench, "short", keep=MINUTE)
+    write(bench, "long")
+    bench.advance(MINUTE - SECOND)
+    assert keys(bench) == ["long", "short"]
+    bench.advance(2 * SECOND)
+    assert keys(bench) == ["long"]
+    write(bench, "short", keep=MINUTE)
+    assert keys(bench) == ["long", "short"]
+
+
+@case(needs="keeps_books")
+def struck_lines_are_gone_and_counted(bench: Bench) -> None:
+    write(bench, "a", "b", "c")
+    strike = bench.driver.strike_lines
+    assert bench.call(strike("audit", ["a", "c", "nobody", "a"])) == 2
+    assert bench.call(strike("token", ["b"])) == 0
+    assert keys(bench) == ["b"]
+
+
+@case(needs="keeps_books")
+def two_writers_of_the_same_lines_both_get_through(bench: Bench) -> None:
+    there = [Line(book="rate", key=f"{n:03}", body="1") for n in range(100)]
+    back = list(reversed(there))
+    verbs = [bench.driver.write_lines(lines, now=bench.now) for lines in (there, back) * 4]
+    bench.together(verbs)
+    assert len(keys(bench, "rate")) == 100

@@ -1,0 +1,24 @@
+"""The HTTP API and the dashboard: needs the extra `web` (`pip install 'winch[web]'`).
+
+host.mount("/jobs", winch.web.asgi(app, authenticate=who))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from winch.web.access import Access
+    from winch.web.mount import asgi
+
+__all__ = ["Access", "asgi"]
+
+_HOMES = {"Access": "winch.web.access", "asgi": "winch.web.mount"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,359 @@
+"""Jobs: enqueue, look, act; one, many at once, or by filter."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from winch.core import codec
+from winch.core.errors import JobFailed, UnknownTask
+from winch.core.ids import parse_id
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState
+from winch.core.redact import shown
+from winch.engine.operation import Operation
+from winch.engine.options import EnqueueOptions, enqueue_options, stored_options
+from winch.storage.params import Acted, NewJob
+from winch.storage.params import Enqueued as Stored
+from winch.web import search
+from winch.web.operations import walk
+from winch.web.problems import Problem
+from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.wire import (
+    ActedOut,
+    BulkBody,
+    BulkOut,
+    EmptyBody,
+    Enqueued,
+    FilterBody,
+    JobDetail,
+    JobPage,
+    JobQuery,
+    NewJobBody,
+    OperationOut,
+    ReasonBody,
+    ResultOut,
+    WhyOut,
+    error_out,
+    job_detail,
+    job_out,
+)
+
+LONGEST_WAIT = timedelta(seconds=60)
+# The header of a job that remembers what an Idempotency-Key was used for.
+REQUEST_HEADER = "winch-request"
+_KEYS = uuid.UUID("6f1d3a52-0f0e-5b7c-9a43-77696e636821")
+
+# -- enqueue -----------------------------------------------------------------------------------------
+
+
+async def enqueue(call: Call) -> Reply:
+    body: NewJobBody = call.body
+    key = call.request.headers.get("idempotency-key")
+    given_id, digest = None, None
+    if key is not None:
+        given_id, digest = _key_id(call, key), _digest(body)
+    new = await _new_job(call, body, given_id, digest)
+    stored = await _store(call, [new])
+    answer = stored[0]
+    job_id = answer.holder or answer.id
+    if digest is not None and not answer.is_new:
+        await _check_reuse(call, job_id, digest)
+    headers = {"location": f"{call.request.scope.get('root_path', '')}{PREFIX}/jobs/{job_id}"}
+    wait = _wait(call.request.headers.get("prefer", ""))
+    if wait is not None:
+        headers["preference-applied"] = f"wait={int(wait.total_seconds())}"
+        try:
+            record, value = await call.site.client.aresult(job_id, wait)
+            return Reply(_result_out(record, value), 200, headers)
+        except JobFailed:
+            return Reply(_result_out(await call.site.client.aget(job_id), None), 200, headers)
+        except TimeoutError:
+            pass
+    record = await call.site.client.aget(job_id)
+    return Reply(job_detail(record), 202, headers)
+
+
+async def enqueue_bulk(call: Call) -> Reply:
+    body: BulkBody = call.body
+    # All are checked before the first is stored.
+    new = [await _new_job(call, job, None, None) for job in body.jobs]
+    answers: list[Enqueued] = []
+    for start in range(0, len(new), 1000):
+        answers += [
+            Enqueued(id=stored.holder or stored.id, is_new=stored.is_new)
+            for stored in await _store(call, new[start : start + 1000])
+        ]
+    return Reply(BulkOut(jobs=answers), 202)
+
+
+async def _store(call: Call, jobs: Sequence[NewJob]) -> list[Stored]:
+    client = call.site.client
+    return await client.arun(client.store(jobs, None))
+
+
+async def _new_job(call: Call, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
+    """The request as a job to store, checked as far as this server knows the task."""
+    access, app = call.access, call.site.app
+    if access.tasks is not None and body.task not in access.tasks:
+        raise Problem("forbidden", f"this token may not enqueue task {body.task!r}")
+    if access.tenant is not None and body.tenant not in (None, access.tenant):
+        raise Problem("forbidden", "this token is for another tenant")
+    headers = dict(body.headers) | ({} if digest is None else {REQUEST_HEADER: digest})
+    said: dict[str, Any] = {
+        "queue": body.queue,
+        "priority": body.priority,
+        "delay": body.delay,
+        "run_at": body.run_at,
+        "expires": body.expires,
+        "unique": body.unique,
+        "tags": body.tags or None,
+        "headers": headers or None,
+        "id": body.id or given_id,
+    }
+    if body.timeout is not None:
+        said["timeout"] = body.timeout
+    for later in ("fifo", "tenant"):
+        if getattr(body, later) is not None and not (later == "tenant" and access.tenant):
+            said[later] = getattr(body, later)
+    if body.task in app.tasks.names:
+        bound = app.tasks.get(body.task).using(**said).bind(**body.args)
+        new = bound.new_job(app.client.draw_id())
+    else:
+        new = await _named(call, body, enqueue_options(said, tuple(EnqueueOptions.__struct_fields__)))
+    if access.tenant is not None:
+        # The scope of a unique key includes the tenant: one tenant's keys never meet another's.
+        key = None if new.unique_key is None else f"{access.tenant}:{new.unique_key}"
+        new = msgspec.structs.replace(new, tenant=access.tenant, unique_key=key)
+    if not access.serves(new.queue):
+        raise Problem("forbidden", f"this token may not use queue {new.queue!r}")
+    return new
+
+
+async def _named(call: Call, body: NewJobBody, said: EnqueueOptions) -> NewJob:
+    """A job of a task that this process does not know: some live worker must."""
+    sessions = await call.site.live_sessions()
+    knowing = [session for session in sessions if body.task in session.tasks]
+    if not knowing and not (sessions and said.queue is not None and call.access.may("work")):
+        raise UnknownTask(body.task, {name for session in sessions for name in session.tasks})
+    return NewJob(
+        id=said.id or call.site.app.client.draw_id(),
+        is_given_id=said.id is not None,
+        task=body.task,
+        args=codec.dumps(body.args, what="args"),
+        queue=said.queue or "default",
+        priority=said.priority or 0,
+        delay=said.delay,
+        run_at=said.run_at,
+        expires=said.expires,
+        tags=said.tags,
+        headers=said.headers,
+        options=stored_options(said),
+        unique_key=None if said.unique is None else said.unique.key,
+    )
+
+
+def _key_id(call: Call, key: str) -> str:
+    """The id of the job that this key stands for: the same key of the same caller is the same job."""
+    key = key.strip()
+    if key.startswith('"') and key.endswith('"') and len(key) > 1:
+        key = key[1:-1]
+    if not key or len(key) > 256 or not key.isprintable():
+        raise Problem("bad-request", "Idempotency-Key must be 1 to 256 printable characters")
+    if call.body.id is not None:
+        raise Problem("bad-request", "a request has an id or an Idempotency-Key, not both")
+    return str(uuid.uuid5(_KEYS, f"{call.access.credential}\n{call.access.tenant or ''}\n{key}"))
+
+
+def _digest(body: NewJobBody) -> str:
+    return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
+
+
+async def _check_reuse(call: Call, job_id: str, digest: str) -> None:
+    record = await call.site.client.aget(job_id)
+    if record.headers.get(REQUEST_HEADER) not in (None, digest):
+        raise Problem(
+            "key-reused", "this Idempotency-Key was used for a job with other contents; draw a new key"
+        )
+
+
+def _wait(prefer: str) -> timedelta | None:
+    for part in prefer.split(","):
+        name, _, value = part.strip().partition("=")
+        if name.strip().lower() == "wait" and value.strip().isdigit() and len(value.strip()) < 9:
+            return min(timedelta(seconds=int(value)), LONGEST_WAIT)
+    return None
+
+
+# -- look --------------------------------------------------------------------------------------------
+
+
+async def list_jobs(call: Call) -> Reply:
+    said: JobQuery = call.query
+    wanted = search.parse(
+        said.q, state=said.state, queue=said.queue, task=said.task, tag=said.tag, group=said.group
+    )
+    found = await call.site.search(call.access, wanted, after=said.cursor, limit=said.limit)
+    headers = {}
+    if found.next is not None:
+        url = call.request.url.include_query_params(cursor=found.next)
+        headers["link"] = f'<{url.path}?{url.query}>; rel="next"'
+    page = JobPage(
+        jobs=[job_out(job) for job in found.jobs],
+        next=found.next,
+        scanned=found.scanned if wanted.tests else None,
+        is_partial=found.is_partial,
+    )
+    return Reply(page, 200, headers)
+
+
+async def get(call: Call) -> Reply | Response:
+    detail = job_detail(await call.job())
+    tag = f'"{hashlib.sha256(msgspec.json.encode(detail)).hexdigest()[:24]}"'
+    if call.request.headers.get("if-none-match") == tag:
+        return Response(None, 304, {"etag": tag})
+    headers = {"etag": tag}
+    if not detail.state.is_final:
+        headers["retry-after"] = "1"
+    return Reply(detail, 200, headers)
+
+
+async def result(call: Call) -> Reply:
+    """The result as the handler returned it; 202 while there is none yet."""
+    record = await call.job()
+    if not record.state.is_final:
+        body = ResultOut(id=record.id, state=record.state, result=None, error=None)
+        return Reply(body, 202, {"retry-after": "1"})
+    record = call.site.client.revealed(record)
+    return Reply(_result_out(record, shown(record.result, reveal=True)))
+
+
+def _result_out(record: JobRecord, value: Any) -> ResultOut:
+    error = None if record.state is JobState.COMPLETED else error_out(record.error)
+    return ResultOut(id=record.id, state=record.state, result=value, error=error)
+
+
+async def why(call: Call) -> Reply:
+    record = await call.job()
+    words = await call.site.client.awhy(record.id)
+    return Reply(WhyOut(id=record.id, state=record.state, why=words))
+
+
+# -- act ---------------------------------------------------------------------------------------------
+
+
+async def cancel(call: Call) -> Reply:
+    record = await call.job()
+    was = await call.site.client.acancel(record.id, reason=call.body.reason, by=call.by)
+    call.note(record.id, task=record.task, was=was, reason=call.body.reason)
+    return Reply(ActedOut(id=record.id, was=was))
+
+
+async def retry(call: Call) -> Reply:
+    record = await call.job()
+    was = await call.site.client.aretry(record.id, by=call.by)
+    call.note(record.id, task=record.task, was=was)
+    return Reply(ActedOut(id=record.id, was=was))
+
+
+async def delete(call: Call) -> Reply:
+    record = await call.job()
+    was = await call.site.client.adelete(record.id, by=call.by)
+    call.note(record.id, task=record.task, was=was)
+    return Reply(ActedOut(id=record.id, was=was))
+
+
+async def bulk_cancel(call: Call) -> Reply:
+    return await _bulk(call, "cancel")
+
+
+async def bulk_retry(call: Call) -> Reply:
+    return await _bulk(call, "retry")
+
+
+async def bulk_delete(call: Call) -> Reply:
+    return await _bulk(call, "delete")
+
+
+async def _bulk(call: Call, action: str) -> Reply:
+    done = await bulk(call, action, call.body)
+    location = f"{call.request.scope.get('root_path', '')}{PREFIX}/operations/{done.id}"
+    return Reply(done, 202, {"location": location})
+
+
+async def bulk(call: Call, action: str, body: FilterBody) -> OperationOut:
+    """Begin a bulk action on what the filter says; the API and the dashboard share it."""
+    said = {
+        name: getattr(body, name)
+        for name in ("q", "state", "queue", "task", "tag", "group")
+        if getattr(body, name) is not None
+    }
+    if not said and body.ids is None and not body.all:
+        raise Problem("invalid", 'an empty filter is every job: say {"all": true} if that is meant')
+    wanted = search.parse(**said)
+    if body.ids is not None:
+        ids = tuple(dict.fromkeys(parse_id(job_id, "id") for job_id in body.ids))
+        wanted = search.Search(wanted.which, ids, wanted.tests)
+    driver, access, by = call.site.driver, call.access, call.by
+
+    def act(ids: Sequence[str]) -> Operation[list[Acted]]:
+        if action == "cancel":
+            answers = yield driver.cancel(ids, by=by, reason=body.reason)
+        elif action == "retry":
+            answers = yield driver.retry(ids, by=by)
+        else:
+            answers = yield driver.delete(ids, by=by)
+        acted: list[Acted] = answers
+        return acted
+
+    chosen = None if body.dry_run else act
+    done = await call.site.operations.start(
+        action,
+        by,
+        lambda note: walk(driver, wanted, access.sees, chosen, note),
+        is_dry_run=body.dry_run,
+    )
+    shown_ids = None if body.ids is None else len(body.ids)
+    call.note(done.id, filter=said or None, ids=shown_ids, dry_run=body.dry_run or None)
+    call.detail["matched"] = done.matched
+    return done
+
+
+async def get_operation(call: Call) -> Reply:
+    found = await call.site.operations.get(call.path("id"))
+    if found is None or (call.access.is_narrow and found.by != call.by):
+        raise Problem("not-found", f"no operation {call.path('id')!r}")
+    return Reply(found)
+
+
+J = f"{PREFIX}/jobs"
+ROUTES: tuple[Route, ...] = (
+    Route("POST", J, "enqueue", enqueue, "Enqueue a job", body=NewJobBody, answer=JobDetail,
+          status=202, also=(200,), is_work=True),
+    Route("POST", f"{J}:bulk", "enqueue", enqueue_bulk, "Enqueue many jobs", body=BulkBody,
+          answer=BulkOut, status=202, is_work=True),
+    Route("POST", f"{J}:cancel", "operate", bulk_cancel, "Cancel the jobs a filter names",
+          body=FilterBody, answer=OperationOut, status=202, audit="cancel jobs"),
+    Route("POST", f"{J}:retry", "operate", bulk_retry, "Retry the jobs a filter names",
+          body=FilterBody, answer=OperationOut, status=202, audit="retry jobs"),
+    Route("POST", f"{J}:delete", "operate", bulk_delete, "Delete the jobs a filter names",
+          body=FilterBody, answer=OperationOut, status=202, audit="delete jobs"),
+    Route("GET", f"{PREFIX}/operations/{{id}}", "operate", get_operation, "How far a bulk action is",
+          answer=OperationOut),
+    Route("GET", J, "read", list_jobs, "List jobs, newest first", query=JobQuery, answer=JobPage),
+    Route("GET", f"{J}/{{id}}", "read", get, "One job", answer=JobDetail, also=(304,)),
+    Route("GET", f"{J}/{{id}}/result", "enqueue", result, "What the job returned", answer=ResultOut,
+          also=(202,)),
+    Route("GET", f"{J}/{{id}}/why", "read", why, "Why the job is where it is", answer=WhyOut),
+    Route("POST", f"{J}/{{id}}/cancel", "operate", cancel, "Cancel a job", body=ReasonBody,
+          answer=ActedOut, audit="cancel"),
+    Route("POST", f"{J}/{{id}}/retry", "operate", retry, "Make a job ready now", body=EmptyBody,
+          answer=ActedOut, audit="retry"),
+    Route("DELETE", f"{J}/{{id}}", "operate", delete, "Delete a job", answer=ActedOut, audit="delete"),
+)  # fmt: skip

@@ -1,0 +1,239 @@
+"""Queues, workers, the dead, numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from winch.core.duration import parse_rate
+from winch.core.errors import JobNotFound
+from winch.core.ids import parse_id
+from winch.core.lifecycle import JobState
+from winch.engine.dead import DeadLetters, Replayed
+from winch.engine.operation import Operation
+from winch.engine.options import check_queue
+from winch.storage.params import GroupFilter, JobFilter, QueueInfo
+from winch.web.problems import Problem
+from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.wire import (
+    AuditLineOut,
+    AuditOut,
+    AuditQuery,
+    EmptyBody,
+    GroupQuery,
+    GroupsOut,
+    OperationOut,
+    QueueOut,
+    QueuesOut,
+    ReasonBody,
+    ReplayBody,
+    ScaleOut,
+    ScaleQuery,
+    StatsOut,
+    WorkerOut,
+    WorkerQuery,
+    WorkersOut,
+    group_out,
+    queue_out,
+    worker_out,
+)
+
+CAP = 10_000
+
+
+def no_tenant(call: Call) -> None:
+    """Refuse numbers and lists that are made of all tenants' jobs."""
+    if call.access.tenant is not None:
+        raise Problem("forbidden", "this token is for one tenant; this answer is made of all of them")
+
+
+async def visible_queues(call: Call) -> list[QueueInfo]:
+    no_tenant(call)
+    return [queue for queue in await call.site.queues() if call.access.serves(queue.name)]
+
+
+async def list_queues(call: Call) -> Reply:
+    return Reply(QueuesOut(queues=[queue_out(queue) for queue in await visible_queues(call)]))
+
+
+async def get_queue(call: Call) -> Reply:
+    name = call.queue()
+    for queue in await visible_queues(call):
+        if queue.name == name:
+            return Reply(queue_out(queue))
+    raise Problem("not-found", f"no queue {name!r}: no job, no setting, nobody serves it")
+
+
+async def pause(call: Call) -> Reply:
+    no_tenant(call)
+    name, driver = check_queue(call.queue()), call.site.driver
+    await driver.arun(driver.pause(name, by=call.by, reason=call.body.reason))
+    call.note(name, reason=call.body.reason)
+    return Reply({"queue": name, "is_paused": True})
+
+
+async def resume(call: Call) -> Reply:
+    no_tenant(call)
+    name, driver = check_queue(call.queue()), call.site.driver
+    await driver.arun(driver.resume(name, by=call.by))
+    call.note(name)
+    return Reply({"queue": name, "is_paused": False})
+
+
+async def list_workers(call: Call) -> Reply:
+    no_tenant(call)
+    driver = call.site.driver
+    found = await driver.arun(driver.sessions(is_ended_too=call.query.all))
+    mine = [s for s in found if call.access.queues is None or set(s.queues) & set(call.access.queues)]
+    return Reply(WorkersOut(workers=[worker_out(session) for session in mine]))
+
+
+async def get_worker(call: Call) -> Reply:
+    no_tenant(call)
+    driver = call.site.driver
+    for session in await driver.arun(driver.sessions(is_ended_too=True)):
+        visible = call.access.queues is None or set(session.queues) & set(call.access.queues)
+        if session.id == call.path("id") and visible:
+            return Reply(worker_out(session))
+    raise Problem("not-found", f"no worker session {call.path('id')!r}")
+
+
+# -- the dead ----------------------------------------------------------------------------------------
+
+
+async def list_groups(call: Call) -> Reply:
+    no_tenant(call)
+    said: GroupQuery = call.query
+    driver = call.site.driver
+    if call.access.queues is not None and said.queue is None:
+        raise Problem("forbidden", "this token is for some queues; ask with ?queue=")
+    if said.queue is not None and not call.access.serves(said.queue):
+        raise Problem("not-found", f"no queue {said.queue!r}")
+    which = GroupFilter(task=said.task, queue=said.queue, limit=said.limit)
+    found = await driver.arun(driver.groups(which))
+    return Reply(GroupsOut(groups=[group_out(group) for group in found]))
+
+
+async def replay(call: Call) -> Reply:
+    done = await start_replay(call, call.body)
+    location = f"{call.request.scope.get('root_path', '')}{PREFIX}/operations/{done.id}"
+    return Reply(done, 202, {"location": location})
+
+
+async def start_replay(call: Call, body: ReplayBody) -> OperationOut:
+    """Begin to make dead jobs ready again; the API and the dashboard share it."""
+    if call.access.is_narrow and body.ids is None:
+        raise Problem("forbidden", "a token with a scope replays by ids")
+    if body.rate is not None:
+        parse_rate(body.rate, "rate")
+    which: JobFilter | list[str]
+    if body.ids is not None:
+        which = [parse_id(job_id, "id") for job_id in body.ids]
+        for record in await call.site.driver.arun(call.site.driver.get(which)):
+            if record is not None and not call.access.sees(record):
+                raise JobNotFound(record.id)
+    else:
+        if not (body.task or body.queue or body.group or body.all):
+            raise Problem("invalid", 'say which: ids, task, queue or group, or {"all": true}')
+        which = JobFilter(
+            states=(JobState.DEAD,), task=body.task, queue=body.queue, fingerprint=body.group
+        )
+    app = call.site.app
+    letters = DeadLetters(app.ready, app.tasks, app.runtime.keys)
+
+    def work(note: Any) -> Operation[None]:
+        done: Replayed = yield from letters.replay(
+            which,
+            by=call.by,
+            rate=body.rate,
+            args=body.args,
+            attempts=body.attempts,
+            to_queue=body.to_queue,
+            force=body.force,
+            dry_run=body.dry_run,
+        )
+        reasons = "; ".join(str(refusal.error) for refusal in done.refusals[:3]) or None
+        note(matched=done.matched, acted=done.replayed, refused=done.refused, note=reasons)
+
+    done = await call.site.operations.start("replay", call.by, work, is_dry_run=body.dry_run)
+    call.note(
+        done.id,
+        task=body.task,
+        queue=body.queue,
+        group=body.group,
+        ids=None if body.ids is None else len(body.ids),
+        rate=body.rate,
+        attempts=body.attempts,
+        to_queue=body.to_queue,
+        args=body.args,
+        dry_run=body.dry_run or None,
+    )
+    return done
+
+
+# -- numbers -----------------------------------------------------------------------------------------
+
+
+async def stats(call: Call) -> Reply:
+    no_tenant(call)
+    if call.access.queues is not None:
+        raise Problem("forbidden", "this token is for some queues; ask /queues")
+    driver = call.site.driver
+    counts = await driver.arun(driver.counts(cap=CAP))
+    live = await call.site.live_sessions()
+    return Reply(
+        StatsOut(
+            store=driver.describe(),
+            jobs=dict(counts),
+            jobs_capped_at=CAP,
+            queues=[queue_out(queue) for queue in await call.site.queues()],
+            workers=len(live),
+            slots=sum(session.slots for session in live),
+            running=sum(session.running for session in live),
+        )
+    )
+
+
+async def autoscale(call: Call) -> Reply:
+    wanted = call.query.queue
+    if wanted is not None and not call.access.serves(wanted):
+        raise Problem("not-found", f"no queue {wanted!r}")
+    value = 0
+    for queue in await visible_queues(call):
+        if wanted in (None, queue.name) and queue.paused_at is None:
+            value += queue.counts.get(JobState.READY, 0) + queue.counts.get(JobState.RUNNING, 0)
+        elif wanted in (None, queue.name):
+            value += queue.counts.get(JobState.RUNNING, 0)
+    return Reply(ScaleOut(value=value))
+
+
+async def audit(call: Call) -> Reply:
+    said: AuditQuery = call.query
+    lines = await call.site.client.arun(call.site.audit.read(before=said.cursor, limit=said.limit))
+    following = lines[-1].id if len(lines) == said.limit else None
+    shown = [
+        AuditLineOut(**{name: getattr(line, name) for name in AuditLineOut.__struct_fields__})
+        for line in lines
+    ]
+    return Reply(AuditOut(lines=shown, next=following))
+
+
+Q = f"{PREFIX}/queues"
+ROUTES: tuple[Route, ...] = (
+    Route("GET", Q, "read", list_queues, "All queues", answer=QueuesOut),
+    Route("GET", f"{Q}/{{queue}}", "read", get_queue, "One queue", answer=QueueOut),
+    Route("POST", f"{Q}/{{queue}}/pause", "operate", pause, "Claim nothing more from a queue",
+          body=ReasonBody, answer=dict, audit="pause queue"),
+    Route("POST", f"{Q}/{{queue}}/resume", "operate", resume, "Let claims go on", body=EmptyBody,
+          answer=dict, audit="resume queue"),
+    Route("GET", f"{PREFIX}/workers", "read", list_workers, "Worker sessions", query=WorkerQuery,
+          answer=WorkersOut),
+    Route("GET", f"{PREFIX}/workers/{{id}}", "read", get_worker, "One worker session", answer=WorkerOut),
+    Route("GET", f"{PREFIX}/dead/groups", "read", list_groups, "Dead jobs by what they died of",
+          query=GroupQuery, answer=GroupsOut),
+    Route("POST", f"{PREFIX}/dead:replay", "operate", replay, "Make dead jobs ready again",
+          body=ReplayBody, answer=OperationOut, status=202, audit="replay dead"),
+    Route("GET", f"{PREFIX}/stats", "read", stats, "Jobs by state, queues, workers", answer=StatsOut),
+    Route("GET", f"{PREFIX}/autoscale", "read", autoscale, "One number to scale workers by",
+          query=ScaleQuery, answer=ScaleOut),
+    Route("GET", f"{PREFIX}/audit", "admin", audit, "Who did what", query=AuditQuery, answer=AuditOut),
+)  # fmt: skip

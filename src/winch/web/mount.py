@@ -1,0 +1,90 @@
+"""The site as an ASGI application: to be served by `winch serve`, or mounted in another one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Path
+from starlette.types import ASGIApp
+
+from winch.engine.log import log
+from winch.web.api import jobs, live, queues, work
+from winch.web.door import Door
+from winch.web.problems import Problem
+from winch.web.routes import Route
+from winch.web.site import Authenticate, Site, SiteConfig
+
+if TYPE_CHECKING:
+    from winch.app import App
+
+ROUTES: tuple[Route, ...] = (*jobs.ROUTES, *work.ROUTES, *queues.ROUTES, *live.ROUTES)
+
+
+def asgi(app: App, *, authenticate: Authenticate | None = None, read_only: bool = False) -> ASGIApp:
+    """The dashboard and the HTTP API for mounting: `host.mount("/jobs", winch.web.asgi(app, …))`.
+
+    `authenticate(request)` returns an `Access`, or None for nobody. Without it everything but the
+    health probes is refused: nothing is open by mistake.
+    """
+    auth = "closed" if authenticate is None else "host"
+    return build(app, SiteConfig(auth=auth, is_read_only=read_only, authenticate=authenticate))
+
+
+def build(app: App, config: SiteConfig) -> ASGIApp:
+    """The site with its outermost layer."""
+    site = Site(app, config, ROUTES)
+    inner = Starlette(
+        routes=[
+            Path(route.path, site.endpoint(route), methods=[route.method], name=route.handler.__name__)
+            for route in site.routes
+        ],
+        exception_handlers={
+            Problem: partial(_problem, site),
+            HTTPException: partial(_http, site),
+            Exception: partial(_unexpected, site),
+        },
+        lifespan=lambda _: _lifespan(site),
+    )
+    inner.state.site = site
+    return Door(inner, hosts=config.hosts, max_body=config.max_body)
+
+
+@asynccontextmanager
+async def _lifespan(site: Site) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await site.close()
+
+
+async def _problem(site: Site, request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)  # noqa: S101  # registered for nothing else
+    return answer(site, request, error)
+
+
+async def _http(site: Site, request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 500)
+    headers = dict(getattr(error, "headers", None) or {})
+    if status == 405:
+        problem = Problem("method-not-allowed", "another method may do", headers=headers)
+    else:
+        problem = Problem("not-found", "there is nothing at this address", headers=headers)
+    return answer(site, request, problem)
+
+
+async def _unexpected(site: Site, request: Request, error: Exception) -> Response:
+    request_id = request.scope["state"]["request_id"]
+    log.error("request %s %s %s failed", request_id, request.method, request.url.path, exc_info=error)
+    problem = Problem("server-error", f"the server failed; its log has request {request_id}")
+    return answer(site, request, problem)
+
+
+def answer(site: Site, request: Request, problem: Problem) -> Response:
+    return problem.response(request.url.path, request.scope["state"]["request_id"])

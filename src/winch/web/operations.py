@@ -1,0 +1,142 @@
+"""Bulk actions: started by one request, carried out beside it, their progress kept in the books.
+
+An operation walks the jobs newest id first and acts in batches. A job keeps its id whatever becomes of
+it, so none is met twice. A server that stops leaves the rest as it was; the operation then says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import WinchError
+from winch.core.job import JobRecord
+from winch.core.redact import mask_text
+from winch.engine import operation
+from winch.engine.log import log
+from winch.engine.operation import Operation
+from winch.storage.params import Acted, Line, Lines
+from winch.storage.protocol import Driver
+from winch.web import search
+from winch.web.wire import OperationOut
+
+BOOK = "operation"
+KEPT_FOR = timedelta(days=7)
+BATCH = 500
+STALE = timedelta(minutes=2)
+
+
+class Operations:
+    """The bulk actions of this server, and what the books know of others'."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._own: dict[str, OperationOut] = {}
+        self._runners: set[asyncio.Task[None]] = set()
+
+    async def start(
+        self, action: str, by: str, work: Callable[[Callable[..., None]], Operation[Any]], **said: Any
+    ) -> OperationOut:
+        """Begin; `work` gets a function that notes progress."""
+        began = OperationOut(
+            id=f"{time.time_ns() // 1000:020}-{secrets.token_hex(4)}",
+            action=action,
+            by=by,
+            state="running",
+            started_at=datetime.now(UTC),
+            **said,
+        )
+        await self._keep(began)
+        runner = asyncio.create_task(self._run(began, work), name=f"winch operation {began.id}")
+        self._runners.add(runner)
+        runner.add_done_callback(self._runners.discard)
+        # Most are done at once; then the answer says so.
+        await asyncio.wait([runner], timeout=0.3)
+        return self._own[began.id]
+
+    async def _run(
+        self, began: OperationOut, work: Callable[[Callable[..., None]], Operation[Any]]
+    ) -> None:
+        def note(**fields: Any) -> None:
+            self._own[began.id] = msgspec.structs.replace(self._own[began.id], **fields)
+
+        beat = asyncio.create_task(self._beat(began.id))
+        try:
+            await operation.arun(self._driver, work(note))
+            note(state="done")
+        except asyncio.CancelledError:
+            note(state="stopped", note="the server stopped; what was not reached is as it was")
+        except WinchError as error:
+            note(state="failed", note=mask_text(str(error)))
+        except Exception:
+            log.exception("operation %s failed", began.id)
+            note(state="failed", note="the server failed; its log says why")
+        finally:
+            beat.cancel()
+            note(finished_at=datetime.now(UTC))
+            await self._keep(self._own[began.id])
+
+    async def _beat(self, identity: str) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            await self._keep(self._own[identity])
+
+    async def _keep(self, now: OperationOut) -> None:
+        self._own[now.id] = now
+        while len(self._own) > 1000:
+            self._own.pop(next(iter(self._own)))
+        if self._driver.capabilities.keeps_books:
+            line = Line(book=BOOK, key=now.id, body=msgspec.json.encode(now).decode(), keep=KEPT_FOR)
+            await self._driver.arun(self._driver.write_lines([line]))
+
+    async def get(self, identity: str) -> OperationOut | None:
+        if identity in self._own:
+            return self._own[identity]
+        found = await self.list(before=identity + "\x01", limit=1)
+        return found[0] if found and found[0].id == identity else None
+
+    async def list(self, *, before: str | None = None, limit: int = 20) -> list[OperationOut]:
+        if not self._driver.capabilities.keeps_books:
+            return sorted(self._own.values(), key=lambda o: o.id, reverse=True)[:limit]
+        which = Lines(book=BOOK, before=before, limit=limit, is_newest_first=True)
+        lines = await self._driver.arun(self._driver.read_lines(which))
+        return [msgspec.json.decode(line.body, type=OperationOut) for line in lines]
+
+    async def close(self) -> None:
+        for runner in list(self._runners):
+            runner.cancel()
+        await asyncio.gather(*self._runners, return_exceptions=True)
+
+
+def walk(
+    driver: Driver,
+    wanted: search.Search,
+    sees: search.Test,
+    act: Callable[[Sequence[str]], Operation[list[Acted]]] | None,
+    note: Callable[..., None],
+) -> Operation[None]:
+    """Act on all that match, batch by batch; without `act` only count."""
+    matched = acted = refused = 0
+    after: str | None = None
+    while True:
+        found = yield from search.find(driver, wanted, sees, after=after, limit=BATCH)
+        ids = [job.id for job in found.jobs]
+        matched += len(ids)
+        if ids and act is not None:
+            answers = yield from act(ids)
+            acted += sum(answer.took for answer in answers)
+            refused += sum(not answer.took for answer in answers)
+        note(matched=matched, acted=acted, refused=refused)
+        after = found.next
+        if after is None:
+            return
+
+
+def sees_all(_: JobRecord) -> bool:
+    return True

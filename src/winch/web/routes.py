@@ -1,0 +1,111 @@
+"""The table of routes: method, path, the right it needs, what goes in and what comes out.
+
+Everything that is true of all routes is derived from it: the dispatcher, the OpenAPI document and the
+test that walks every route with every role. A route without a right cannot be written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from winch.web.access import Access, Right
+from winch.web.problems import Problem
+
+if TYPE_CHECKING:
+    from winch.core.job import JobRecord
+    from winch.web.site import Site
+
+PREFIX = "/api/v1"
+
+
+@dataclass
+class Call:
+    """One request on its way through a handler."""
+
+    site: Site
+    request: Request
+    access: Access
+    query: Any = None
+    body: Any = None
+    target: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def by(self) -> str:
+        """Who acts, as written into histories and the audit."""
+        return self.access.name
+
+    def path(self, name: str) -> str:
+        value: str = self.request.path_params[name]
+        return value
+
+    async def job(self, job_id: str | None = None) -> JobRecord:
+        """The job named in the path. One that the caller must not see is not there."""
+        record = await self.site.client.aget(self.path("id") if job_id is None else job_id)
+        if not self.access.sees(record):
+            raise Problem("not-found", f"no job with id {record.id!r}")
+        return record
+
+    def queue(self) -> str:
+        """The queue named in the path, if it is the caller's."""
+        name = self.path("queue")
+        if not self.access.serves(name):
+            raise Problem("not-found", f"no queue {name!r}")
+        return name
+
+    def note(self, target: str, **detail: Any) -> None:
+        """What the audit says about this action."""
+        self.target = target
+        self.detail.update({key: value for key, value in detail.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer in JSON; `body` None is no content."""
+
+    body: Any = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self) -> Response:
+        if self.body is None:
+            return Response(None, self.status if self.status != 200 else 204, dict(self.headers))
+        return Response(
+            msgspec.json.encode(self.body),
+            self.status,
+            {"content-type": "application/json", **self.headers},
+        )
+
+
+Handler = Callable[[Call], Awaitable[Reply | Response]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """`audit` is the word for the action in the audit; every route that changes something has one, or
+    `is_work`: producing and working are the jobs' own records."""
+
+    method: str
+    path: str
+    needs: Right
+    handler: Handler
+    summary: str
+    query: type | None = None
+    body: type | None = None
+    answer: type | None = None
+    status: int = 200
+    also: tuple[int, ...] = ()
+    audit: str | None = None
+    is_work: bool = False
+    is_page: bool = False
+    media: str = "application/json"
+
+    @property
+    def changes(self) -> bool:
+        return self.method not in ("GET", "HEAD")

@@ -1,0 +1,246 @@
+"""The words of the search box: `task:send_email state:dead args.user_id:42 attempt:>3 duration:>10s`.
+
+What the store has an index for becomes its filter; the rest is looked at job by job, newest first, over
+a bounded number of jobs. A search that stops early says so and tells where it would go on.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.duration import parse_duration
+from winch.core.errors import ConfigError, did_you_mean
+from winch.core.ids import parse_id
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState
+from winch.engine.operation import Operation
+from winch.storage.params import JobFilter, Page
+from winch.storage.protocol import Driver
+
+MOST_SCANNED = 100_000
+MOST_SECONDS = 2.0
+CHUNK = 500
+WORDS = ("task", "state", "queue", "tag", "group", "id", "tenant", "worker", "error", "attempt",
+         "duration", "wait", "enqueued", "priority", "args.NAME")  # fmt: skip
+_STATES = tuple(str(state) for state in JobState)
+
+Test = Callable[[JobRecord], bool]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search as the store's filter and what else must hold."""
+
+    which: JobFilter
+    ids: tuple[str, ...] | None = None
+    tests: tuple[Test, ...] = ()
+
+
+@dataclass
+class Found:
+    jobs: list[JobRecord] = field(default_factory=list)
+    next: str | None = None
+    scanned: int = 0
+    is_partial: bool = False
+
+
+def parse_states(text: str | None) -> tuple[JobState, ...]:
+    if not text:
+        return ()
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in _STATES:
+            raise ConfigError(
+                f"state must be one of {', '.join(_STATES)}, got {name!r}{did_you_mean(name, _STATES)}"
+            )
+    return tuple(JobState(name) for name in dict.fromkeys(names))
+
+
+def parse(
+    q: str | None = None,
+    *,
+    state: str | None = None,
+    queue: str | None = None,
+    task: str | None = None,
+    tag: str | None = None,
+    group: str | None = None,
+) -> Search:
+    """Read the search box and the separate filters; raises ConfigError that says what is wrong."""
+    said: dict[str, Any] = {"queue": queue, "task": task, "tag": tag, "fingerprint": group}
+    states = parse_states(state)
+    tests: list[Test] = []
+    ids: tuple[str, ...] | None = None
+    try:
+        words = shlex.split(q or "")
+    except ValueError as error:
+        raise ConfigError(f"the search has an open quotation mark: {q!r}") from error
+    for word in words:
+        name, colon, value = word.partition(":")
+        if not colon:
+            if _is_id(word):
+                ids = (parse_id(word),)
+            else:
+                tests.append(_text_test(word))
+        elif not value:
+            raise ConfigError(f"{name}: needs a value, like {name}:x")
+        elif name == "state":
+            states = parse_states(value)
+        elif name in ("task", "queue", "tag"):
+            said[name] = value
+        elif name == "group":
+            said["fingerprint"] = value
+        elif name == "id":
+            ids = (parse_id(value),)
+        else:
+            tests.append(_test(name, value))
+    for name in ("queue", "task", "tag", "fingerprint"):
+        said[name] = said[name] or None
+    return Search(JobFilter(states=states, **said), ids, tuple(tests))
+
+
+def _is_id(word: str) -> bool:
+    try:
+        parse_id(word)
+    except ConfigError:
+        return False
+    return True
+
+
+def _text_test(word: str) -> Test:
+    wanted = word.lower()
+
+    def holds(job: JobRecord) -> bool:
+        if wanted in job.task.lower() or wanted in job.args.lower():
+            return True
+        error = job.error
+        return error is not None and wanted in f"{error.type}: {error.message}".lower()
+
+    return holds
+
+
+def _test(name: str, value: str) -> Test:
+    if name.startswith("args."):
+        return _args_test(name.removeprefix("args.").split("."), value)
+    match name:
+        case "tenant":
+            return lambda job: job.tenant == value
+        case "worker":
+            return lambda job: value in (job.session, *(entry.session for entry in job.history))
+        case "error":
+            wanted = value.lower()
+            return lambda job: (
+                job.error is not None and wanted in f"{job.error.type}: {job.error.message}".lower()
+            )
+        case "attempt":
+            compare = _number(value, "attempt")
+            return lambda job: compare(job.attempt)
+        case "priority":
+            compare = _number(value, "priority")
+            return lambda job: compare(job.priority)
+        case "duration":
+            compare = _span(value, "duration")
+            return lambda job: _took(job) is not None and compare(_took(job))
+        case "wait":
+            compare = _span(value, "wait")
+            return lambda job: job.claimed_at is not None and compare(job.claimed_at - job.run_at)
+        case "enqueued":
+            compare = _span(value, "enqueued")
+            return lambda job: compare(datetime.now(UTC) - job.created_at)
+    raise ConfigError(
+        f"no search word {name!r}{did_you_mean(name, WORDS)}; there are {', '.join(WORDS)}"
+    )
+
+
+def _took(job: JobRecord) -> timedelta | None:
+    if job.claimed_at is None or job.finished_at is None:
+        return None
+    return job.finished_at - job.claimed_at
+
+
+def _args_test(path: list[str], value: str) -> Test:
+    def holds(job: JobRecord) -> bool:
+        try:
+            found = json.loads(job.args)
+        except ValueError:
+            return False
+        for part in path:
+            if not isinstance(found, dict) or part not in found:
+                return False
+            found = found[part]
+        return found == value or json.dumps(found) == value
+
+    return holds
+
+
+def _number(value: str, name: str) -> Callable[[Any], bool]:
+    sign, rest = (value[0], value[1:]) if value[:1] in "<>" else ("=", value)
+    if not rest.lstrip("-").isdigit():
+        raise ConfigError(f"{name}: takes a number, like {name}:3 or {name}:>3, got {value!r}")
+    return _compare(sign, int(rest))
+
+
+def _span(value: str, name: str) -> Callable[[Any], bool]:
+    if value[:1] not in ("<", ">"):
+        raise ConfigError(f"{name}: takes < or > and a duration, like {name}:>10s, got {value!r}")
+    return _compare(value[0], parse_duration(value[1:], name))
+
+
+def _compare(sign: str, bound: Any) -> Callable[[Any], bool]:
+    if sign == "<":
+        return lambda found: bool(found < bound)
+    if sign == ">":
+        return lambda found: bool(found > bound)
+    return lambda found: bool(found == bound)
+
+
+def find(
+    driver: Driver, search: Search, sees: Test, *, after: str | None = None, limit: int = 50
+) -> Operation[Found]:
+    """Up to `limit` jobs that match and that the caller `sees`, newest first."""
+    found = Found()
+    if search.ids is not None:
+        records = yield driver.get(list(search.ids))
+        found.jobs = [job for job in records if job is not None and sees(job) and _fits(job, search)]
+        return found
+    if after is not None:
+        after = parse_id(after, "cursor")
+    began = time.monotonic()
+    is_plain = not search.tests
+    while True:
+        size = limit - len(found.jobs) if is_plain else CHUNK
+        which = msgspec.structs.replace(search.which, limit=size, after=after)
+        page: Page = yield driver.list_jobs(which)
+        for job in page.jobs:
+            found.scanned += 1
+            after = job.id
+            if sees(job) and all(test(job) for test in search.tests):
+                found.jobs.append(job)
+                if len(found.jobs) == limit:
+                    has_more = page.next is not None or job.id != page.jobs[-1].id
+                    found.next = job.id if has_more else None
+                    return found
+        if page.next is None:
+            return found
+        if found.scanned >= MOST_SCANNED or time.monotonic() - began > MOST_SECONDS:
+            found.next, found.is_partial = after, True
+            return found
+
+
+def _fits(job: JobRecord, search: Search) -> bool:
+    which = search.which
+    return (
+        (not which.states or job.state in which.states)
+        and which.task in (None, job.task)
+        and which.queue in (None, job.queue)
+        and (which.tag is None or which.tag in job.tags)
+        and which.fingerprint in (None, job.fingerprint)
+        and all(test(job) for test in search.tests)
+    )

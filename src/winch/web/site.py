@@ -1,0 +1,355 @@
+"""One application behind HTTP: who is asked in, what is dispatched, and what every answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import inspect
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from winch.core import codec
+from winch.core.errors import InvalidPayload, WinchError
+from winch.engine.log import log
+from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
+from winch.web import search
+from winch.web.access import LOCAL, NOBODY, Access
+from winch.web.audit import Audit
+from winch.web.openapi import document
+from winch.web.operations import Operations
+from winch.web.problems import Problem, problem_of
+from winch.web.routes import Call, Reply, Route
+from winch.web.sessions import Sessions
+from winch.web.throttle import Throttle
+from winch.web.tokens import PREFIX as TOKEN_PREFIX
+from winch.web.tokens import Tokens
+
+if TYPE_CHECKING:
+    from winch.app import App
+    from winch.engine.client import Client
+    from winch.storage.protocol import Driver
+
+Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]
+
+BODY_SECONDS = 30.0
+# Polled by every open page; one read of the store serves all of them for this long.
+CACHE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class SiteConfig:
+    """How the site is closed. `auth`: `open` lets everybody act and is for a loopback address only;
+    `tokens` asks for one; `host` leaves it to the application that mounts the site."""
+
+    auth: str = "closed"
+    is_read_only: bool = False
+    hosts: frozenset[str] | None = None
+    max_body: int = 8 * 1024 * 1024
+    environment: str = ""
+    authenticate: Authenticate | None = None
+
+
+class Site:
+    """What the handlers share."""
+
+    def __init__(self, app: App, config: SiteConfig, routes: Sequence[Route]) -> None:
+        self.app = app
+        self.config = config
+        self.routes = tuple(routes)
+        self.streams = 0
+        self.is_stopping = False
+        self._is_open = False
+        self._opening = asyncio.Lock()
+        self._cache: dict[str, tuple[float, Any]] = {}
+        self._throttle = Throttle()
+        self._secret: bytes | None = None
+        self._openapi: dict[str, Any] | None = None
+
+    # -- the store ---------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        return self.app.client
+
+    @property
+    def driver(self) -> Driver:
+        return self.app.driver
+
+    async def open(self) -> None:
+        """Look at the store once; its parts are made here because they need its driver."""
+        if self._is_open:
+            return
+        async with self._opening:
+            if not self._is_open:
+                await asyncio.to_thread(self.app.ready)
+                self.tokens: Tokens = Tokens(self.driver)
+                self.audit: Audit = Audit(self.driver)
+                self.operations: Operations = Operations(self.driver)
+                self.sessions: Sessions = Sessions(self.driver)
+                self._is_open = True
+
+    async def close(self) -> None:
+        self.is_stopping = True
+        if self._is_open:
+            await self.operations.close()
+
+    async def _cached(self, name: str, read: Callable[[], Awaitable[Any]]) -> Any:
+        at, value = self._cache.get(name, (0.0, None))
+        if time.monotonic() - at > CACHE_SECONDS:
+            value = await read()
+            self._cache[name] = (time.monotonic(), value)
+        return value
+
+    def forget(self) -> None:
+        """Somebody has changed something: the next look is at the store."""
+        self._cache.clear()
+
+    async def queues(self) -> list[QueueInfo]:
+        found: list[QueueInfo] = await self._cached(
+            "queues", lambda: self.driver.arun(self.driver.queues())
+        )
+        return found
+
+    async def live_sessions(self) -> list[SessionInfo]:
+        found: list[SessionInfo] = await self._cached(
+            "sessions", lambda: self.driver.arun(self.driver.sessions())
+        )
+        return found
+
+    async def last_event(self) -> int:
+        """Where the stream of events stands now."""
+        seq = 0
+        while page := await self.driver.arun(self.driver.events(after=seq)):
+            seq = page[-1].seq
+        return seq
+
+    async def search(
+        self, access: Access, wanted: search.Search, *, after: str | None = None, limit: int = 50
+    ) -> search.Found:
+        return await self.client.arun(
+            search.find(self.driver, wanted, access.sees, after=after, limit=limit)
+        )
+
+    def openapi(self) -> dict[str, Any]:
+        if self._openapi is None:
+            self._openapi = document(self.routes, version("winch"))
+        return self._openapi
+
+    # -- who asks ----------------------------------------------------------------------------------
+
+    async def access_of(self, request: Request) -> tuple[Access, str]:
+        """Who asks, and how that is known: bearer, session, local, host or nothing."""
+        header = request.headers.get("authorization", "")
+        scheme, _, text = header.partition(" ")
+        if self.config.auth in ("open", "tokens") and scheme.lower() == "bearer":
+            return await self._bearer(request, text.strip()), "bearer"
+        if self.config.auth == "open":
+            return LOCAL, "local"
+        if self.config.auth == "tokens":
+            found = await self.client.arun(self.sessions.access_of(request.cookies, self.tokens))
+            return (NOBODY, "nothing") if found is None else (found, "session")
+        if self.config.auth == "host" and self.config.authenticate is not None:
+            said = self.config.authenticate(request)
+            access = await said if inspect.isawaitable(said) else said
+            return (NOBODY, "nothing") if access is None else (access, "host")
+        raise Problem(
+            "forbidden",
+            "this dashboard is closed: the application that mounts it must say who may enter, with "
+            "winch.web.asgi(app, authenticate=…)",
+        )
+
+    async def _bearer(self, request: Request, text: str) -> Access:
+        source = request.client.host if request.client else "unknown"
+        self._throttle.check(source)
+        token = None
+        if text.startswith(TOKEN_PREFIX) and len(text) < 200:
+            token = await self.client.arun(self.tokens.recognise(text))
+        if token is None:
+            self._throttle.failed(source)
+            log.warning("a request from %s has a token that is not known, or no longer", source)
+            raise Problem("unauthenticated", "the token is not valid", headers=_CHALLENGE)
+        return token.access
+
+    async def login(self, request: Request, text: str) -> str:
+        """A new session for who has this token; returns what its cookie holds."""
+        access = await self._bearer(request, text)
+        return await self.client.arun(self.sessions.begin(access.credential))
+
+    async def secret(self) -> bytes:
+        """What form tokens are made with: the same for all servers of one store."""
+        if self._secret is None:
+            drawn = secrets.token_hex(32)
+            if self.driver.capabilities.keeps_books:
+                found = await self.driver.arun(self.driver.read_lines(Lines(book="secret")))
+                if not found:
+                    line = Line(book="secret", key=f"form-{drawn[:8]}", body=f'"{drawn}"')
+                    await self.driver.arun(self.driver.write_lines([line]))
+                    # Two servers that start together both write; both use the first by key.
+                    found = await self.driver.arun(self.driver.read_lines(Lines(book="secret")))
+                drawn = msgspec.json.decode(found[0].body, type=str)
+            self._secret = drawn.encode()
+        return self._secret
+
+    async def form_token(self, cookie: str) -> str:
+        """What a form must send back, for a browser with this form cookie."""
+        return hmac.new(await self.secret(), cookie.encode(), hashlib.sha256).hexdigest()
+
+    # -- dispatch ----------------------------------------------------------------------------------
+
+    def endpoint(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
+        """The function that serves a route: who, may they, from where, what; then its handler."""
+
+        async def serve(request: Request) -> Response:
+            return await self._serve(route, request)
+
+        return serve
+
+    async def _serve(self, route: Route, request: Request) -> Response:
+        try:
+            if route.needs == "public" and not route.is_page:
+                access, how = NOBODY, "nothing"
+            else:
+                await self.open()
+                access, how = await self.access_of(request)
+            self._admit(route, access, how)
+            if route.changes:
+                self._check_origin(request, how)
+            call = Call(self, request, access)
+            call.query = _read_query(request, route.query)
+            if route.changes:
+                call.body = await self._read_body(request, route, how)
+            answer = await route.handler(call)
+            if route.changes:
+                self.forget()
+            if route.audit is not None:
+                await self._note(route, call)
+        except WinchError as error:
+            problem = problem_of(error)
+            if problem.status >= 500:
+                log.warning("%s %s: %s", request.method, route.path, error)
+            raise problem from error
+        return answer.response() if isinstance(answer, Reply) else answer
+
+    def _admit(self, route: Route, access: Access, how: str) -> None:
+        if route.needs == "public":
+            return
+        if how == "nothing":
+            raise Problem("unauthenticated", "say who you are: a token is needed", headers=_CHALLENGE)
+        if not access.may(route.needs):
+            raise Problem(
+                "forbidden", f"this needs the right to {route.needs}; {access.name} does not have it"
+            )
+        if route.changes and self.config.is_read_only:
+            raise Problem("read-only", "this server only shows; start it without --read-only to act")
+
+    def _check_origin(self, request: Request, how: str) -> None:
+        """A browser says where a request comes from; what comes from another site changes nothing."""
+        if how == "bearer":  # no browser sends it by itself
+            return
+        site = request.headers.get("sec-fetch-site")
+        origin = request.headers.get("origin")
+        if site is not None:
+            is_own = site == "same-origin"
+        elif origin is not None:
+            is_own = origin.partition("://")[2] == request.headers.get("host", "")
+        else:
+            is_own = how != "session"
+        if not is_own:
+            raise Problem("cross-site", "requests from other sites change nothing here")
+
+    async def _read_body(self, request: Request, route: Route, how: str) -> Any:
+        raw = await _raw_body(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if route.is_page:
+            return await self._read_form(request, raw, kind)
+        if how == "session":
+            await self._check_form_token(request, request.headers.get("x-winch-form", ""))
+        if route.body is None:
+            return None
+        if kind != "application/json":
+            raise Problem("not-json", "the body must be JSON, with content-type: application/json")
+        return read_json(raw, route.body)
+
+    async def _read_form(self, request: Request, raw: bytes, kind: str) -> dict[str, list[str]]:
+        if kind != "application/x-www-form-urlencoded":
+            raise Problem("not-json", "a form must be sent as application/x-www-form-urlencoded")
+        try:
+            pairs = parse_qsl(raw.decode(), keep_blank_values=True, max_num_fields=11_000)
+        except ValueError as error:
+            raise Problem("bad-request", "the form cannot be read") from error
+        form: dict[str, list[str]] = {}
+        for name, value in pairs:
+            form.setdefault(name, []).append(value)
+        await self._check_form_token(request, form.pop("form_token", [""])[0])
+        return form
+
+    async def _check_form_token(self, request: Request, given: str) -> None:
+        cookie = request.cookies.get(FORM_COOKIE, "")
+        wanted = await self.form_token(cookie)
+        if not cookie or not hmac.compare_digest(wanted.encode(), given.encode()):
+            raise Problem("cross-site", "the form is too old or not from here; load the page again")
+
+    async def _note(self, route: Route, call: Call) -> None:
+        client = call.request.client
+        await self.client.arun(
+            self.audit.write(
+                who=call.by,
+                via="dashboard" if route.is_page else "api",
+                origin=client.host if client else "",
+                action=route.audit or "",
+                target=call.target,
+                detail=call.detail,
+            )
+        )
+
+
+FORM_COOKIE = "winch-form"
+_CHALLENGE = {"www-authenticate": 'Bearer realm="winch"'}
+
+
+async def _raw_body(request: Request) -> bytes:
+    try:
+        return await asyncio.wait_for(request.body(), BODY_SECONDS)
+    except TimeoutError:
+        raise Problem("bad-request", "the body did not arrive in time") from None
+    except ClientDisconnect:
+        raise Problem("bad-request", "the body ended early") from None
+
+
+def read_json(raw: bytes, type_: type) -> Any:
+    """A body as its type: strict JSON, then the type's own rules."""
+    try:
+        value = codec.loads_strict(raw.decode(), what="the body")
+    except (UnicodeDecodeError, InvalidPayload) as error:
+        said = str(error) if isinstance(error, InvalidPayload) else "the body is not UTF-8"
+        raise Problem("bad-request", said) from error
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise Problem("invalid", f"the body is not as it should be: {error}") from error
+
+
+def _read_query(request: Request, type_: type | None) -> Any:
+    if type_ is None:
+        return None
+    given: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given:
+            raise Problem("bad-request", f"the query has {name!r} twice")
+        codec.check_tree(value, f"{name} in the query")
+        if value:
+            given[name] = value
+    try:
+        return msgspec.convert(given, type_, strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem("invalid", f"the query is not as it should be: {error}") from error

@@ -1,0 +1,175 @@
+"""Access tokens: shown once, kept as a digest in the store's books, so that every server knows them
+and a dump of the store gives nobody access.
+
+In the store and not in a file: servers on several machines share them, a revocation holds everywhere
+at once, and the command line on any machine can list them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from winch.core.errors import ConfigError
+from winch.engine.operation import Operation
+from winch.storage.params import Line, Lines
+from winch.web.access import Access
+
+if TYPE_CHECKING:
+    from winch.storage.protocol import Driver
+
+BOOK = "token"
+PREFIX = "winch_"
+# A revoked token is refused within this time by every server.
+CACHE_SECONDS = 0.5
+MOST_TOKENS = 10_000
+USED_EVERY = timedelta(minutes=1)
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is kept: everything but the token itself."""
+
+    id: str
+    name: str
+    digest: str
+    roles: tuple[str, ...]
+    created_at: datetime
+    queues: tuple[str, ...] | None = None
+    tenant: str | None = None
+    tasks: tuple[str, ...] | None = None
+    expires_at: datetime | None = None
+    used_at: datetime | None = None
+
+    @property
+    def access(self) -> Access:
+        return Access(
+            self.name,
+            roles=self.roles,
+            queues=self.queues,
+            tenant=self.tenant,
+            tasks=self.tasks,
+            credential=self.id,
+        )
+
+    def is_live(self, now: datetime) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+
+def digest_of(text: str) -> str:
+    """Tokens hold 256 random bits, so a plain digest is as good as a slow one."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_NOBODY = digest_of("nobody has this token")
+
+
+class Tokens:
+    """Make, list, revoke and recognise tokens."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._seen: dict[str, tuple[float, Token | None]] = {}
+
+    def create(
+        self,
+        name: str,
+        roles: tuple[str, ...],
+        *,
+        queues: tuple[str, ...] | None = None,
+        tenant: str | None = None,
+        tasks: tuple[str, ...] | None = None,
+        expires: timedelta | None = None,
+    ) -> Operation[tuple[str, Token]]:
+        """A new token: its text, which nobody can read again, and what is kept of it."""
+        if not name or not name.isprintable() or len(name) > 100:
+            raise ConfigError(f"a token's name must be 1 to 100 printable characters, got {name!r}")
+        if not roles:
+            raise ConfigError("a token needs a role: read, enqueue, work, operate or admin")
+        self._check()
+        identity = secrets.token_hex(6)
+        text = f"{PREFIX}{identity}_{secrets.token_urlsafe(32)}"
+        now = datetime.now(UTC)
+        token = Token(
+            id=identity,
+            name=name,
+            digest=digest_of(text),
+            roles=roles,
+            created_at=now,
+            queues=queues,
+            tenant=tenant,
+            tasks=tasks,
+            expires_at=None if expires is None else now + expires,
+        )
+        token.access  # noqa: B018  # checks the roles before anything is stored
+        yield self._driver.write_lines([_line(token)])
+        return text, token
+
+    def list(self) -> Operation[list[Token]]:
+        self._check()
+        lines = yield self._driver.read_lines(Lines(book=BOOK, limit=MOST_TOKENS))
+        found = [msgspec.json.decode(line.body, type=Token) for line in lines]
+        return sorted(found, key=lambda token: token.created_at)
+
+    def revoke(self, identity: str) -> Operation[bool]:
+        self._check()
+        gone: int = yield self._driver.strike_lines(BOOK, [identity])
+        self._seen.pop(identity, None)
+        return gone > 0
+
+    def recognise(self, text: str) -> Operation[Token | None]:
+        """The live token of this text. The same work is done whether there is one or not."""
+        identity = text.removeprefix(PREFIX).partition("_")[0]
+        token = (yield from self._find(identity)) if len(identity) == 12 else None
+        digest = _NOBODY if token is None else token.digest
+        is_same = hmac.compare_digest(digest, digest_of(text))
+        if token is None or not is_same or not token.is_live(datetime.now(UTC)):
+            return None
+        yield from self._note_use(token)
+        return token
+
+    def by_id(self, identity: str) -> Operation[Token | None]:
+        """The live token of this id, for a session that was opened with it."""
+        token = yield from self._find(identity)
+        return token if token is not None and token.is_live(datetime.now(UTC)) else None
+
+    def _find(self, identity: str) -> Operation[Token | None]:
+        at, token = self._seen.get(identity, (0.0, None))
+        if time.monotonic() - at < CACHE_SECONDS:
+            return token
+        which = Lines(book=BOOK, after=identity[:-1], before=identity + "\x01", limit=50)
+        lines = yield self._driver.read_lines(which)
+        token = next((msgspec.json.decode(x.body, type=Token) for x in lines if x.key == identity), None)
+        if len(self._seen) > MOST_TOKENS:
+            self._seen.clear()
+        self._seen[identity] = (time.monotonic(), token)
+        return token
+
+    def _note_use(self, token: Token) -> Operation[None]:
+        now = datetime.now(UTC)
+        if token.used_at is not None and now - token.used_at < USED_EVERY:
+            return
+        used = msgspec.structs.replace(token, used_at=now)
+        # Read again: a token revoked meanwhile must not come back by the note of its use.
+        lines = yield self._driver.read_lines(
+            Lines(book=BOOK, after=token.id[:-1], before=token.id + "\x01", limit=50)
+        )
+        if any(line.key == token.id for line in lines):
+            yield self._driver.write_lines([_line(used)])
+            self._seen[token.id] = (time.monotonic(), used)
+
+    def _check(self) -> None:
+        if not self._driver.capabilities.keeps_books:
+            raise ConfigError(
+                f"{self._driver.describe()} keeps no tokens in this release; use sqlite:// or "
+                "postgresql://, or mount the dashboard in your application with its authentication"
+            )
+
+
+def _line(token: Token) -> Line:
+    return Line(book=BOOK, key=token.id, body=msgspec.json.encode(token).decode())

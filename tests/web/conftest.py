@@ -1,0 +1,95 @@
+"""The site on each store, asked in process; one loop for the whole run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.servers import Databases, PostgresServer
+from tests.web.kit import Web
+from winch import App
+from winch.web.mount import build
+from winch.web.site import SiteConfig
+
+STORES = ("memory", "sqlite", "postgres")
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
+def web_postgres() -> Iterator[str]:
+    """One migrated database for all of these tests; it need not outlive a power cut."""
+
+    def prepared(server: Databases) -> str:
+        url = server.new_database()
+        app = App(url)
+        app.migrate()
+        app.close()
+        return url
+
+    if url := os.environ.get("WINCH_TEST_PG"):
+        given = Databases(url)
+        yield prepared(given)
+        given.drop_all()
+    else:
+        with PostgresServer(fsync=False) as server:
+            yield prepared(server)
+
+
+def emptied(url: str) -> str:
+    with psycopg.connect(url, autocommit=True) as conn:
+        rows = conn.execute(
+            "SELECT format('winch.%I', relname) FROM pg_class WHERE relkind IN ('r', 'p') "
+            "AND NOT relispartition AND relnamespace = 'winch'::regnamespace "
+            "AND relname <> 'winch_migration'"
+        ).fetchall()
+        conn.execute(f"TRUNCATE {', '.join(row[0] for row in rows)} RESTART IDENTITY")
+    return url
+
+
+@pytest.fixture
+def url_of(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """The URL of an empty store of each kind."""
+
+    def get(store: str) -> str:
+        if store == "memory":
+            return "memory://"
+        if store == "sqlite":
+            return f"sqlite:///{tmp_path / 'winch.db'}"
+        return emptied(request.getfixturevalue("web_postgres"))
+
+    return get
+
+
+@pytest.fixture
+def make_web(runner: asyncio.Runner, url_of: Callable[[str], str]) -> Iterator[Callable[..., Web]]:
+    """A site with some tasks; `store` chooses where, the rest is SiteConfig's."""
+    made: list[Web] = []
+
+    def make(store: str = "memory", **config: object) -> Web:
+        app = App(url_of(store))
+        app.migrate()
+        config.setdefault("auth", "open")
+        config.setdefault("hosts", frozenset({"localhost"}))
+        web = Web(app, build(app, SiteConfig(**config)), runner)  # type: ignore[arg-type]
+        made.append(web)
+        return web
+
+    yield make
+    for web in made:
+        web.close()
+
+
+@pytest.fixture(params=STORES)
+def web(request: pytest.FixtureRequest, make_web: Callable[..., Web]) -> Web:
+    """The open site on each store in turn."""
+    return make_web(request.param)

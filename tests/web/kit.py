@@ -1,0 +1,92 @@
+"""A site under test: requests go through the whole of it, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp
+
+from winch import App, Retry
+from winch.storage.params import NewSession
+
+API = "/api/v1"
+OWN = {"sec-fetch-site": "same-origin"}
+
+
+class Web:
+    """An app with two tasks, and its site."""
+
+    def __init__(self, app: App, site: ASGIApp, runner: asyncio.Runner) -> None:
+        self.app = app
+        self.asgi = site
+        self._runner = runner
+        self.cookies = httpx.Cookies()
+
+        @app.task(name="shop.mail", queue="mail", retry=Retry.fixed("1m", attempts=3))
+        def mail(to: str, password: str = "") -> str:
+            return to
+
+        @app.task(name="shop.add")
+        def add(a: int, b: int = 1) -> int:
+            return a + b
+
+        self.mail, self.add = mail, add
+
+    def ask(self, method: str, path: str, json: Any = None, **more: Any) -> httpx.Response:
+        """One request; `token` is sent as a bearer."""
+        headers = {"host": "localhost", **more.pop("headers", {})}
+        if token := more.pop("token", None):
+            headers["authorization"] = f"Bearer {token}"
+        if json is not None:
+            more["json"] = json
+
+        async def go() -> httpx.Response:
+            transport = httpx.ASGITransport(self.asgi, raise_app_exceptions=False)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost", cookies=self.cookies, timeout=30
+            ) as client:
+                answer = await client.request(method, path, headers=headers, **more)
+                self.cookies = client.cookies
+                return answer
+
+        return self._runner.run(go())
+
+    def api(self, method: str, path: str, json: Any = None, **more: Any) -> httpx.Response:
+        return self.ask(method, API + path, json, **more)
+
+    def token(self, *roles: str, **scope: Any) -> str:
+        from winch.web.tokens import Tokens
+
+        made = Tokens(self.app.ready()).create("-".join(roles), roles, **scope)
+        return self.app.client.run(made)[0]
+
+    def claim(self, queue: str = "default", **more: Any) -> list[dict[str, Any]]:
+        token = more.pop("token", None)
+        answer = self.api("POST", f"/queues/{queue}/claim", more, token=token)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["jobs"]
+        return found
+
+    def serve(self, *queues: str, tasks: tuple[str, ...] = ("other.task",)) -> None:
+        """Let the store believe that a worker is there."""
+        driver = self.app.ready()
+        from datetime import timedelta
+
+        session = NewSession(
+            id="00000000-0000-4000-8000-000000000001",
+            worker="w",
+            host="h",
+            pid=1,
+            release="1",
+            queues=queues,
+            tasks=tasks,
+            slots=2,
+            lease=timedelta(minutes=5),
+        )
+        driver.run(driver.start_session(session))
+
+    def close(self) -> None:
+        self._runner.run(self.app.aclose())
+        self.app.close()

@@ -1,0 +1,387 @@
+"""Who may do what: every route with every role, scopes, tokens, sessions, other sites, other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.web.kit import OWN, Web
+from winch.core.lifecycle import JobState
+from winch.web.access import ROLES, Access, is_loopback
+from winch.web.door import CSP
+from winch.web.mount import ROUTES, asgi
+from winch.web.tokens import Tokens
+
+NOBODYS = "0198c000-0000-7000-8000-00000000dead"
+
+
+def filled(path: str) -> str:
+    return path.replace("{id}", NOBODYS).replace("{queue}", "default").replace("{name}", "x")
+
+
+def test_every_route_has_a_right_and_every_change_a_word_for_the_audit() -> None:
+    rights = {"public", *ROLES["admin"]}
+    for route in ROUTES:
+        assert route.needs in rights, route.path
+        if route.changes and not route.is_work and route.needs != "public":
+            assert route.audit, f"{route.method} {route.path} changes something and leaves no trace"
+        if not route.changes:
+            assert route.audit is None
+
+
+def test_every_route_with_every_role(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite", auth="tokens")
+    tokens = {role: web.token(role) for role in ROLES}
+    for route in ROUTES:
+        path = filled(route.path)
+        for role in (None, *ROLES):
+            if route.media == "text/event-stream" and "{id}" not in route.path:
+                continue  # it would stream; test_live.py reads it
+            body: Any = None
+            more: dict[str, Any] = {}
+            if route.is_page and route.changes:
+                more = {"data": {}, "headers": OWN}
+            elif route.body is not None:
+                body = {}
+            answer = web.ask(
+                route.method, path, body, token=None if role is None else tokens[role], **more
+            )
+            code = answer.status_code
+            where = f"{role}: {route.method} {path} {code}"
+            if route.needs == "public":
+                assert code not in (401, 403), where
+            elif role is None:
+                assert code == (303 if route.is_page and not route.changes else 401), where
+                if code == 303:
+                    assert "/login" in answer.headers["location"]
+            elif route.needs in ROLES[role]:
+                assert code not in (401, 405, 500), where
+                assert code != 403 or answer.json()["code"] == "cross-site", where
+            else:
+                assert code == 403, where
+
+
+def test_a_closed_site_lets_nobody_in(make_web: Callable[..., Web]) -> None:
+    web = make_web()
+    web.asgi = asgi(web.app)
+    for route in ROUTES:
+        if route.needs != "public":
+            answer = web.ask(route.method, filled(route.path), {} if route.changes else None)
+            assert answer.status_code == 403, route.path
+    assert web.ask("GET", "/livez").status_code == 200
+
+
+def test_the_host_application_says_who_may_enter(make_web: Callable[..., Web]) -> None:
+    def who(request: Any) -> Access | None:
+        name = request.headers.get("x-user")
+        return Access(name, roles=("operate" if name == "ada" else "read",)) if name else None
+
+    async def later(request: Any) -> Access | None:
+        await asyncio.sleep(0)
+        return who(request)
+
+    web = make_web()
+    job = web.add.enqueue(1)
+    for authenticate in (who, later):
+        web.asgi = asgi(web.app, authenticate=authenticate)
+        assert web.api("GET", "/jobs").status_code == 401
+        assert web.api("GET", "/jobs", headers={"x-user": "bob"}).status_code == 200
+        refused = web.api("POST", f"/jobs/{job.id}/retry", {}, headers={"x-user": "bob"})
+        assert refused.status_code == 403
+        allowed = web.api("POST", f"/jobs/{job.id}/cancel", {}, headers={"x-user": "ada"})
+        assert allowed.status_code in (200, 409)
+    assert job.refresh().record.state is JobState.CANCELLED
+
+
+# -- tokens ------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_not_in_the_store(make_web: Callable[..., Web], tmp_path: Any) -> None:
+    web = make_web("sqlite", auth="tokens")
+    token = web.token("admin")
+    web.app.close()
+    secret = token.rpartition("_")[2].encode()
+    for file in tmp_path.rglob("winch.db*"):
+        assert secret not in file.read_bytes()
+        assert token.encode() not in file.read_bytes()
+
+
+def test_a_revoked_token_is_refused_within_a_second(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite", auth="tokens")
+    token = web.token("read")
+    assert web.api("GET", "/jobs", token=token).status_code == 200
+    tokens = Tokens(web.app.ready())
+    [kept] = web.app.client.run(tokens.list())
+    assert kept.used_at is not None
+    assert web.app.client.run(tokens.revoke(kept.id))
+    deadline = time.monotonic() + 1.0
+    while web.api("GET", "/jobs", token=token).status_code != 401:
+        assert time.monotonic() < deadline + 5  # the machine may be slow; the cache is half a second
+
+
+def test_an_expired_token_is_refused(make_web: Callable[..., Web]) -> None:
+    web = make_web("memory", auth="tokens")
+    assert web.api("GET", "/jobs", token=web.token("read", expires=timedelta(0))).status_code == 401
+    assert web.api("GET", "/jobs", token=web.token("read", expires=timedelta(1))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "token", ["", "x", "winch_", "winch_000000000000_x", "winch_" + "é" * 12 + "_x"]
+)
+def test_a_wrong_token_is_refused(make_web: Callable[..., Web], token: str) -> None:
+    web = make_web("memory", auth="tokens")
+    headers = {"authorization": f"Bearer {token}".encode()}
+    answer = web.api("GET", "/jobs", headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_guessing_is_slowed_down_per_source(
+    make_web: Callable[..., Web], caplog: pytest.LogCaptureFixture
+) -> None:
+    web = make_web("memory", auth="tokens")
+    guess = "winch_000000000000_GUESSED"
+    codes = [web.api("GET", "/jobs", token=guess).status_code for _ in range(50)]
+    assert codes[0] == 401
+    assert codes[-1] == 429
+    assert "GUESSED" not in caplog.text
+
+
+# -- scopes ------------------------------------------------------------------------------------------
+
+
+def test_a_token_for_some_queues_sees_nothing_else(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite", auth="tokens")
+    mine, other = web.mail.enqueue("ada"), web.add.enqueue(1)
+    token = web.token("operate", "work", queues=("mail",))
+    assert [job["id"] for job in web.api("GET", "/jobs", token=token).json()["jobs"]] == [mine.id]
+    for method, path in (("GET", ""), ("GET", "/why"), ("POST", "/cancel"), ("DELETE", "")):
+        body: dict[str, Any] | None = {} if method == "POST" else None
+        assert web.api(method, f"/jobs/{other.id}{path}", body, token=token).status_code == 404
+    assert other.refresh().state is JobState.READY
+    assert [q["name"] for q in web.api("GET", "/queues", token=token).json()["queues"]] == ["mail"]
+    assert web.api("POST", "/queues/default/pause", {}, token=token).status_code == 404
+    assert web.api("POST", "/queues/default/claim", {}, token=token).status_code == 404
+    assert len(web.claim("mail", token=token)) == 1
+    assert (
+        web.api("POST", "/jobs", {"task": "shop.add", "args": {"a": 1}}, token=token).status_code == 403
+    )
+    bulk = web.api("POST", "/jobs:cancel", {"all": True}, token=token)
+    assert bulk.status_code == 202
+    assert other.refresh().state is JobState.READY
+    assert web.api("GET", "/stats", token=token).status_code == 403
+
+
+def test_a_token_for_some_tasks_enqueues_nothing_else(make_web: Callable[..., Web]) -> None:
+    web = make_web("memory", auth="tokens")
+    token = web.token("enqueue", tasks=("shop.add",))
+    assert (
+        web.api("POST", "/jobs", {"task": "shop.add", "args": {"a": 1}}, token=token).status_code == 202
+    )
+    refused = web.api("POST", "/jobs", {"task": "shop.mail", "args": {"to": "x"}}, token=token)
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+
+def test_tenants_do_not_meet(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite", auth="tokens")
+    a, b = (web.token("operate", tenant=name) for name in ("acme", "bolt"))
+    body = {"task": "shop.add", "args": {"a": 1}, "unique": "the-one"}
+    mine = web.api("POST", "/jobs", body, token=a).json()
+    theirs = web.api("POST", "/jobs", body, token=b).json()
+    assert mine["id"] != theirs["id"], "a unique key of one tenant does not block another"
+    assert (mine["tenant"], theirs["tenant"]) == ("acme", "bolt")
+    assert web.api("POST", "/jobs", {**body, "tenant": "bolt"}, token=a).status_code == 403
+    assert [job["id"] for job in web.api("GET", "/jobs", token=b).json()["jobs"]] == [theirs["id"]]
+    for route in ROUTES:
+        is_about_a_job = "{id}" in route.path and "/jobs/" in route.path and not route.is_page
+        if is_about_a_job and route.needs in ROLES["operate"]:
+            path = route.path.replace("{id}", mine["id"])
+            answer = web.ask(route.method, path, {} if route.body else None, token=b)
+            assert answer.status_code == 404, f"{route.method} {path}"
+    for path in ("/stats", "/queues", "/workers", "/dead/groups", "/events"):
+        assert web.api("GET", path, token=b).status_code == 403
+
+
+def test_a_claim_belongs_to_the_credential_that_made_it(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite", auth="tokens")
+    first, second = web.token("work"), web.token("work")
+    web.add.enqueue(1)
+    [job] = web.claim(token=first)
+    for verb in ("complete", "fail", "heartbeat"):
+        stolen = web.api("POST", f"/jobs/{job['id']}/{verb}", {"token": job["token"]}, token=second)
+        assert stolen.status_code == 403
+    done = web.api("POST", f"/jobs/{job['id']}/complete", {"token": job["token"]}, token=first)
+    assert done.status_code == 200
+
+
+# -- the door ----------------------------------------------------------------------------------------
+
+
+def test_other_hosts_are_not_answered(make_web: Callable[..., Web]) -> None:
+    web = make_web()
+    for host in ("evil.test", "evil.test:8090", "localhost.evil.test", ""):
+        assert web.ask("GET", "/api/v1/jobs", headers={"host": host}).status_code == 421
+    for host in ("localhost", "localhost:8090", "LOCALHOST"):
+        assert web.ask("GET", "/api/v1/jobs", headers={"host": host}).status_code == 200
+
+
+def test_every_answer_has_the_headers(make_web: Callable[..., Web]) -> None:
+    web = make_web("memory", auth="tokens")
+    for path in ("/api/v1/jobs", "/nowhere", "/livez", "/api/v1/openapi.json", "/static/nothing.js"):
+        for host in ("localhost", "evil.test"):
+            headers = web.ask("GET", path, headers={"host": host}).headers
+            assert headers["content-security-policy"] == CSP
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert headers["x-request-id"]
+            assert "access-control-allow-origin" not in headers
+    assert "unsafe" not in CSP
+
+
+def test_a_large_body_is_refused_before_it_is_read(make_web: Callable[..., Web]) -> None:
+    web = make_web()
+    reads = 0
+
+    async def go() -> int:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            nonlocal reads
+            reads += 1
+            return {"type": "http.request", "body": b"x" * 65536, "more_body": True}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/api/v1/jobs",
+            "raw_path": b"",
+            "query_string": b"",
+            "root_path": "",
+            "scheme": "http",
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-length", b"104857600"),
+                (b"content-type", b"application/json"),
+            ],
+        }
+        await web.asgi(scope, receive, send)
+        first: int = sent[0]["status"]
+        scope["headers"] = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        sent.clear()
+        await web.asgi(scope, receive, send)
+        assert sent[0]["status"] == 413, "a body that does not say how long it is, too"
+        return first
+
+    assert web._runner.run(go()) == 413
+    assert reads <= 8 * 1024 * 1024 // 65536 + 1
+
+
+def test_a_failure_tells_the_client_an_id_and_no_more(
+    make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = make_web("sqlite")
+    driver = web.app.ready()
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("CANARY in /secret/path, SELECT 1")
+
+    monkeypatch.setattr(driver, "list_jobs", broken)
+    answer = web.api("GET", "/jobs")
+    assert (answer.status_code, answer.json()["code"]) == (500, "server-error")
+    assert "CANARY" not in answer.text
+    assert answer.headers["x-request-id"] in answer.text
+
+
+# -- changes from elsewhere --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "none"},
+        {"origin": "http://evil.test"},
+        {"origin": "null"},
+    ],
+)
+def test_other_sites_change_nothing(make_web: Callable[..., Web], headers: dict[str, str]) -> None:
+    web = make_web()
+    job = web.add.enqueue(1)
+    answer = web.api("POST", f"/jobs/{job.id}/cancel", {}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (403, "cross-site")
+    assert job.refresh().state is JobState.READY
+
+
+def test_reading_changes_nothing(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    job = web.add.enqueue(1)
+    before = job.refresh().record
+    for _ in range(2):
+        for route in ROUTES:
+            if not route.changes and route.media != "text/event-stream":
+                web.ask("GET", route.path.replace("{id}", job.id).replace("{queue}", "default"))
+    assert job.refresh().record == before
+
+
+def test_a_read_only_site_refuses_every_change(make_web: Callable[..., Web]) -> None:
+    web = make_web("memory", is_read_only=True)
+    for route in ROUTES:
+        if route.changes and route.needs != "public":
+            answer = web.ask(route.method, filled(route.path), {}, headers=OWN)
+            assert (answer.status_code, answer.json()["code"]) == (403, "read-only"), route.path
+    assert web.api("GET", "/jobs").status_code == 200
+
+
+# -- audit -------------------------------------------------------------------------------------------
+
+
+def test_every_action_leaves_a_line(web: Web) -> None:
+    job = web.add.enqueue(1)
+    web.api("POST", f"/jobs/{job.id}/cancel", {"reason": "because"})
+    web.api("POST", f"/jobs/{job.id}/retry", {})
+    web.api("POST", "/queues/mail/pause", {"reason": "deploy"})
+    web.api("POST", "/queues/mail/resume", {})
+    web.api("POST", "/jobs:cancel", {"queue": "default"})
+    web.api("POST", "/dead:replay", {"all": True})
+    web.api("DELETE", f"/jobs/{job.id}")
+    web.api("DELETE", f"/jobs/{job.id}")  # not there any more: nothing done, nothing noted
+    lines = web.api("GET", "/audit").json()["lines"]
+    assert [line["action"] for line in lines] == [
+        "delete",
+        "replay dead",
+        "cancel jobs",
+        "resume queue",
+        "pause queue",
+        "retry",
+        "cancel",
+    ]
+    assert (lines[-1]["who"], lines[-1]["target"]) == ("local", job.id)
+    assert lines[-1]["detail"]["reason"] == "because"
+    page = web.api("GET", f"/audit?limit=2&cursor={lines[1]['id']}").json()
+    assert [line["action"] for line in page["lines"]] == ["cancel jobs", "resume queue"]
+
+
+@pytest.mark.parametrize(
+    "host, is_it", [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.5.0.1", True),
+                    ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("example.org", False),
+                    ("", False)]
+)  # fmt: skip
+def test_which_addresses_are_loopback(host: str, is_it: bool) -> None:
+    assert is_loopback(host) is is_it
+
+
+def test_the_description_names_every_route(make_web: Callable[..., Web]) -> None:
+    described = make_web().api("GET", "/openapi.json").json()
+    assert described["openapi"].startswith("3.1")
+    for route in ROUTES:
+        if not route.is_page:
+            assert described["paths"][route.path][route.method.lower()]["x-winch-right"] == route.needs
