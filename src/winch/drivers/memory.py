@@ -244,6 +244,8 @@ class MemoryDriver:
             return [self._take(job, params, at) for job in plain[:limit]]
         gated = limit if params.gated is None else params.gated
         admission, drawn = self._state.gates.draw(queue, ready, params, limit, gated, at)
+        if any(look.open_at is not None for look in admission.changed.values()):
+            self._ring(set(), due=True)  # whoever opens gates may have to do so sooner than it sleeps
         for job_id, key in admission.held.items():
             self._put(changes.held(self._state.live[job_id], key), "held", at)
         chosen = drawn.arranged({i: self._state.live[i] for i in admission.taken}, plain)

@@ -178,6 +178,8 @@ class GateVerbs(Verbs):
             session=params.session,
             at=at,
         )
+        if any(look.open_at is not None for look in admission.changed.values()):
+            yield self._step("admit.ring")
         return read_claims(rows, params.token, [row[5] for row in rows])
 
     # -- giving back -------------------------------------------------------------------------------

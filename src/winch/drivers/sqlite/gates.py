@@ -158,6 +158,10 @@ def _specs(names: Iterable[str]) -> Body[dict[str, GateSpec]]:
 def keep(looks: Iterable[Look]) -> Body[None]:
     rows = [{"key": one.key, "state": one.state, "open_at": one.open_at} for one in looks]
     yield Step.each("admit.keep", rows)
+    if any(row["open_at"] is not None for row in rows):
+        ring = Ring()
+        ring.due = True  # whoever opens gates may have to do so sooner than it sleeps
+        yield ring
 
 
 # -- giving back -------------------------------------------------------------------------------------

@@ -208,6 +208,9 @@ SELECT
     is_suspect, expires_at, headers, options, checkpoint
 FROM taken;
 
+-- admit.ring: whoever opens gates may have to do so sooner than it sleeps.
+SELECT {schema}.ring(NULL, true);
+
 -- admit.keep: what gates remember from now on.
 UPDATE {schema}.gate
 SET state = changed.state,
