@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MissingKey,
         PayloadTooLarge,
         QueueFull,
+        ScheduleNotFound,
         SchemaMismatch,
         StorageError,
         StorageFull,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from winch.engine.injection import INJECTED, Depends
     from winch.engine.keyring import Keyring
     from winch.engine.middleware import Middleware
+    from winch.engine.schedules import Schedule
     from winch.engine.task import Task
 
 __all__ = [
@@ -84,6 +86,8 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "RetryBudget",
+    "Schedule",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "Snooze",
     "StorageError",
@@ -124,6 +128,8 @@ _HOMES = {
     "Retention": "winch.core.retention",
     "Retry": "winch.core.retry",
     "RetryAfter": "winch.core.outcome",
+    "Schedule": "winch.engine.schedules",
+    "ScheduleNotFound": "winch.core.errors",
     "SchemaMismatch": "winch.core.errors",
     "Snooze": "winch.core.outcome",
     "StorageError": "winch.core.errors",

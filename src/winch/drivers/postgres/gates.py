@@ -180,7 +180,7 @@ class GateVerbs(Verbs):
         )
         if any(look.open_at is not None for look in admission.changed.values()):
             yield self._step("admit.ring")
-        return read_claims(rows, params.token, [row[5] for row in rows])
+        return read_claims(rows, params.token, [row[2] for row in rows])
 
     # -- giving back -------------------------------------------------------------------------------
 

@@ -62,6 +62,16 @@ def migrates_itself(bench: Bench) -> None:
         assert driver.check_schema().current is None
 
 
+def has_schedules(bench: Bench) -> None:
+    """Asking for schedules raises ConfigError, and the message names them."""
+    message = ""
+    try:
+        bench.call(bench.driver.schedules())
+    except ConfigError as error:
+        message = str(error)
+    assert "schedules" in message, f"schedules must be refused by name, got {message!r}"
+
+
 def finds_nothing_elsewhere(bench: Bench) -> None:
     job_id = bench.add()
     other = bench.target.another()
@@ -92,4 +102,5 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "keeps_books": keeps_books,
     "migrates_itself": migrates_itself,
     "has_gates": has_gates,
+    "has_schedules": has_schedules,
 }

@@ -204,8 +204,8 @@ granted AS (
     ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight
 )
 SELECT
-    sort_key, id::text, task, version, args, queue, attempt, fence, created_at, run_at, claimed_at,
-    is_suspect, expires_at, headers, options, checkpoint
+    sort_key, id::text, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
+    expires_at, headers, options, checkpoint
 FROM taken;
 
 -- admit.ring: whoever opens gates may have to do so sooner than it sleeps.
