@@ -55,7 +55,9 @@ class Task(Generic[P, R]):
         self.arguments: Arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
         if options.unique is not None:
             self.arguments.check_names(options.unique.fields)
-        self.arguments.check_names([one.key for one in options.limit if one.key is not None])
+        keys = [one.key for one in options.limit if one.key is not None]
+        self.arguments.check_names(keys)
+        self.has_keyed_gates: bool = bool(keys)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self._like: NewJob | None = None
@@ -266,6 +268,9 @@ class Bound(Generic[R]):
     def new_job(self, drawn_id: str) -> NewJob:
         """The job to store; `drawn_id` is used unless the caller gave an id."""
         like = self._like
+        if self.task.has_keyed_gates:
+            gates = job_gates(self.task, self.options, self.args) or ()
+            like = _replace(like, options=with_gates(like.options, gates))
         unique = self.options.unique or self.task.options.unique
         if unique is None and not like.is_given_id:
             return _replace(like, id=drawn_id, args=self.args)
@@ -286,8 +291,7 @@ def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
     retry = said.retry or own.retry
     unique = said.unique or own.unique
     options = stored_options(said, own.retention)
-    gates = job_gates(task, said, args)
-    if gates is not None:
+    if not task.has_keyed_gates and (gates := job_gates(task, said, "")) is not None:
         options = with_gates(options, gates)
     return NewJob(
         id=said.id or "",

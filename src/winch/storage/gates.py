@@ -14,7 +14,7 @@ from winch.storage.params import Finish, GateInfo, LimitInfo
 
 # How many of those who hold a gate are named to those who wait.
 NAMED = 5
-# How many jobs a claim looks at beyond those it wants, and how often it looks again when all of them were held.
+# How many jobs a claim looks at beyond those it wants, and how often it looks again when all were held.
 AHEAD = 200
 ROUNDS = 20
 # How many of those who wait at a gate are made ready in one go.
