@@ -90,8 +90,8 @@ def _blocked(facts: Facts) -> str:
             )
         case "fifo":
             return (
-                f"It is blocked by its FIFO key {gate.key.removeprefix('fifo:')!r}: job {holders or '?'} "
-                f"goes first and is not final.{ahead}"
+                f"It is blocked by its FIFO key {gate.key.removeprefix('fifo:')!r}: job "
+                f"{holders or 'of another worker'} goes first and is not final.{ahead}"
             )
         case _:
             because = f": {gate.reason}" if gate.reason else ""
