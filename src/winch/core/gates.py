@@ -28,7 +28,7 @@ SECOND = 1_000_000
 
 
 class BreakerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """When a scope's breaker opens: a share of `failures` among at least `of` ends within `window` µs."""
+    """When a scope's breaker opens: a share of `failures` among at least `of` ends in `window` µs."""
 
     failures: float
     of: int
@@ -99,8 +99,8 @@ def name_of_key(key: str) -> str:
 
 @dataclass(slots=True)
 class Look:
-    """A gate as it was found under its lock. `turn`: the job whose turn it is, until it is final; `head`:
-    the first live member of a FIFO key."""
+    """A gate as it was found under its lock. `turn`: the job whose turn it is, until it is final;
+    `head`: the first live member of a FIFO key."""
 
     key: str
     used: int = 0
@@ -291,8 +291,8 @@ def _level(spec: GateSpec, state: Mapping[str, Any], now: int) -> float:
 
 
 class ScopeState(msgspec.Struct, omit_defaults=True):
-    """`until`: closed till then. `is_tripped`: by the breaker, so that probes come first. `let`: how many
-    were let through since it opened. `ends`: [second, ok, failed] for the breaker's window."""
+    """`until`: closed till then. `is_tripped`: by the breaker, so that probes come first. `let`: how
+    many were let through since it opened. `ends`: [second, ok, failed] for the breaker's window."""
 
     until: int = 0
     is_tripped: bool = False
@@ -423,7 +423,7 @@ def tenant_key(queue: str) -> str:
 
 @dataclass(slots=True)
 class Draw:
-    """What a claim takes from one queue, in order: ids of gated jobs, and None for the next plain one."""
+    """What a claim takes from one queue, in order: ids of gated jobs, None for the next plain one."""
 
     order: list[str | None] = field(default_factory=list)
 
@@ -449,8 +449,8 @@ def draw(
 ) -> Draw:
     """Go through one queue's jobs in order: by sort key, and between tenants by turn.
 
-    `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `gated` of those
-    that hold permits: they are never claimed ahead of a free slot.
+    `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `gated`
+    of those that hold permits: they are never claimed ahead of a free slot.
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]

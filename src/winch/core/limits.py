@@ -62,8 +62,8 @@ class Rate:
     """At most `n` jobs start within `per`: of the task, of each value of the argument `key`, or of all
     tasks that name the same `scope`.
 
-    `kind`: "sliding" (no stretch of that length ever has more), "fixed" (windows of the clock; at an edge
-    two windows' worth may meet), or "bucket" (a steady flow; `burst` may start at once).
+    `kind`: "sliding" (no stretch of that length ever has more), "fixed" (windows of the clock; at an
+    edge two windows' worth may meet), or "bucket" (a steady flow; `burst` may start at once).
     """
 
     __slots__ = ("burst", "how", "is_for_retries", "key", "n", "per", "scope", "weight")
@@ -193,8 +193,8 @@ def uses(
     fifo: Fifo | None,
     value_of: Callable[[str], Any],
 ) -> tuple[GateUse, ...]:
-    """The gates of one job; `value_of` gives an argument of it. A job is held at the first that is closed:
-    at a scope or its FIFO key rather than at a limit, whose permits others could use."""
+    """The gates of one job; `value_of` gives an argument of it. A job is held at the first that is
+    closed: at a scope or its FIFO key rather than at a limit, whose permits others could use."""
     found: list[GateUse] = []
     if breaker is not None:
         found.append(GateUse(f"scope:{breaker.scope or task}", SCOPE, breaker=breaker.spec))

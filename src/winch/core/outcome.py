@@ -25,8 +25,8 @@ class Directive(Exception):
 class RetryAfter(Directive):
     """Try again after this delay instead of the policy's; counts as a failed attempt.
 
-    With `scope` every job of the tasks that name this scope is held for as long, in the whole fleet; they
-    lose no attempt by it.
+    With `scope` every job of the tasks that name this scope is held for as long, in the whole fleet;
+    they lose no attempt by it.
     """
 
     def __init__(self, delay: Duration, reason: str | None = None, *, scope: str | None = None) -> None:

@@ -29,7 +29,7 @@ def has_gates(options: TaskOptions) -> bool:
 
 
 def job_gates(task: Task[Any, Any], said: EnqueueOptions, args: str) -> tuple[GateUse, ...] | None:
-    """The gates of one job, None for a plain one. A job with a tenant has at least its turn to wait for."""
+    """The gates of one job, None for a plain one. With a tenant there is at least its turn to wait for."""
     own = task.options
     if said.fifo is None and said.tenant is None and not has_gates(own):
         return None
@@ -70,14 +70,14 @@ class LimitDesk:
         return driver.run(driver.limits())
 
     def set(self, name: str, value: int | str) -> None:
-        """Set a limit ("limit:shop.charge" to 5), a rate ("rate:shop.charge" to "100/m") or the weight of a
-        tenant ("tenant:acme" to 3) for the whole fleet, from now on, whatever the code says."""
+        """Set a limit ("limit:shop.charge" to 5), a rate ("rate:shop.charge" to "100/m") or the weight
+        of a tenant ("tenant:acme" to 3) for the whole fleet, from now on, whatever the code says."""
         spec = parse_limit(value)
         kind, _, rest = name.partition(":")
         if kind not in ("limit", "rate", "budget", "tenant", "queue") or not rest or "=" in name:
             raise ConfigError(
-                "a limit's name begins with limit:, rate:, budget: or tenant: and says whose it is, such as "
-                f"limit:shop.charge:merchant; got {name!r}. `winch limits list` shows them"
+                "a limit's name begins with limit:, rate:, budget: or tenant: and says whose it is, "
+                f"such as limit:shop.charge:merchant; got {name!r}. `winch limits list` shows them"
             )
         if (kind in ("rate", "budget")) != bool(spec.per):
             wanted = "a rate such as 100/m" if kind in ("rate", "budget") else "a number such as 5"

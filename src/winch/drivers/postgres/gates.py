@@ -1,5 +1,5 @@
-"""Gates here: their rows are locked first, sorted, and looked at in a later statement, because a statement
-that waits for a lock sees the world from before the wait. What is decided is decided by `core.gates`."""
+"""Gates here: their rows are locked first, sorted, and looked at in a later statement, because one that
+waits for a lock sees the world from before the wait. What is decided is decided by `core.gates`."""
 
 from __future__ import annotations
 

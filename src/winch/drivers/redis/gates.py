@@ -1,4 +1,4 @@
-"""Gates are not built here yet: whatever asks for them is refused, and nothing runs as if it had none."""
+"""Gates are not built here yet: whatever asks for them is refused; nothing runs as if it had none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from winch.storage.params import LimitInfo, NewJob, Promoted
 from winch.storage.verbs import Verb
 
 REFUSAL = (
-    "limit, rate, fifo, tenant, breaker and scope are not available on Redis in this release; nothing was "
-    "stored. Use a sqlite:/// or postgresql:// URL, or leave the option out"
+    "limit, rate, fifo, tenant, breaker and scope are not available on Redis in this release; nothing "
+    "was stored. Use a sqlite:/// or postgresql:// URL, or leave the option out"
 )
 
 

@@ -238,10 +238,10 @@ def finished(jobs: Iterable[JobRecord], outcomes: dict[str, Finish], at: int) ->
             gate = changed[keys[0]]
             gate.state = gates.braked(gate.state, at + int(outcome.delay.total_seconds() * 1e6), why)
         for use in uses if is_counted else ():
-            gate = changed[use.key]
-            is_ok = outcome.to is JobState.COMPLETED
-            assert use.breaker is not None
-            gate.state = gates.counted(gate.state, use.breaker, is_ok, at, why)
+            if use.breaker is not None:
+                gate = changed[use.key]
+                is_ok = outcome.to is JobState.COMPLETED
+                gate.state = gates.counted(gate.state, use.breaker, is_ok, at, why)
     if changed:
         yield from keep(changed.values())
         yield from open_gates(sorted(changed), at)
