@@ -29,7 +29,7 @@ def has_gates(options: TaskOptions) -> bool:
 
 
 def job_gates(task: Task[Any, Any], said: EnqueueOptions, args: str) -> tuple[GateUse, ...] | None:
-    """The gates of one job, None for a plain one. With a tenant there is at least its turn to wait for."""
+    """The gates of one job, None for a plain one. A tenant alone is a turn to wait for."""
     own = task.options
     if said.fifo is None and said.tenant is None and not has_gates(own):
         return None
