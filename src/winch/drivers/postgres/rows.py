@@ -277,6 +277,7 @@ def read_job(row: Row) -> JobRecord:
         result,
         reason,
         fingerprint,
+        gate,
     ) = row
     return JobRecord(
         id=id_,
@@ -315,6 +316,7 @@ def read_job(row: Row) -> JobRecord:
         result=result,
         reason=reason,
         fingerprint=fingerprint,
+        gate=gate,
     )
 
 
