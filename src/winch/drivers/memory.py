@@ -33,6 +33,7 @@ from winch.storage.params import (
     ClaimParams,
     ClaimRef,
     DeadGroup,
+    Depth,
     Enqueued,
     Event,
     Facts,
@@ -811,6 +812,18 @@ class MemoryDriver(MemorySchedules):
             oldest_ready_at=min(ready, default=None),
             sessions=sessions,
         )
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Depth:
+            ready = [
+                job.run_at
+                for job in self._state.live.values()
+                if job.queue == queue and job.state is JobState.READY
+            ]
+            oldest = self._now(now) - min(ready) if ready else None
+            return Depth(min(len(ready), cap), oldest)
+
+        return self._verb("depth", body, is_read=True)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> list[SessionInfo]:

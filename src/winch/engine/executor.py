@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import functools
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from winch.core.errors import InvalidPayload, MissingKey, UnknownTask, WinchErro
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
+from winch.core.queue_settings import QueueSettings
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
 from winch.engine.attempt import Attempt, Interrupt, JobTimeout
 from winch.engine.collected import Collected, CollectedArguments
@@ -78,10 +79,14 @@ class Executor:
         self._store = store
         self._cells = cells
         self._usual: dict[str, Plan] = {}
+        # What operators have set for queues; refreshed by the worker.
+        self.settings: Mapping[str, QueueSettings] = {}
 
     def plan(self, claim: Claim) -> Plan | Settled:
         """How to run this job; how it ends where it cannot be run at all."""
-        if claim.options is None and claim.expires_at is None and not claim.is_suspect:
+        set_for = self.settings.get(claim.queue) if self.settings else None
+        is_usual = claim.options is None and not claim.is_suspect and set_for is None
+        if is_usual and claim.expires_at is None:
             plan = self._usual.get(claim.task)
             if plan is not None:
                 return plan
@@ -93,6 +98,8 @@ class Executor:
         usual = self._usual.get(task.name)
         if usual is None:
             usual = self._usual[task.name] = self._planned(task, timeout, retry, is_suspect=False)
+        if set_for is not None:
+            retry = _as_set(retry, set_for)
         if claim.options is not None:
             try:
                 said = msgspec.json.decode(claim.options, type=StoredOptions)
@@ -107,7 +114,7 @@ class Executor:
         if claim.expires_at is not None and claim.claimed_at >= claim.expires_at:
             when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
             return self._unrun(claim, Cancel(f"expired at {when}, before it ran"))
-        if claim.options is None and not claim.is_suspect:
+        if is_usual:
             return usual
         return self._planned(task, timeout, retry, is_suspect=claim.is_suspect)
 
@@ -490,3 +497,12 @@ def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
             "job %s completed with a result of %d bytes; only its beginning is kept", claim.id, cut.bytes
         )
     return Done(text)
+
+
+def _as_set(retry: Retry, settings: QueueSettings) -> Retry:
+    """The task's policy under what is set for the queue; a policy of the job's own goes before both."""
+    if settings.backoff is not None:
+        retry = Retry.fixed(settings.backoff, attempts=retry.attempts)
+    if settings.retries is not None:
+        retry = msgspec.structs.replace(retry, attempts=settings.retries + 1)
+    return retry

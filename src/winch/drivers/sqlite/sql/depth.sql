@@ -1,0 +1,6 @@
+-- depth: ready jobs of a queue, counted up to a cap, and since when the first in line has been ready.
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM winch_job WHERE state = 'ready' AND queue = :queue LIMIT :cap)),
+    (SELECT min(run_at) FROM (
+        SELECT run_at FROM winch_job WHERE state = 'ready' AND queue = :queue ORDER BY sort_key LIMIT 100
+    ));
