@@ -654,6 +654,7 @@ class Queues:
         self,
         queue: str,
         *,
+        concurrency: int | Unset | None = msgspec.UNSET,
         retries: int | Unset | None = msgspec.UNSET,
         backoff: Duration | Unset | None = msgspec.UNSET,
         max_depth: int | Unset | None = msgspec.UNSET,
@@ -666,7 +667,8 @@ class Queues:
         """Set what is said here, for all workers and producers, within a second or two; None takes a
         setting back. Returns all settings of the queue.
 
-        `retries` and `backoff` (one delay for all) go before the policy of the task. A queue with
+        `concurrency` is how many jobs run at once, of those enqueued since it was first set. `retries`
+        and `backoff` (one delay for all) go before the policy of the task. A queue with
         `max_depth` ready jobs, or whose oldest waits longer than `max_age`, is full: then an enqueue
         raises QueueFull ("reject"), waits up to `block_for` first ("block"), drops jobs of a priority
         below 0 ("shed"), or puts jobs off so that `drain` ("100/s") of them come ("delay").
@@ -674,6 +676,7 @@ class Queues:
         from winch.engine.queue_desk import configure
 
         given = {
+            "concurrency": concurrency,
             "retries": retries,
             "backoff": backoff,
             "max_depth": max_depth,

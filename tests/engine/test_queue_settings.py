@@ -209,3 +209,29 @@ def test_a_pause_with_an_end_ends() -> None:
 def test_mistakes_are_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         App("memory://").queues.configure("mail", **given)
+
+
+def test_concurrency_of_a_queue_is_the_fleets() -> None:
+    app = App("memory://")
+    running: list[int] = []
+    most: list[int] = []
+
+    @app.task(name="slow", queue="mail")
+    async def slow() -> None:
+        running.append(1)
+        most.append(len(running))
+        await asyncio.sleep(10)
+        running.pop()
+
+    with virtual(app) as world:
+        app.queues.configure("mail", concurrency=2)
+        app.enqueue_many([slow.bind() for _ in range(6)])
+        world.advance("5s")
+        assert len(running) == 2
+        app.queues.configure("mail", concurrency=3)
+        world.run_all()
+        assert max(most) == 3
+        app.queues.configure("mail", concurrency=None)
+        app.enqueue_many([slow.bind() for _ in range(6)])
+        world.run_all()
+        assert len(world.jobs(state="completed")) == 12

@@ -124,7 +124,7 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
 @json_option
 @store_options
 def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
-    """Set retries, backoff, max_depth, max_age, on_full, block_for or drain of a queue.
+    """Set concurrency, retries, backoff, max_depth, max_age, on_full, block_for or drain of a queue.
 
     KEY= without a value takes a setting back; without any KEY=VALUE the settings are shown. They take
     effect within a second or two, everywhere.

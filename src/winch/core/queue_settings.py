@@ -27,6 +27,7 @@ class OnFull(StrEnum):
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of one queue; None leaves a matter to the task."""
 
+    concurrency: int | None = None
     retries: int | None = None
     backoff: timedelta | None = None
     max_depth: int | None = None
@@ -38,6 +39,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def is_limited(self) -> bool:
         return self.max_depth is not None or self.max_age is not None
+
+    @property
+    def is_for_producers(self) -> bool:
+        return self.is_limited or self.concurrency is not None
 
     @property
     def drain_per_second(self) -> float:
@@ -92,6 +97,7 @@ def _rate(name: str, value: Any) -> str:
 
 
 _CHECKS: dict[str, Any] = {
+    "concurrency": _count,
     "retries": _count,
     "backoff": _span,
     "max_depth": _count,

@@ -13,6 +13,7 @@ from datetime import timedelta
 import msgspec
 
 from winch.core.errors import ConfigError, QueueFull, StorageError
+from winch.core.gates import LIMIT, GateUse, with_one_more
 from winch.core.queue_settings import OnFull, QueueSettings
 from winch.engine.operation import Operation, Pause
 from winch.storage.params import Depth, Line, Lines, NewJob
@@ -37,6 +38,12 @@ def read_settings(lines: Sequence[Line]) -> dict[str, QueueSettings]:
         except msgspec.DecodeError:
             continue
     return found
+
+
+def queue_gate(queue: str, concurrency: int) -> GateUse:
+    """The gate of a queue's concurrency; its number is set in the store, for all jobs that carry it."""
+    name = f"queue:{queue}"
+    return GateUse(name, LIMIT, name, n=concurrency)
 
 
 class Door:
@@ -83,9 +90,11 @@ class Door:
         try:
             if driver.capabilities.keeps_books:
                 lines = yield driver.read_lines(Lines(book=BOOK))
-                limited = {q: said for q, said in read_settings(lines).items() if said.is_limited}
+                found = read_settings(lines)
+                limited = {queue: said for queue, said in found.items() if said.is_for_producers}
             for queue, said in limited.items():
-                depths[queue] = yield driver.depth(queue, cap=2 * (said.max_depth or 1))
+                if said.is_limited:
+                    depths[queue] = yield driver.depth(queue, cap=2 * (said.max_depth or 1))
         except (StorageError, ConfigError):
             limited, depths = self._limited, self._depths
         self._looked_at = self._monotonic()
@@ -127,6 +136,10 @@ class Door:
                     continue
                 if settings.on_full is OnFull.DELAY and job.delay is None and job.run_at is None:
                     job = self._put_off(job, settings)  # noqa: PLW2901  # the same job, later
+            if settings is not None and settings.concurrency is not None:
+                gate = queue_gate(job.queue, settings.concurrency)
+                options = with_one_more(job.options, gate)
+                job = msgspec.structs.replace(job, options=options)  # noqa: PLW2901  # now limited
             if settings is not None:
                 self._own[job.queue] = self._own.get(job.queue, 0) + 1
             found.append(job)

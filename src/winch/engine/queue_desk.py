@@ -10,12 +10,16 @@ import msgspec
 
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError
+from winch.core.gates import GateSpec
 from winch.core.queue_settings import NO_SETTINGS, QueueSettings, changed
 from winch.engine.client import actor
 from winch.engine.door import BOOK, PAUSED, UNTIL, read_settings
 from winch.engine.operation import Operation
 from winch.storage.params import Line, Lines
 from winch.storage.protocol import Driver
+
+# More than ever run at once: a limit that holds nobody.
+MOST = 1_000_000
 
 
 def settings(driver: Driver) -> Operation[dict[str, QueueSettings]]:
@@ -29,15 +33,17 @@ def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation
     _check(driver)
     if given.get("max_age") is not None and driver.name.startswith("redis"):
         raise ConfigError("max_age is not available on Redis in this release; use max_depth")
-    if "concurrency" in given:
-        raise ConfigError(
-            "the concurrency of a queue is not a setting of this release; limit its tasks: "
-            "@app.task(limit=Limit(20)), or winch limits set"
-        )
+    if given.get("concurrency") is not None and not driver.capabilities.has_gates:
+        raise ConfigError(f"concurrency of a queue is not available on {driver.describe()} yet")
     if "order" in given:
         raise ConfigError("the order of a queue is not a setting of this release; it is aged")
     before = (yield from settings(driver)).get(queue, NO_SETTINGS)
     after = changed(before, given)
+    if "concurrency" in given and driver.capabilities.has_gates:
+        n = after.concurrency
+        # Taken back: jobs that carry the gate must not wait at it for ever.
+        spec = GateSpec(MOST if n is None else n)
+        yield driver.set_limits({f"queue:{queue}": spec}, by=actor())
     if after == NO_SETTINGS:
         yield driver.strike_lines(BOOK, [queue])
     else:
