@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import hiredis
 
-from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried
+from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried, first
 from winch.drivers.redis.place import Address, Place
 from winch.drivers.redis.scripts import Call
 from winch.drivers.redis.wire import (
@@ -149,7 +149,15 @@ class AsyncSide:
 
     async def run(self, what: Call) -> Any:
         """Carry a call out and return its reply."""
-        steps = carried(what, self._route)
+        outcome: Any
+        try:
+            outcome = await self._send(first(what))
+        except ConnectionLost as error:
+            outcome = error
+        else:
+            if not what.confirmations and type(outcome) is not hiredis.ReplyError:
+                return outcome
+        steps = carried(what, self._route, outcome)
         try:
             step = next(steps)
             while True:

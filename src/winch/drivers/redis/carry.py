@@ -70,13 +70,24 @@ class Route:
         self._primary = None
 
 
-def carried(what: Call, route: Route) -> Generator[Send | Pause, Any, Any]:
-    """Carry one call out."""
+def first(what: Call) -> Send:
+    """What is sent first; most calls need no more."""
+    return Send(what.request, what.confirmations, None, False)
+
+
+def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, Any, Any]:
+    """Carry on with a call whose first try came to `outcome`, a reply or a ConnectionLost."""
     request, address, is_asking = what.request, None, False
     tries = refused = 0
+    is_first = True
     while True:
         try:
-            reply = yield Send(request, what.confirmations, address, is_asking)
+            if not is_first:
+                outcome = yield Send(request, what.confirmations, address, is_asking)
+            is_first = False
+            if isinstance(outcome, ConnectionLost):
+                raise outcome
+            reply = outcome
         except ConnectionLost as lost:
             route.lost()
             if lost.was_sent and not what.is_read:
