@@ -175,12 +175,12 @@ class AsyncSide:
             return stop.value
 
     async def _send(self, request: Send) -> Any:
-        wire = await self._wire(request.address)
+        wire = await self._wire()
         replies = await wire.ask(confirming(request, self._place.timeout), replies_to(request))
         return reply_of(request, replies)
 
-    async def _wire(self, wanted: Address | None) -> AsyncWire:
-        address = wanted or self._route.known()
+    async def _wire(self) -> AsyncWire:
+        address = self._route.known()
         if address is None:
             loop = asyncio.get_running_loop()
             address = await loop.run_in_executor(None, find_primary, self._place)

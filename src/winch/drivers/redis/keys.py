@@ -43,6 +43,7 @@ KEYS = {
     "dead": "zset of dead jobs, score 0",
     "died": "zset: task with dead jobs, score 0",
     "groups": "zset: fingerprint, by its number of dead jobs",
+    "nothing": "never exists: asked for to learn whether the slot is moving",
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",

@@ -21,7 +21,6 @@ from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carrie
 from winch.drivers.redis.place import Address, Place
 from winch.drivers.redis.scripts import Call, packed
 
-ASKING = packed(b"ASKING")
 # A connection used so many seconds ago is not asked whether it is still there.
 FRESH = 0.25
 _NOTHING = object()
@@ -58,21 +57,20 @@ def check_greeting(answers: Sequence[Any], place: Place, address: Address) -> No
 
 
 def confirming(request: Send, timeout: float) -> bytes:
-    """The bytes of a request, with ASKING before it and WAIT behind it where that is wanted."""
-    data = ASKING + request.request if request.is_asking else request.request
+    """The bytes of a request, with WAIT behind it where that is wanted."""
+    data = request.request
     if request.confirmations:
-        milliseconds = round(timeout * 1000 / 2)
+        milliseconds = round(timeout * 1000 / 5)
         data += packed("WAIT", request.confirmations, milliseconds)
     return data
 
 
 def replies_to(request: Send) -> int:
-    return 1 + request.is_asking + bool(request.confirmations)
+    return 2 if request.confirmations else 1
 
 
 def reply_of(request: Send, replies: list[Any]) -> Any:
     """The reply, or [reply, number of confirmations]."""
-    replies = replies[request.is_asking :]
     return replies if request.confirmations else replies[0]
 
 
@@ -226,8 +224,8 @@ class Pool:
             return stop.value
 
     def _send(self, request: Send) -> Any:
-        wire = self._borrow(request.address)
-        if request.is_asking or request.confirmations:
+        wire = self._borrow()
+        if request.confirmations:
             replies = wire.ask(confirming(request, self._place.timeout), replies_to(request))
             self._give_back(wire)
             return reply_of(request, replies)
@@ -235,10 +233,10 @@ class Pool:
         self._give_back(wire)
         return reply
 
-    def _borrow(self, wanted: Address | None) -> Wire:
+    def _borrow(self) -> Wire:
         if self._pid != os.getpid():  # a fork shares the sockets: they are the parent's
             self._idle, self._pid = deque(), os.getpid()
-        address = wanted or self._route.known()
+        address = self._route.known()
         if address is None:
             address = find_primary(self._place)
             self._route.found(address)

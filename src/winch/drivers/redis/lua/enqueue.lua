@@ -1,9 +1,12 @@
 -- enqueue: -> ready, for plain jobs: all of the call or nothing. Others go through enqueue_special.
--- A:      now; names: queue -> tasks; groups: {queue, priority, ids}. ARGV[2…]: envelopes, in order
+-- A:      now; confirm; names: queue -> tasks; groups: {queue, priority, ids}. ARGV[2…]: envelopes, in order
 -- Return: '' when stored; or an id that was there or came twice, and nothing is stored
 -- Keys:   env, ids, ready, queues, tasks, waiting, bell, events
 -- flags:
 -- parts:  put
+-- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
+if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
+
 local created, before = pack(now), 1
 -- `ids` first: its answer tells whether all are new, and what it added is taken back if not.
 for place, group in ipairs(A.groups) do

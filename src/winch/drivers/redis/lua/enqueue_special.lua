@@ -1,11 +1,14 @@
 -- enqueue_special: -> ready | scheduled, for jobs of any kind. All of the call or nothing.
--- A:      now; names: queue -> tasks; is_repeat;
+-- A:      now; confirm; names: queue -> tasks; is_repeat;
 --         jobs: {id, –, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep}, false
 --         where there is none. ARGV[2…]: their envelopes, in order
 -- Return: msgpack: {twice = id} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
 -- Keys:   env, ids, st, ready, scheduled, queues, tasks, keep, uniq, ukey, waiting, bell, events
 -- flags:
 -- parts:  put record
+-- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
+if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
+
 local created = pack(now)
 for queue, tasks in pairs(A.names) do
   if call('SADD', K.tasks(queue), unpack(tasks)) > 0 then call('SADD', K.queues, queue) end
