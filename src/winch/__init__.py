@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MissingKey,
         PayloadTooLarge,
         QueueFull,
+        ScheduleNotFound,
         SchemaMismatch,
         StorageError,
         StorageFull,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from winch.engine.injection import INJECTED, Depends
     from winch.engine.keyring import Keyring
     from winch.engine.middleware import Middleware
+    from winch.engine.schedules import Schedule
     from winch.engine.task import Task
 
 __all__ = [
@@ -78,6 +80,8 @@ __all__ = [
     "Retention",
     "Retry",
     "RetryAfter",
+    "Schedule",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "Snooze",
     "StorageError",
@@ -118,6 +122,8 @@ _HOMES = {
     "Retention": "winch.core.retention",
     "Retry": "winch.core.retry",
     "RetryAfter": "winch.core.outcome",
+    "Schedule": "winch.engine.schedules",
+    "ScheduleNotFound": "winch.core.errors",
     "SchemaMismatch": "winch.core.errors",
     "Snooze": "winch.core.outcome",
     "StorageError": "winch.core.errors",

@@ -1,10 +1,13 @@
 table archive: RANGE (drop_on)
 table archive_default:
 table book_line:
+table declaration:
 table given_id:
 table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_insert_scale_factor=0.2, autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table job_event:
 table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table schedule: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=200, vacuum_truncate=off
+table schedule_run:
 table session: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table unique_key: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table winch_migration:
@@ -86,6 +89,10 @@ column winch.book_line.01 book: text not null
 column winch.book_line.02 key: text not null
 column winch.book_line.03 body: text not null
 column winch.book_line.04 drop_at: timestamp with time zone
+column winch.declaration.01 session: uuid not null
+column winch.declaration.02 schedule: text not null
+column winch.declaration.03 definition: text not null
+column winch.declaration.04 timing: text not null
 column winch.given_id.01 id: uuid not null
 column winch.job.01 id: uuid not null
 column winch.job.02 created_at: timestamp with time zone not null
@@ -136,6 +143,22 @@ column winch.queue.01 name: text not null
 column winch.queue.02 paused_at: timestamp with time zone
 column winch.queue.03 pause_reason: text
 column winch.queue.04 waiting_until: timestamp with time zone
+column winch.schedule.01 name: text not null
+column winch.schedule.02 definition: text not null
+column winch.schedule.03 is_code: boolean not null
+column winch.schedule.04 created_at: timestamp with time zone not null
+column winch.schedule.05 last_window: timestamp with time zone not null
+column winch.schedule.06 next_at: timestamp with time zone
+column winch.schedule.07 timing: text
+column winch.schedule.08 pending: timestamp with time zone
+column winch.schedule.09 paused_at: timestamp with time zone
+column winch.schedule.10 pause_reason: text
+column winch.schedule_run.01 schedule: text not null
+column winch.schedule_run.02 window_at: timestamp with time zone not null
+column winch.schedule_run.03 kind: text not null
+column winch.schedule_run.04 at: timestamp with time zone not null
+column winch.schedule_run.05 job: uuid
+column winch.schedule_run.06 note: text
 column winch.session.01 id: uuid not null
 column winch.session.02 worker: text not null
 column winch.session.03 host: text not null
@@ -160,6 +183,8 @@ constraint winch.archive.archive_state_is_final: CHECK ((state = ANY (ARRAY['com
 constraint winch.archive_default.archive_result_is_of_completed: CHECK (((result IS NULL) OR (state = 'completed'::text)))
 constraint winch.archive_default.archive_state_is_final: CHECK ((state = ANY (ARRAY['completed'::text, 'cancelled'::text, 'dead'::text])))
 constraint winch.book_line.book_line_pkey: PRIMARY KEY (book, key)
+constraint winch.declaration.declaration_pkey: PRIMARY KEY (session, schedule)
+constraint winch.declaration.declaration_session_fkey: FOREIGN KEY (session) REFERENCES winch.session(id) ON DELETE CASCADE
 constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
 constraint winch.job.job_attempt_from_0: CHECK ((attempt >= 0))
 constraint winch.job.job_pkey: PRIMARY KEY (id)
@@ -168,6 +193,8 @@ constraint winch.job.job_state_is_live: CHECK ((state = ANY (ARRAY['ready'::text
 constraint winch.job.job_token_iff_running: CHECK (((state = 'running'::text) = (token IS NOT NULL)))
 constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
 constraint winch.queue.queue_pkey: PRIMARY KEY (name)
+constraint winch.schedule.schedule_pkey: PRIMARY KEY (name)
+constraint winch.schedule_run.schedule_run_pkey: PRIMARY KEY (schedule, window_at)
 constraint winch.session.session_end_has_reason: CHECK (((ended_at IS NULL) = (end_reason IS NULL)))
 constraint winch.session.session_pkey: PRIMARY KEY (id)
 constraint winch.unique_key.unique_key_pkey: PRIMARY KEY (key)
@@ -185,6 +212,8 @@ index winch.archive_id: CREATE INDEX archive_id ON ONLY winch.archive USING btre
 index winch.archive_unusual: CREATE INDEX archive_unusual ON ONLY winch.archive USING btree (state, id) WHERE (state <> 'completed'::text) -- serves list_jobs and counts: few among very many
 index winch.book_line_drop: CREATE INDEX book_line_drop ON winch.book_line USING btree (drop_at) WHERE (drop_at IS NOT NULL) -- serves write_lines, which removes some of what is over
 index winch.book_line_pkey: CREATE UNIQUE INDEX book_line_pkey ON winch.book_line USING btree (book, key)
+index winch.declaration_of_schedule: CREATE INDEX declaration_of_schedule ON winch.declaration USING btree (schedule) -- serves schedules, due_schedules and change_schedule
+index winch.declaration_pkey: CREATE UNIQUE INDEX declaration_pkey ON winch.declaration USING btree (session, schedule)
 index winch.given_id_pkey: CREATE UNIQUE INDEX given_id_pkey ON winch.given_id USING btree (id)
 index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (session) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
 index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (state = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
@@ -194,6 +223,10 @@ index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
 index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE (state = 'ready'::text) -- serves claim and explain
 index winch.job_running: CREATE INDEX job_running ON winch.job USING btree (session) WHERE (state = 'running'::text) -- serves rescue, end_session, give_up and sessions
 index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
+index winch.schedule_next: CREATE INDEX schedule_next ON winch.schedule USING btree (next_at) WHERE (paused_at IS NULL) -- serves due_schedules
+index winch.schedule_pending: CREATE INDEX schedule_pending ON winch.schedule USING btree (name) WHERE (pending IS NOT NULL) -- serves due_schedules
+index winch.schedule_pkey: CREATE UNIQUE INDEX schedule_pkey ON winch.schedule USING btree (name)
+index winch.schedule_run_pkey: CREATE UNIQUE INDEX schedule_run_pkey ON winch.schedule_run USING btree (schedule, window_at)
 index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
 index winch.unique_key_pkey: CREATE UNIQUE INDEX unique_key_pkey ON winch.unique_key USING btree (key)
 index winch.winch_migration_pkey: CREATE UNIQUE INDEX winch_migration_pkey ON winch.winch_migration USING btree (number)

@@ -137,8 +137,11 @@ class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
 NO_CHANGES = RetryChanges()
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A job taken to run, and the proof of it: every later write names (id, token)."""
+class Claim(msgspec.Struct, frozen=True):
+    """A job taken to run, and the proof of it: every later write names (id, token).
+
+    Drivers make it by position: by name, a batch of them takes four times as long.
+    """
 
     id: str
     token: str

@@ -23,6 +23,7 @@ from winch.core.errors import ConfigError
 from winch.core.job import KEEP, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.core.retention import dead_bytes, dead_limits
+from winch.drivers.memory_schedules import MemorySchedules, ScheduleState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
@@ -82,9 +83,10 @@ class _State:
     events: list[Event] = field(default_factory=list)
     books: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
+    schedules: ScheduleState = field(default_factory=ScheduleState)
 
 
-class MemoryDriver:
+class MemoryDriver(MemorySchedules):
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
@@ -389,6 +391,7 @@ class MemoryDriver:
             at = self._now(now)
             if session.id not in self._state.sessions:
                 self._state.sessions[session.id] = _Session(session, at, at + session.lease)
+                self._declare(session, at)
             return at
 
         return self._verb("start_session", body)

@@ -54,6 +54,7 @@ class Fetcher(Service):
         self._bell = driver.bell(order.names)
         self._slot_freed = asyncio.Event()
         self._quiet = False
+        self.is_waiting: bool = False  # for a slot
         self.given_up: list[str] = []
         self.in_flight: set[str] = set()
 
@@ -98,11 +99,14 @@ class Fetcher(Service):
         self._slot_freed.set()
 
     async def _until_freed(self) -> None:
+        self.is_waiting = True
         try:
             async with asyncio.timeout(self._poll):
                 await self._slot_freed.wait()
         except TimeoutError:
             pass
+        finally:
+            self.is_waiting = False
 
     async def more(self, task: str, limit: int) -> list[Claim]:
         """Claim jobs of this one task, for a call that collects them; none while quiet."""

@@ -54,6 +54,7 @@ class Task(Generic[P, R]):
             self.arguments.check_names(options.unique.fields)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
+        self._like: NewJob | None = None
         self.__doc__ = fn.__doc__
         self.__name__: str = getattr(fn, "__name__", name)
         self.__wrapped__ = fn
@@ -64,15 +65,18 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that runs this task with these arguments."""
-        return self._client.enqueue(Bound(self, args, kwargs, _NO_OPTIONS))
+        return self._client.enqueue(self.bind(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` without blocking the event loop."""
-        return await self._client.aenqueue(Bound(self, args, kwargs, _NO_OPTIONS))
+        return await self._client.aenqueue(self.bind(*args, **kwargs))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """This call as a value, for `enqueue_many` and compositions. Checked now, stored later."""
-        return Bound(self, args, kwargs, _NO_OPTIONS)
+        like = self._like
+        if like is None:
+            like = self._like = alike(self, _NO_OPTIONS)
+        return Bound(self, args, kwargs, _NO_OPTIONS, like)
 
     def using(
         self,
@@ -217,24 +221,25 @@ class Using(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self._task = task
         self._options = options
+        self._like = alike(task, options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that runs the task with these arguments and options."""
-        return self._task._client.enqueue(Bound(self._task, args, kwargs, self._options))
+        return self._task._client.enqueue(self.bind(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` without blocking the event loop."""
-        return await self._task._client.aenqueue(Bound(self._task, args, kwargs, self._options))
+        return await self._task._client.aenqueue(self.bind(*args, **kwargs))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """This call with its options as a value."""
-        return Bound(self._task, args, kwargs, self._options)
+        return Bound(self._task, args, kwargs, self._options, self._like)
 
 
 class Bound(Generic[R]):
     """A call of a task, checked and packed, not yet stored."""
 
-    __slots__ = ("args", "options", "task")
+    __slots__ = ("_like", "args", "options", "task")
 
     def __init__(
         self,
@@ -242,27 +247,42 @@ class Bound(Generic[R]):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: EnqueueOptions,
+        like: NewJob,
     ) -> None:
+        """`like`: the job that this call makes, but for its id and arguments."""
         self.task: Task[Any, R] = task
         self.args: str = task.arguments.pack(args, kwargs)
         self.options: EnqueueOptions = options
+        self._like = like
 
     def new_job(self, drawn_id: str) -> NewJob:
         """The job to store; `drawn_id` is used unless the caller gave an id."""
-        return new_job(self.task, self.args, self.options, drawn_id)
+        like = self._like
+        unique = self.options.unique or self.task.options.unique
+        if unique is None and not like.is_given_id:
+            return _replace(like, id=drawn_id, args=self.args)
+        return _replace(
+            like,
+            id=like.id if like.is_given_id else drawn_id,
+            args=self.args,
+            unique_key=None if unique is None else unique_key(self.task, unique, self.args),
+        )
 
 
-def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str) -> NewJob:
-    """One enqueue as the store takes it: the task's defaults under what `using` said."""
+_replace = msgspec.structs.replace
+
+
+def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
+    """What all jobs of these enqueues have alike: the task's defaults under what `using` said."""
     own = task.options
     retry = said.retry or own.retry
     unique = said.unique or own.unique
     return NewJob(
-        id=said.id or drawn_id,
+        id=said.id or "",
         is_given_id=said.id is not None,
         task=task.name,
         version=own.version,
-        args=args,
+        args="",
         queue=said.queue or own.queue,
         priority=own.priority if said.priority is None else said.priority,
         delay=said.delay,
@@ -273,7 +293,6 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
         options=stored_options(said, own.retention),
         max_attempts=retry.attempts,
         keep=kept_for(said.retention, own.retention),
-        unique_key=None if unique is None else unique_key(task, unique, args),
         on_duplicate=Duplicate.RETURN if unique is None else unique.mode,
     )
 

@@ -110,8 +110,17 @@ class Standing(StrEnum):
     LOST = "lost"
 
 
+class Declared(msgspec.Struct, frozen=True):
+    """A schedule that a session's code defines: the text of its definition, and its timing's key."""
+
+    name: str
+    definition: str
+    timing: str
+
+
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a worker child. `worker` is a label; the id alone is the identity."""
+    """One start of a worker child. `worker` is a label; the id alone is the identity. `schedules` are
+    those that its code defines, active while the session lives."""
 
     id: str
     worker: str
@@ -122,6 +131,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     slots: int
     lease: timedelta
+    schedules: tuple[Declared, ...] = ()
 
 
 class Pulse(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
+from winch.storage.schedules import Change, Changed, ScheduleRun, Schedules
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -136,7 +137,11 @@ class Storage(Protocol):
     # -- sessions ----------------------------------------------------------------------------------
 
     def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
-        """Begin a session with a fresh lease; returns the store's time. May be repeated."""
+        """Begin a session with a fresh lease; returns the store's time. May be repeated.
+
+        The schedules it declares are active while it lives. Of those that several declare, the
+        definition of the session that started last is in effect; a new schedule's windows count from
+        now on."""
         ...
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
@@ -190,6 +195,33 @@ class Storage(Protocol):
         """Delete dead jobs that are too many, at most `limit`; returns how many went. Call again until
         it returns less. Newest is by the moment of death, then by id; the bytes of a job are those of
         its args, history, log and checkpoint, more or less. Costs little when there is nothing to do."""
+        ...
+
+    # -- schedules ---------------------------------------------------------------------------------
+
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
+        """The schedules that want a tick, by name: active, not paused, and with a window that is due, a
+        job that waits for an earlier one to end, or another timing in effect than their next window was
+        found by. With the moment when the next of the others is due."""
+        ...
+
+    def change_schedule(
+        self, name: str, change: Change, *, now: datetime | None = None
+    ) -> Verb[Changed]:
+        """Define, pause, resume, remove, tick, trigger or skip; see storage/schedules.py for each.
+
+        Changes of one schedule take effect one after the other. The jobs of a tick are stored with it,
+        or nothing is; a window gets a job once, whoever ticks, in whatever order and however often. The
+        last window only advances.
+        """
+        ...
+
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
+        """All schedules by name, or the one of this name, with the definitions in effect."""
+        ...
+
+    def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
+        """What became of the latest windows of a schedule, newest first."""
         ...
 
     # -- operators ---------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def micros(now: datetime | None) -> int:
     return time.time_ns() // 1000 if now is None else to_micros(now)
 
 
-def ask(name: str, **values: Any) -> Generator[Any, Any, list[Row]]:
+def ask(name: str, /, **values: Any) -> Generator[Any, Any, list[Row]]:
     """One statement; returns its rows."""
     rows: list[Row] = yield Step(name, values)
     return rows

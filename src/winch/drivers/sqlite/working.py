@@ -268,6 +268,10 @@ class WorkingVerbs:
                 lease=session.lease // MICROSECOND,
                 now=at,
             )
+            for one in session.schedules:
+                said = {"name": one.name, "definition": one.definition}
+                yield from ask("start_session.declare", id=session.id, timing=one.timing, **said)
+                yield from ask("start_session.schedule", now=at, **said)
             return from_micros(at)
 
         return verb("start_session", body)
@@ -354,6 +358,7 @@ class WorkingVerbs:
             at = micros(now)
             rows = yield from ask("prune", now=at, limit=limit)
             yield from ask("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
+            yield from ask("prune.declarations")
             return len(rows)
 
         return verb("prune", body)

@@ -61,6 +61,16 @@ def migrates_itself(bench: Bench) -> None:
         assert driver.check_schema().current is None
 
 
+def has_schedules(bench: Bench) -> None:
+    """Asking for schedules raises ConfigError, and the message names them."""
+    message = ""
+    try:
+        bench.call(bench.driver.schedules())
+    except ConfigError as error:
+        message = str(error)
+    assert "schedules" in message, f"schedules must be refused by name, got {message!r}"
+
+
 def finds_nothing_elsewhere(bench: Bench) -> None:
     job_id = bench.add()
     other = bench.target.another()
@@ -77,4 +87,5 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "keeps_events": keeps_events,
     "keeps_books": keeps_books,
     "migrates_itself": migrates_itself,
+    "has_schedules": has_schedules,
 }

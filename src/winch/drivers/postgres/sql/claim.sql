@@ -3,7 +3,7 @@
 -- SKIP LOCKED. A session that is ended or unknown gets nothing; that and the queue's pause are looked at
 -- once for each queue, not for each job. The queues are walked in the order given, and no more is locked
 -- than is returned. By ctid: a join would hash the whole table.
--- RETURNING has no order: the caller sorts by queue, sort_key and id.
+-- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -41,5 +41,5 @@ WHERE ctid = ANY (ARRAY(
     LIMIT :limit
 ))
 RETURNING
-    sort_key, id::text, task, version, args, queue, attempt, fence, created_at, run_at, claimed_at,
-    is_suspect, expires_at, headers, options, checkpoint;
+    sort_key, id::text, CASE WHEN cardinality(:queues::text[]) > 1 THEN queue END, task, args, attempt, fence,
+    created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint;
