@@ -144,7 +144,7 @@ def translated(text: str, route: Route) -> WinchError:
     if code in ("NOAUTH", "WRONGPASS"):
         return ConfigError(f"{where}; put user and password into the URL, redis://user:password@host")
     if code == "NOPERM":
-        return StorageError(f"{where}; the user lacks a right, see docs/redis.md")
+        return StorageError(f"{where}; the user lacks a right, see docs/howto/redis.md")
     if code in _PASSING or code == "MOVED":
         if code == "MOVED" and not route.place.is_cluster:
             return ConfigError(
