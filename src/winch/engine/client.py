@@ -174,7 +174,7 @@ class Client:
         jobs = self._prepared(jobs)
         if self._door.is_open(jobs):
             return (yield from self._stored(jobs, conn))
-        admitted = yield from self._admitted(jobs)
+        admitted = yield from self._admitted(jobs, is_apart=conn is not None)
         kept = [job for job in admitted if job is not None]
         stored = iter((yield from self._stored(kept, conn)) if kept else ())
         return [
@@ -182,7 +182,9 @@ class Client:
             for job, one in zip(jobs, admitted, strict=True)
         ]
 
-    def _admitted(self, jobs: Sequence[NewJob]) -> Operation[list[NewJob | None]]:
+    def _admitted(
+        self, jobs: Sequence[NewJob], *, is_apart: bool = False
+    ) -> Operation[list[NewJob | None]]:
         """The jobs that their queues have room for. Asked on a connection of our own, also for a
         caller's transaction, which a refused question must not spoil."""
         driver, is_checked = self._unchecked()
@@ -191,7 +193,7 @@ class Client:
                 yield Blocking(self._driver)
             except StorageError:
                 return list(jobs)  # the enqueue itself will say so, when it has tried long enough
-        return (yield from self._door.admit(driver, jobs))
+        return (yield from self._door.admit(driver, jobs, is_apart=is_apart))
 
     def _stored(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         if isinstance(conn, Transaction):

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
 from winch.core.errors import ConfigError, QueueFull, StorageError
 from winch.core.gates import LIMIT, GateUse, with_one_more
 from winch.core.queue_settings import OnFull, QueueSettings
-from winch.engine.operation import Operation, Pause
+from winch.engine.operation import Blocking, Operation, Pause
 from winch.storage.params import Depth, Line, Lines, NewJob
 from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
 
 BOOK = "queue settings"
 # Beside the settings, by the queue's name, a pause with an end has two lines: one that stays, and one
@@ -62,11 +64,14 @@ class Door:
             return False
         return not self._limited or not any(job.queue in self._limited for job in jobs)
 
-    def admit(self, driver: Driver, jobs: Sequence[NewJob]) -> Operation[list[NewJob | None]]:
-        """The jobs as they may come in: None is dropped, some are put off. Raises QueueFull."""
+    def admit(
+        self, driver: Driver, jobs: Sequence[NewJob], *, is_apart: bool = False
+    ) -> Operation[list[NewJob | None]]:
+        """The jobs as they may come in: None is dropped, some are put off. Raises QueueFull. `is_apart`
+        looks from a thread: who brings a connection of their own may have no pool in their event loop."""
         began = self._monotonic()
         while True:
-            yield from self._look(driver)
+            yield from self._look(driver, is_apart)
             full = self._full(jobs)
             if full is None:
                 break
@@ -82,19 +87,23 @@ class Door:
             self._looked_at = float("-inf")
         return self._let_in(jobs)
 
-    def _look(self, driver: Driver) -> Operation[None]:
+    def _look(self, driver: Driver, is_apart: bool) -> Operation[None]:
+        def asked(verb: Verb[Any]) -> Verb[Any] | Blocking:
+            return Blocking(lambda: driver.run(verb)) if is_apart else verb
+
         if self._monotonic() - self._looked_at < FRESH:
             return
         limited: dict[str, QueueSettings] = {}
         depths: dict[str, Depth] = {}
         try:
             if driver.capabilities.keeps_books:
-                lines = yield driver.read_lines(Lines(book=BOOK))
+                lines = yield asked(driver.read_lines(Lines(book=BOOK)))
                 found = read_settings(lines)
                 limited = {queue: said for queue, said in found.items() if said.is_for_producers}
             for queue, said in limited.items():
                 if said.is_limited:
-                    depths[queue] = yield driver.depth(queue, cap=2 * (said.max_depth or 1))
+                    cap = 2 * (said.max_depth or 1)
+                    depths[queue] = yield asked(driver.depth(queue, cap=cap))
         except (StorageError, ConfigError):
             limited, depths = self._limited, self._depths
         self._looked_at = self._monotonic()
