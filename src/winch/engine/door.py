@@ -68,7 +68,7 @@ class Door:
         self, driver: Driver, jobs: Sequence[NewJob], *, is_apart: bool = False
     ) -> Operation[list[NewJob | None]]:
         """The jobs as they may come in: None is dropped, some are put off. Raises QueueFull. `is_apart`
-        looks from a thread: who brings a connection of their own may have no pool in their event loop."""
+        looks from a thread: who brings a connection may have no pool in their event loop."""
         began = self._monotonic()
         while True:
             yield from self._look(driver, is_apart)
