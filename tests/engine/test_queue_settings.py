@@ -235,3 +235,20 @@ def test_concurrency_of_a_queue_is_the_fleets() -> None:
         app.enqueue_many([slow.bind() for _ in range(6)])
         world.run_all()
         assert len(world.jobs(state="completed")) == 12
+
+
+def test_jobs_that_wait_for_the_queues_concurrency_fill_it() -> None:
+    app = App("memory://")
+
+    @app.task(name="slow", queue="mail")
+    async def slow() -> None:
+        await asyncio.sleep(100)
+
+    with virtual(app) as world:
+        app.queues.configure("mail", concurrency=1, max_depth=3)
+        for _ in range(4):
+            slow.enqueue()
+            world.advance("2s")
+        with pytest.raises(QueueFull):
+            slow.enqueue()
+        world.run_all()

@@ -820,8 +820,11 @@ class MemoryDriver(MemorySchedules):
                 for job in self._state.live.values()
                 if job.queue == queue and job.state is JobState.READY
             ]
+            held = sum(
+                job.state is JobState.BLOCKED and job.queue == queue for job in self._state.live.values()
+            )
             oldest = self._now(now) - min(ready) if ready else None
-            return Depth(min(len(ready), cap), oldest)
+            return Depth(min(len(ready) + held, cap), oldest)
 
         return self._verb("depth", body, is_read=True)
 
