@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
 from winch.drivers.postgres.bodies import Verbs, rounds
+from winch.drivers.postgres.low_water import BEGINNING, MANY
 from winch.drivers.postgres.rows import (
     read_claims,
     read_moment,
@@ -139,18 +141,37 @@ class WorkingVerbs(Verbs):
         # The first place of a queue counts: a second one would find what the first has locked.
         queues = list(dict.fromkeys(params.queues))
 
-        def body() -> Body[list[Claim]]:
-            rows = yield self._step(
+        def step(starts: list[int]) -> Step:
+            return self._step(
                 "claim",
                 is_alone=True,
                 session=params.session,
                 token=params.token,
                 queues=queues,
+                starts=starts,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=params.limit,
                 now=now,
             )
-            return read_claims(rows, params.token, queues)
+
+        def body() -> Body[list[Claim]]:
+            low_water, tasks = self._low_water, params.tasks
+            starts = low_water.starts(queues, tasks)
+            sent = monotonic()
+            rows = yield step(starts)
+            if not rows and any(start > BEGINNING for start in starts):
+                starts = [BEGINNING] * len(queues)
+                sent = monotonic()
+                rows = yield step(starts)
+            seconds = monotonic() - sent
+            claims = read_claims(rows, params.token, queues)
+            if len(claims) < params.limit:
+                low_water.emptied(queues, tasks)
+            elif params.limit >= MANY:
+                place = queues.index(claims[-1].queue)
+                low_water.emptied(queues[:place], tasks)
+                low_water.reached(queues[place], tasks, starts[place], rows[-1][0], seconds)
+            return claims
 
         return self._write("claim", body, now)
 
