@@ -108,13 +108,14 @@ def test_jobs_that_are_not_alike_are_stored_as_they_are(store: Store) -> None:
     assert [step.statement.name for step in steps] == ["enqueue.alike"]
     found = store.driver.run(store.driver.get([job.id for job in jobs]))
     assert [(job.args, job.headers) for job in found if job] == [(job.args, job.headers) for job in jobs]
-    for unlike in (
+    unlikes: list[dict[str, Any]] = [
         {"priority": 3},
         {"task": "mail.other"},
         {"queue": "other"},
         {"tags": ("x",)},
         {"tenant": "acme"},
-    ):
+    ]
+    for unlike in unlikes:
         mixed = [new_job(), new_job(**unlike)]
         verb, steps = recorded(store.driver.enqueue(mixed))
         store.driver.run(verb)
@@ -126,7 +127,13 @@ def test_jobs_that_are_not_alike_are_stored_as_they_are(store: Store) -> None:
 def test_the_short_way_stores_what_the_long_way_does(store: Store) -> None:
     """One job by libpq alone, and one through psycopg's cursor (`prepare=off`)."""
     slow = PostgresDriver.from_url(f"{store.url}?prepare=off")
-    fields = {"priority": -2, "options": '{"a":"ß"}', "version": 3, "max_attempts": 4, "args": '["\'"]'}
+    fields: dict[str, Any] = {
+        "priority": -2,
+        "options": '{"a":"ß"}',
+        "version": 3,
+        "max_attempts": 4,
+        "args": '["\'"]',
+    }
     found = []
     for driver in (store.driver, slow):
         job = new_job(**fields)
@@ -171,7 +178,7 @@ def test_a_busy_worker_begins_where_it_ended_and_looks_back(store: Store) -> Non
     store.driver._low_water = LowWater(lambda: clock[0])
     session = store.session()
     store.add(3 * MANY, queue="busy")
-    seen = []
+    seen: list[list[int]] = []
 
     def claim(limit: int = MANY) -> list[str]:
         params = ClaimParams(session=session, token=new_token(), queues=("busy",), limit=limit)
@@ -200,7 +207,7 @@ def test_nothing_above_the_mark_is_no_reason_to_wait(store: Store) -> None:
     store.driver._low_water = LowWater(lambda: clock[0])
     session = store.session()
     store.add(MANY, queue="mark")
-    params = {"session": session, "queues": ("mark",), "limit": MANY}
+    params: dict[str, Any] = {"session": session, "queues": ("mark",), "limit": MANY}
     store.driver.run(store.driver.claim(ClaimParams(token=new_token(), **params)))
     (urgent,) = store.add(1, queue="mark", priority=20)
     verb, steps = recorded(store.driver.claim(ClaimParams(token=new_token(), **params)))
@@ -213,7 +220,7 @@ def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None
     session = store.session()
     (other,) = store.add(1, queue="tasks", task="other")
     store.add(MANY, queue="tasks", task="many")
-    params = {"session": session, "queues": ("tasks",), "limit": MANY}
+    params: dict[str, Any] = {"session": session, "queues": ("tasks",), "limit": MANY}
     one = ClaimParams(token=new_token(), tasks=("many",), **params)
     assert len(store.driver.run(store.driver.claim(one))) == MANY
     store.add(MANY, queue="tasks", task="many")
