@@ -33,7 +33,7 @@ from winch.core.schedule import (
 from winch.engine.operation import Operation
 from winch.engine.options import EnqueueOptions, _name, enqueue_options
 from winch.engine.registry import Registry
-from winch.engine.task import Task, new_job
+from winch.engine.task import Bound, Task, alike
 from winch.storage.params import NewJob
 from winch.storage.protocol import Driver
 from winch.storage.schedules import (
@@ -144,8 +144,7 @@ def define(task: Task[Any, Any], args: Mapping[str, Any] | None, said: Mapping[s
 def _job(task: Task[Any, Any], args: Mapping[str, Any] | None, options: EnqueueOptions) -> NewJob:
     if args is not None and not isinstance(args, Mapping):
         raise ConfigError(f"args must be a mapping of argument names to values, got {args!r}")
-    packed = task.arguments.pack((), dict(args or {}))
-    return new_job(task, packed, options, "")
+    return Bound(task, (), dict(args or {}), options, alike(task, options)).new_job("")
 
 
 class ScheduleDesk:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
+from winch.drivers._absent import NoSchedules
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
@@ -32,7 +33,7 @@ STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
+class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -42,6 +43,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
+        has_schedules=False,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:
