@@ -130,7 +130,7 @@ def cycles(driver: PostgresDriver, session: str, batches: int) -> dict[str, floa
         driver.run(driver.enqueue([NewJob(id=i, task="bench.noop", args='{"n": 12345}') for i in ids]))
         pid = driver._pool._idle[-1].info.backend_pid  # the one connection that a single caller has
         params = ClaimParams(
-            session=session, token=random_id(os.urandom(16)), queues=("default",), limit=BATCH
+            session=session, token=random_id(os.urandom(16)), queues=("default",), limit=BATCH, gated=0
         )
         began = busy(pid)
         claims = driver.run(driver.claim(params))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         WinchError,
     )
     from winch.core.lifecycle import JobState
+    from winch.core.limits import Breaker, Fifo, Limit, Rate, RetryBudget
     from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
     from winch.core.retention import Retention
     from winch.core.retry import Retry
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INJECTED",
     "App",
+    "Breaker",
     "Cancel",
     "Collected",
     "ConfigError",
@@ -64,6 +66,7 @@ __all__ = [
     "Discard",
     "DuplicateJob",
     "EnqueueUncertain",
+    "Fifo",
     "InvalidPayload",
     "InvalidTransition",
     "Job",
@@ -72,14 +75,17 @@ __all__ = [
     "JobNotFound",
     "JobState",
     "Keyring",
+    "Limit",
     "LostClaim",
     "Middleware",
     "MissingKey",
     "PayloadTooLarge",
     "QueueFull",
+    "Rate",
     "Retention",
     "Retry",
     "RetryAfter",
+    "RetryBudget",
     "Schedule",
     "ScheduleNotFound",
     "SchemaMismatch",
@@ -131,6 +137,11 @@ _HOMES = {
     "StorageUnavailable": "winch.core.errors",
     "Task": "winch.engine.task",
     "Unique": "winch.core.unique",
+    "Breaker": "winch.core.limits",
+    "Fifo": "winch.core.limits",
+    "Limit": "winch.core.limits",
+    "Rate": "winch.core.limits",
+    "RetryBudget": "winch.core.limits",
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
 }

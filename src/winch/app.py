@@ -19,6 +19,7 @@ from winch.drivers.connect import connect
 from winch.engine.client import Client, Surroundings, actor
 from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
+from winch.engine.gating import LimitDesk
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.limits import Breaker, Limit, Rate, RetryBudget
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
@@ -126,6 +128,7 @@ class App:
         self.jobs: Jobs = Jobs(self)
         self.dead: Dead = Dead(self)
         self.queues: Queues = Queues(self)
+        self.limits: LimitDesk = LimitDesk(self.ready, actor)
         self.schedules: Schedules = Schedules(self)
         self.workers: Workers = Workers(self)
 
@@ -281,6 +284,10 @@ class App:
         heartbeat: Duration | None = ...,
         version: int = ...,
         unique: str | Unique = ...,
+        limit: Limit | Rate | Sequence[Limit | Rate] = ...,
+        breaker: Breaker = ...,
+        retry_budget: RetryBudget = ...,
+        scope: str | Sequence[str] = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -297,6 +304,10 @@ class App:
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
         version: int = ...,
+        limit: Limit | Rate | Sequence[Limit | Rate] = ...,
+        breaker: Breaker = ...,
+        retry_budget: RetryBudget = ...,
+        scope: str | Sequence[str] = ...,
     ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

@@ -107,6 +107,8 @@ BEGIN
     FROM (
         SELECT CASE
             WHEN NEW.state = 'running' THEN 'claimed'
+            WHEN NEW.state = 'blocked' AND OLD.state = 'ready' THEN 'held'
+            WHEN NEW.state = 'ready' AND OLD.state = 'blocked' AND NEW.history = OLD.history THEN 'admitted'
             WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN CASE
                 WHEN json_extract(NEW.history, '$[#-1].what') = 'replaced' THEN 'replaced'
                 ELSE 'retried'
@@ -117,6 +119,11 @@ BEGIN
             ELSE 'finished'
         END AS kind
     ) AS change;
+END;
+
+CREATE TRIGGER winch_job_has_gates AFTER INSERT ON winch_job WHEN substr(NEW.options, 1, 9) = '{"gates":'
+BEGIN
+    UPDATE winch_job SET gate = '' WHERE rowid = NEW.rowid;
 END;
 
 CREATE TABLE winch_archive (
@@ -178,6 +185,12 @@ CREATE TABLE winch_declaration (
     PRIMARY KEY (session, schedule)
 ) STRICT;
 
+CREATE TABLE winch_gate (
+    key TEXT PRIMARY KEY NOT NULL,
+    state TEXT,
+    open_at INTEGER
+) STRICT;
+
 CREATE TABLE winch_job (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
@@ -214,7 +227,7 @@ CREATE TABLE winch_job (
     reason TEXT,
     sort_key INTEGER NOT NULL,
     changed_at INTEGER NOT NULL,
-    deleted_at INTEGER,
+    deleted_at INTEGER, gate TEXT,
     -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
     CONSTRAINT job_state_is_live CHECK (
         state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'retrying'
@@ -240,10 +253,26 @@ CREATE TABLE winch_job_event (
     at INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE winch_limit (
+    name TEXT PRIMARY KEY NOT NULL,
+    spec TEXT NOT NULL,
+    is_live INTEGER NOT NULL,
+    set_by TEXT NOT NULL,
+    set_at INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE winch_migration (
     number INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
     applied_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE winch_permit (
+    gate TEXT NOT NULL,
+    job TEXT NOT NULL,
+    token TEXT,
+    weight INTEGER NOT NULL,
+    PRIMARY KEY (gate, job)
 ) STRICT;
 
 CREATE TABLE winch_queue (
@@ -306,19 +335,28 @@ CREATE INDEX winch_book_line_drop ON winch_book_line (drop_at) WHERE drop_at IS 
 
 CREATE INDEX winch_declaration_of_schedule ON winch_declaration (schedule);
 
-CREATE INDEX winch_job_blocked ON winch_job (id) WHERE state = 'blocked';
+CREATE INDEX winch_gate_due ON winch_gate (open_at) WHERE open_at IS NOT NULL;
+
+CREATE INDEX winch_job_blocked ON winch_job (gate, sort_key, id) WHERE state = 'blocked';
 
 CREATE INDEX winch_job_cancel ON winch_job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
 
 CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
 
-CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready';
+CREATE INDEX winch_job_fifo ON winch_job (fifo, created_at, id) WHERE fifo IS NOT NULL;
+
+CREATE INDEX winch_job_gated ON winch_job (queue, tenant, sort_key, id)
+WHERE state = 'ready' AND gate IS NOT NULL;
+
+CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready' AND gate IS NULL;
 
 CREATE INDEX winch_job_running ON winch_job (session) WHERE state = 'running';
 
 CREATE UNIQUE INDEX winch_job_unique ON winch_job (unique_key) WHERE unique_key IS NOT NULL;
 
 CREATE UNIQUE INDEX winch_job_event_of_job ON winch_job_event (job, v);
+
+CREATE INDEX winch_permit_of_job ON winch_permit (job);
 
 CREATE INDEX winch_schedule_next ON winch_schedule (next_at) WHERE paused_at IS NULL;
 

@@ -71,7 +71,9 @@ def test_a_plain_job_costs_three_statements_a_batch_and_under_a_kilobyte_of_wal(
         for _ in range(BATCHES):
             enqueue.run(store.driver.enqueue([new_job(args='{"n": 12345}') for _ in range(BATCH)]))
         for _ in range(BATCHES):
-            params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=BATCH)
+            params = ClaimParams(
+                session=session, token=new_token(), queues=("default",), limit=BATCH, gated=0
+            )
             claims = claim.run(store.driver.claim(params))
             assert len(claims) == BATCH
             assert set(finish.run(store.driver.finish(list(map(completed, claims))))) == {Answer.TOOK}
@@ -181,7 +183,7 @@ def test_a_busy_worker_begins_where_it_ended_and_looks_back(store: Store) -> Non
     seen: list[list[int]] = []
 
     def claim(limit: int = MANY) -> list[str]:
-        params = ClaimParams(session=session, token=new_token(), queues=("busy",), limit=limit)
+        params = ClaimParams(session=session, token=new_token(), queues=("busy",), limit=limit, gated=0)
         verb, steps = recorded(store.driver.claim(params))
         claims = store.driver.run(verb)
         seen[:] = [step.values["starts"] for step in steps]
@@ -207,7 +209,7 @@ def test_nothing_above_the_mark_is_no_reason_to_wait(store: Store) -> None:
     store.driver._low_water = LowWater(lambda: clock[0])
     session = store.session()
     store.add(MANY, queue="mark")
-    params: dict[str, Any] = {"session": session, "queues": ("mark",), "limit": MANY}
+    params: dict[str, Any] = {"session": session, "queues": ("mark",), "limit": MANY, "gated": 0}
     store.driver.run(store.driver.claim(ClaimParams(token=new_token(), **params)))
     (urgent,) = store.add(1, queue="mark", priority=20)
     verb, steps = recorded(store.driver.claim(ClaimParams(token=new_token(), **params)))
@@ -220,7 +222,7 @@ def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None
     session = store.session()
     (other,) = store.add(1, queue="tasks", task="other")
     store.add(MANY, queue="tasks", task="many")
-    params: dict[str, Any] = {"session": session, "queues": ("tasks",), "limit": MANY}
+    params: dict[str, Any] = {"session": session, "queues": ("tasks",), "limit": MANY, "gated": 0}
     one = ClaimParams(token=new_token(), tasks=("many",), **params)
     assert len(store.driver.run(store.driver.claim(one))) == MANY
     store.add(MANY, queue="tasks", task="many")

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.fingerprint import fingerprint
+from winch.core.gates import is_gated
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
@@ -55,7 +56,8 @@ class Recorder:
             self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
-        if settled is COMPLETED and not self.is_heard:
+        has_gates = claim.options is not None and is_gated(claim.options)
+        if settled is COMPLETED and not self.is_heard and not has_gates:
             self._finisher.finish(
                 Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed")
             )
@@ -90,6 +92,8 @@ class Recorder:
                 error=settled.error,
                 reason=settled.reason,
                 log=settled.log,
+                brake=settled.brake,
+                is_gated=has_gates,
                 fingerprint=(
                     fingerprint(claim.task, settled.error)
                     if settled.to is JobState.DEAD and settled.error is not None

@@ -37,7 +37,8 @@ GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
 -- Worker, and people who act on jobs: all rows, no table.
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
-        {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line
+        {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line,
+        {schema}.gate, {schema}.permit, {schema}.limit_set
     TO {worker};
 GRANT SELECT ON {schema}.schedule_in_effect TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};
@@ -45,5 +46,6 @@ GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {w
 -- Reader: the command line and the dashboard as long as they only look.
 GRANT SELECT
     ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.schedule,
-        {schema}.schedule_run, {schema}.declaration, {schema}.schedule_in_effect, {schema}.book_line
+        {schema}.schedule_run, {schema}.declaration, {schema}.schedule_in_effect, {schema}.book_line,
+        {schema}.gate, {schema}.permit, {schema}.limit_set
     TO {reader};

@@ -275,6 +275,7 @@ def read_job(row: Row) -> JobRecord:
         result,
         reason,
         fingerprint,
+        gate,
     ) = row
     return JobRecord(
         id=id_,
@@ -313,6 +314,7 @@ def read_job(row: Row) -> JobRecord:
         result=result,
         reason=reason,
         fingerprint=fingerprint,
+        gate=gate,
     )
 
 

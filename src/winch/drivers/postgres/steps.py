@@ -28,7 +28,7 @@ STATEMENTS = _sql.load("winch.drivers.postgres", lambda name, _: f"%({name})s")
 PREPARED = frozenset({"enqueue", "enqueue.alike"})
 
 # Statements whose moments are read as numbers (binary.Moments): many rows, most with the same ones.
-BARE_MOMENTS = frozenset({"claim"})
+BARE_MOMENTS = frozenset({"claim", "admit.take"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Failu
 from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
-from winch.drivers.postgres.bodies import Verbs, rounds
+from winch.drivers.postgres.bodies import rounds
+from winch.drivers.postgres.gates import GateVerbs
 from winch.drivers.postgres.low_water import BEGINNING, MANY
 from winch.drivers.postgres.rows import (
     read_claims,
@@ -53,7 +54,7 @@ LEASE_OVER = "lease over"
 _WINDOW_SECONDS = POISON_WINDOW.total_seconds()
 
 
-class WorkingVerbs(Verbs):
+class WorkingVerbs(GateVerbs):
     """The hot half of Storage; see storage/protocol.py for the contracts."""
 
     # -- producing ---------------------------------------------------------------------------------
@@ -155,6 +156,8 @@ class WorkingVerbs(Verbs):
             )
 
         def body() -> Body[list[Claim]]:
+            if params.gated != 0:
+                return (yield from self._claim_gated(params, now))
             low_water, tasks = self._low_water, params.tasks
             starts = low_water.starts(queues, tasks)
             sent = monotonic()
@@ -176,11 +179,35 @@ class WorkingVerbs(Verbs):
         return self._write("claim", body, now)
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        gated = [o for o in outcomes if o.is_gated or o.brake is not None]
+        if not gated:
+            return self._write("finish", lambda: self._finished(outcomes, now), now)
+        plain = [o for o in outcomes if not (o.is_gated or o.brake is not None)]
+
+        def body() -> Body[list[Answer]]:
+            # In statements of their own, and first: a plain job never waits for a gate.
+            first = iter((yield from self._finished(plain, now)) if plain else [])
+            rest = iter(
+                (
+                    yield from self._finish_gated(
+                        gated, lambda some: self._finished(some, now, is_alone=False), now
+                    )
+                )
+            )
+            return [next(rest if o.is_gated or o.brake is not None else first) for o in outcomes]
+
+        return self._write("finish", body, now)
+
+    def _finished(
+        self, outcomes: Sequence[Finish], now: datetime | None, *, is_alone: bool = True
+    ) -> Body[list[Answer]]:
+        may_be_alone = is_alone
+
         def steps(places: Sequence[int]) -> list[Step]:
             chosen = [outcomes[place] for place in places]
             completed = [outcome for outcome in chosen if _is_plain(outcome)]
             others = [outcome for outcome in chosen if not _is_plain(outcome)]
-            is_alone = len(places) == len(outcomes) and not (completed and others)
+            is_alone = may_be_alone and len(places) == len(outcomes) and not (completed and others)
             made = []
             if completed:
                 values = write_completed(completed)
@@ -197,20 +224,16 @@ class WorkingVerbs(Verbs):
                 )
             return made
 
-        def body() -> Body[list[Answer]]:
-            took: Sequence[str] | None = None
-            is_usual = outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes)
-            if is_usual:
-                values = write_completed(outcomes)
-                ((took,),) = yield self._step("finish", is_alone=True, now=now, **values)
-                if took is None:
-                    return [Answer.TOOK] * len(outcomes)
-            refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
-            if took is not None:
-                return (yield from self._answers(refs, range(len(refs)), set(took)))
-            return (yield from self._end_claims(refs, steps))
-
-        return self._write("finish", body, now)
+        took: Sequence[str] | None = None
+        if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
+            values = write_completed(outcomes)
+            ((took,),) = yield self._step("finish", is_alone=may_be_alone, now=now, **values)
+            if took is None:
+                return [Answer.TOOK] * len(outcomes)
+        refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+        if took is not None:
+            return (yield from self._answers(refs, range(len(refs)), set(took)))
+        return (yield from self._end_claims(refs, steps))
 
     def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def steps(places: Sequence[int]) -> list[Step]:

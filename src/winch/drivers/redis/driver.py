@@ -17,6 +17,7 @@ from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
+from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
@@ -33,7 +34,7 @@ STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules):
+class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules, GateVerbs):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -43,6 +44,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
+        has_gates=False,
         has_schedules=False,
     )
 

@@ -1,4 +1,4 @@
--- claim: ready -> running.
+-- claim: ready -> running, for plain jobs; admit.take is for those with gates.
 -- Locks: the session FOR KEY SHARE (rescue and end_session conflict, a beat does not), then jobs in order with
 -- SKIP LOCKED. A session that is ended or unknown gets nothing; that and the queue's pause are looked at
 -- once for each queue, not for each job. The queues are walked in the order given, and no more is locked
@@ -33,6 +33,7 @@ WHERE ctid = ANY (ARRAY(
         WHERE job.queue = wanted.queue
             AND job.sort_key >= wanted.start
             AND job.state = 'ready'
+            AND job.gate IS NULL
             AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
             AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL
             AND EXISTS (SELECT FROM live)

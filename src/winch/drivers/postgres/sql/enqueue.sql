@@ -44,7 +44,7 @@ WITH clock AS MATERIALIZED (
     SELECT
         now,
         {schema}.sort_key(now, :priority::integer) AS sort_key,
-        now + make_interval(secs => :expires_seconds::double precision) AS expires_at
+        now + make_interval(secs => :expires_seconds::float8) AS expires_at
     FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now) AS given
 ),
 stored AS (
@@ -54,7 +54,7 @@ stored AS (
     )
     SELECT
         new.id, clock.now, clock.now, clock.sort_key, :version::integer, :priority::integer, 'ready',
-        :queue::text, :task::text, new.args, clock.expires_at, :keep_seconds::double precision,
+        :queue::text, :task::text, new.args, clock.expires_at, :keep_seconds::float8,
         :max_attempts::integer, new.headers, :options::text
     FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
 )
