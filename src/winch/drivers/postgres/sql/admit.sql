@@ -18,8 +18,8 @@ SELECT count(*), (SELECT {schema}.ring(array_agg(DISTINCT queue), false) FROM ad
 FROM admitted;
 
 -- admit.begin: which of these queues have ready jobs with gates. Locks: the session FOR KEY SHARE, as claim does;
--- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold gates for long:
--- the server ends its transaction.
+-- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold its session for
+-- long: the server ends its transaction.
 WITH live AS MATERIALIZED (
     SELECT id
     FROM {schema}.session
@@ -29,8 +29,8 @@ WITH live AS MATERIALIZED (
 )
 SELECT
     wanted.queue,
-    set_config('lock_timeout', '5s', true),
-    set_config('idle_in_transaction_session_timeout', '5s', true)
+    set_config('lock_timeout', '4s', true),
+    set_config('idle_in_transaction_session_timeout', '2s', true)
 FROM live, unnest(:queues::text[]) AS wanted (queue)
 WHERE (
         EXISTS (
