@@ -46,6 +46,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         migrates_itself=True,
         has_gates=False,
         has_schedules=False,
+        has_unique_windows=False,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:

@@ -38,6 +38,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
+from winch.storage.unique import takes_over
 from winch.storage.verbs import Verb
 
 KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
@@ -377,6 +378,11 @@ def _groups(jobs: Iterable[NewJob]) -> tuple[list[tuple[str, int, list[str]]], l
 
 
 def _new(job: NewJob) -> tuple[Any, ...]:
+    if job.unique_within is not None or takes_over(job):
+        raise ConfigError(
+            'Unique with within=, until="started" or mode="debounce" is not available on Redis in this '
+            "release; use a sqlite:/// or postgresql:// URL"
+        )
     return (
         job.id,
         False,
