@@ -129,8 +129,8 @@ SELECT job.id::text, job.options, (
 FROM {schema}.job
 WHERE job.id = ANY (:ids::uuid[]);
 
--- admit.lock_running: the same for what this session runs, or what sessions that are not live run. Few jobs have
--- permits: where none has, nothing is locked.
+-- admit.lock_running: the same for what this session runs, or what sessions that are not live run. Where none
+-- has a permit nothing is locked.
 SELECT {schema}.lock_gates(keys)
 FROM (
     SELECT array_agg(DISTINCT permit.gate::text) AS keys
