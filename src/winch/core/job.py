@@ -137,7 +137,7 @@ class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
 NO_CHANGES = RetryChanges()
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job taken to run, and the proof of it: every later write names (id, token)."""
 
     id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -408,11 +409,6 @@ def _result_of(record: JobRecord, keys: Keyring | None) -> Any:
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    chunk: list[T] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
+    rest = iter(items)
+    while chunk := list(itertools.islice(rest, size)):
         yield chunk

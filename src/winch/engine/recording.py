@@ -13,7 +13,6 @@ from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.events import Events, JobEvent, kind_of
-from winch.engine.executor import COMPLETED
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Crash
 from winch.engine.log import log
@@ -55,9 +54,16 @@ class Recorder:
             self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
-        if settled is COMPLETED and not self.is_heard:
+        if settled.to is JobState.COMPLETED and settled.log is None and not self.is_heard:
             self._finisher.finish(
-                Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed")
+                Finish(
+                    id=claim.id,
+                    token=claim.token,
+                    to=JobState.COMPLETED,
+                    what="completed",
+                    result=settled.result,
+                    reason=settled.reason,
+                )
             )
             return
         if settled.error is not None:

@@ -128,6 +128,7 @@ class Rows:
         del self._attempts[attempt.place]
         self._places.ended(attempt)
         self._recorder.record(attempt, settled, call.began)
+        attempt.handler = None  # it knows its call, which knows the attempt: nothing for the collector
         self._measured(call.spent)
 
     def abandon(self, call: _JobCall) -> None:

@@ -3,9 +3,9 @@ not keep the jobs that were claimed with it from running."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -174,33 +174,58 @@ def put_values(job: JobRecord, now: int) -> dict[str, Any]:
     return values
 
 
-def read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[Claim]:
-    """Claims from the columns of `claim`, in the order of the queue."""
+class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One job that `claim` has found, as it was before."""
+
+    sort_key: int
+    id: str
+    place: int
+    task: str
+    version: int
+    args: str
+    attempt: int
+    fence: int
+    created_at: int
+    run_at: int
+    is_suspect: int
+    expires_at: int | None
+    headers: str
+    options: str | None
+    checkpoint: str | None
+
+
+_ready = msgspec.json.Decoder(list[_Ready])
+_place = attrgetter("sort_key", "id")
+
+
+def read_claims(text: str, token: str, queue: str, claimed_at: int) -> tuple[list[Claim], list[int]]:
+    """The claims of what `claim` has found, in the order of the queue, and the numbers of their rows."""
+    found = _ready.decode(text)
+    found.sort(key=_place)  # as they come already, but no aggregate promises an order
     moments = _Moments()
-    return [
+    now = from_micros(claimed_at)
+    claims = [
         Claim(
-            id=row[1],
+            id=job.id,
             token=token,
-            task=row[2],
-            version=row[3],
-            args=row[4],
-            queue=row[5],
-            attempt=row[6],
-            fence=row[7],
-            created_at=moments[row[8]],
-            run_at=moments[row[9]],
-            claimed_at=claimed_at,
-            is_suspect=bool(row[10]),
-            expires_at=None if row[11] is None else moments[row[11]],
-            headers={} if row[12] == "{}" else read_headers(row[12]),
-            options=row[13],
-            checkpoint=row[14],
+            task=job.task,
+            version=job.version,
+            args=job.args,
+            queue=queue,
+            attempt=job.attempt + 1,
+            fence=max(job.fence + 1, claimed_at),
+            created_at=moments[job.created_at],
+            run_at=moments[job.run_at],
+            claimed_at=now,
+            is_suspect=job.is_suspect != 0,
+            expires_at=None if job.expires_at is None else moments[job.expires_at],
+            headers={} if job.headers == "{}" else read_headers(job.headers),
+            options=job.options,
+            checkpoint=job.checkpoint,
         )
-        for row in sorted(rows, key=_place)
+        for job in found
     ]
-
-
-_place = itemgetter(0, 1)
+    return claims, [job.place for job in found]
 
 
 class _Moments(dict[int, datetime]):
