@@ -365,7 +365,10 @@ class Client:
 
 def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
     """Raise where a held key kept the call from being stored; the store has left nothing of it."""
-    if not any(answer.holder for answer in answers):
+    for answer in answers:
+        if answer.holder is not None:
+            break
+    else:
         return
     for job, answer in zip(jobs, answers, strict=True):
         if answer.holder is None or answer.is_replaced or job.on_duplicate is Duplicate.RETURN:
