@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.fingerprint import fingerprint
+from winch.core.gates import is_gated
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
@@ -54,7 +55,9 @@ class Recorder:
             self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
-        if settled.to is JobState.COMPLETED and settled.log is None and not self.is_heard:
+        has_gates = claim.options is not None and is_gated(claim.options)
+        is_usual = settled.to is JobState.COMPLETED and settled.log is None
+        if is_usual and not self.is_heard and not has_gates:
             self._finisher.finish(
                 Finish(
                     id=claim.id,
@@ -96,6 +99,8 @@ class Recorder:
                 error=settled.error,
                 reason=settled.reason,
                 log=settled.log,
+                brake=settled.brake,
+                is_gated=has_gates,
                 fingerprint=(
                     fingerprint(claim.task, settled.error)
                     if settled.to is JobState.DEAD and settled.error is not None

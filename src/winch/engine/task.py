@@ -11,10 +11,12 @@ import msgspec
 from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
+from winch.core.gates import with_gates
 from winch.core.unique import Duplicate, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
 from winch.engine.context import Context
+from winch.engine.gating import job_gates
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.limits import Fifo
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
@@ -52,6 +55,9 @@ class Task(Generic[P, R]):
         self.arguments: Arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
         if options.unique is not None:
             self.arguments.check_names(options.unique.fields)
+        keys = [one.key for one in options.limit if one.key is not None]
+        self.arguments.check_names(keys)
+        self.has_keyed_gates: bool = bool(keys)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self._like: NewJob | None = None
@@ -93,6 +99,8 @@ class Task(Generic[P, R]):
         headers: Mapping[str, str] | None = None,
         id: str | uuid.UUID | None = None,
         unique: str | Unique | None = None,
+        fifo: str | Fifo | None = None,
+        tenant: str | None = None,
         conn: object = None,
         **unknown: Never,
     ) -> Using[P, R]:
@@ -109,6 +117,8 @@ class Task(Generic[P, R]):
             "headers": headers,
             "id": id,
             "unique": unique,
+            "fifo": fifo,
+            "tenant": tenant,
             "conn": conn,
             **unknown,
         }
@@ -258,6 +268,9 @@ class Bound(Generic[R]):
     def new_job(self, drawn_id: str) -> NewJob:
         """The job to store; `drawn_id` is used unless the caller gave an id."""
         like = self._like
+        if self.task.has_keyed_gates:
+            gates = job_gates(self.task, self.options, self.args) or ()
+            like = _replace(like, options=with_gates(like.options, gates))
         unique = self.options.unique or self.task.options.unique
         if unique is None and not like.is_given_id:
             return _replace(like, id=drawn_id, args=self.args)
@@ -277,6 +290,9 @@ def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
     own = task.options
     retry = said.retry or own.retry
     unique = said.unique or own.unique
+    options = stored_options(said, own.retention)
+    if not task.has_keyed_gates and (gates := job_gates(task, said, "")) is not None:
+        options = with_gates(options, gates)
     return NewJob(
         id=said.id or "",
         is_given_id=said.id is not None,
@@ -290,7 +306,9 @@ def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
         expires=said.expires or own.expires,
         tags=own.tags + tuple(tag for tag in said.tags if tag not in own.tags),
         headers=said.headers,
-        options=stored_options(said, own.retention),
+        options=options,
+        fifo=None if said.fifo is None else said.fifo.key,
+        tenant=said.tenant,
         max_attempts=retry.attempts,
         keep=kept_for(said.retention, own.retention),
         on_duplicate=Duplicate.RETURN if unique is None else unique.mode,

@@ -28,6 +28,7 @@ from winch.engine.executor import Call, Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
 from winch.engine.gathering import Gatherings, Waiting
+from winch.engine.gating import declared, has_gates
 from winch.engine.handlers import OnLoop, Paused
 from winch.engine.isolation import Cells, CellStore
 from winch.engine.limits import Limits
@@ -44,7 +45,7 @@ from winch.engine.spool import Spool
 from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.engine.watching import Cancels, Notes, Watch
-from winch.storage.params import ClaimRef, NewSession
+from winch.storage.params import ClaimRef, Declared, NewSession
 from winch.storage.protocol import Driver
 
 # A slot whose jobs never wait lets the loop turn after so many seconds: claims and finishes must move.
@@ -168,6 +169,7 @@ class Worker:
         """Make the app's resources, begin a session and start all services."""
         await self._runtime.start()
         await self._new_session()
+        await self._declare_limits()
         config = self._config
         self._fetcher = Fetcher(
             self._driver,
@@ -176,6 +178,10 @@ class Worker:
             poll=config.poll,
             session=lambda: self.session,
             room=self._room,
+            free=lambda: max(config.concurrency - self._busy - len(self._waiting), 0),
+            is_gated=any(
+                has_gates(self._runtime.tasks.get(n).options) for n in self._runtime.tasks.names
+            ),
             measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,
@@ -216,6 +222,13 @@ class Worker:
             for slot in range(config.concurrency)
         ]
 
+    async def _declare_limits(self) -> None:
+        """Tell the store the numbers of this code's limits: the last worker to start is right."""
+        tasks = self._runtime.tasks
+        specs = declared(tasks.get(name) for name in tasks.names)
+        if specs and self._driver.capabilities.has_gates:
+            await self._driver.arun(self._driver.set_limits(specs, by="code", is_live=False))
+
     async def _new_session(self) -> None:
         session = NewSession(
             id=random_id(self._entropy(16)),
@@ -227,10 +240,23 @@ class Worker:
             tasks=self._runtime.tasks.names,
             slots=self._config.concurrency,
             lease=self._config.lease,
+            schedules=self._declared(),
         )
         await self._driver.arun(self._driver.start_session(session))
         self.session = session.id
         self._on_session(session.id)
+
+    def _declared(self) -> tuple[Declared, ...]:
+        """The schedules of the app's code, where the store has schedules."""
+        schedules = self._runtime.schedules
+        if schedules and not self._driver.capabilities.has_schedules:
+            log.error(
+                "the app defines %d schedules, and %s has none in this release: they do not run",
+                len(schedules),
+                self._driver.describe(),
+            )
+            return ()
+        return schedules.declared()
 
     async def session_lost(self, session: str) -> None:
         """The store no longer honours this session: drop what it claimed, and start anew."""

@@ -20,6 +20,7 @@ from winch.engine.heartbeat import Heart
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.schedules import Ticker
 from winch.engine.order import QueueOrder
 from winch.engine.runtime import Runtime
 from winch.engine.service import Service, polling
@@ -51,6 +52,7 @@ def own_runtime(shared: Runtime) -> Runtime:
     own = Runtime()
     own.tasks, own.middleware = shared.tasks, shared.middleware
     own.events, own.lifespans = shared.events, shared.lifespans
+    own.schedules = shared.schedules
     return own
 
 
@@ -112,6 +114,7 @@ class Crew:
         said = self._settings
         self._services = [
             Promoter(self._driver, said.poll.total_seconds(), hair=0.0),
+            Ticker(self._driver, said.poll.total_seconds(), hair=0.0),
             Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
             Pruner(self._driver),
         ]

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
+from winch.drivers._absent import NoSchedules
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
+from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
@@ -32,7 +34,7 @@ STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
+class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules, GateVerbs):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -42,6 +44,8 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
+        has_gates=False,
+        has_schedules=False,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:

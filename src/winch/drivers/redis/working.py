@@ -15,6 +15,7 @@ from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.redis.bodies import Body, Verbs
+from winch.drivers.redis.gates import refuse_gates
 from winch.drivers.redis.rows import (
     MICROSECOND,
     Said,
@@ -61,6 +62,7 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
+            refuse_gates(jobs)
             args: dict[str, Any] = {"now": micros(now), "names": _names(jobs)}
             if is_repeat or any(map(_is_special, jobs)):
                 args["jobs"], args["is_repeat"] = [_new(job) for job in jobs], is_repeat

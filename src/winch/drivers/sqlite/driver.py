@@ -1,5 +1,5 @@
-"""The SQLite driver: runners, transactions, bells and upkeep. The verbs are in working, operating and
-reading; how a commit is shared by many callers is in writer."""
+"""The SQLite driver: runners, transactions, bells and upkeep. The verbs are in working, operating,
+reading and scheduling; how a commit is shared by many callers is in writer."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from winch.drivers.sqlite.place import Place, parse_url
 from winch.drivers.sqlite.producing import ProducingVerbs
 from winch.drivers.sqlite.reading import ReadingVerbs
 from winch.drivers.sqlite.rows import to_json
+from winch.drivers.sqlite.scheduling import SchedulingVerbs
 from winch.drivers.sqlite.steps import SQL, Ring, carry
 from winch.drivers.sqlite.time_limit import TimeLimit
 from winch.drivers.sqlite.wake import Board, SqliteBell
@@ -39,7 +40,9 @@ T = TypeVar("T")
 READ_THREADS = 2
 
 
-class SqliteDriver(ProducingVerbs, WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
+class SqliteDriver(
+    ProducingVerbs, WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs
+):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"

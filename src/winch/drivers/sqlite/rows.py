@@ -3,9 +3,9 @@ not keep the jobs that were claimed with it from running."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -101,6 +101,7 @@ def read_job(row: Row) -> JobRecord:
         result,
         reason,
         fingerprint,
+        gate,
     ) = row
     return JobRecord(
         id=id_,
@@ -139,6 +140,7 @@ def read_job(row: Row) -> JobRecord:
         result=result,
         reason=reason,
         fingerprint=fingerprint,
+        gate=gate,
     )
 
 
@@ -174,6 +176,35 @@ def put_values(job: JobRecord, now: int) -> dict[str, Any]:
     return values
 
 
+def read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[Claim]:
+    """Claims from the columns of `admit.take`, in the order of the queue."""
+    moments = _Moments()
+    return [
+        Claim(
+            id=row[1],
+            token=token,
+            task=row[2],
+            version=row[3],
+            args=row[4],
+            queue=row[5],
+            attempt=row[6],
+            fence=row[7],
+            created_at=moments[row[8]],
+            run_at=moments[row[9]],
+            claimed_at=claimed_at,
+            is_suspect=bool(row[10]),
+            expires_at=None if row[11] is None else moments[row[11]],
+            headers={} if row[12] == "{}" else read_headers(row[12]),
+            options=row[13],
+            checkpoint=row[14],
+        )
+        for row in sorted(rows, key=_key)
+    ]
+
+
+_key = itemgetter(0, 1)
+
+
 class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One job that `claim` has found, as it was before."""
 
@@ -198,7 +229,7 @@ _ready = msgspec.json.Decoder(list[_Ready])
 _place = attrgetter("sort_key", "id")
 
 
-def read_claims(text: str, token: str, queue: str, claimed_at: int) -> tuple[list[Claim], list[int]]:
+def read_found(text: str, token: str, queue: str, claimed_at: int) -> tuple[list[Claim], list[int]]:
     """The claims of what `claim` has found, in the order of the queue, and the numbers of their rows."""
     found = _ready.decode(text)
     found.sort(key=_place)  # as they come already, but no aggregate promises an order
@@ -206,22 +237,22 @@ def read_claims(text: str, token: str, queue: str, claimed_at: int) -> tuple[lis
     now = from_micros(claimed_at)
     claims = [
         Claim(
-            id=job.id,
-            token=token,
-            task=job.task,
-            version=job.version,
-            args=job.args,
-            queue=queue,
-            attempt=job.attempt + 1,
-            fence=max(job.fence + 1, claimed_at),
-            created_at=moments[job.created_at],
-            run_at=moments[job.run_at],
-            claimed_at=now,
-            is_suspect=job.is_suspect != 0,
-            expires_at=None if job.expires_at is None else moments[job.expires_at],
-            headers={} if job.headers == "{}" else read_headers(job.headers),
-            options=job.options,
-            checkpoint=job.checkpoint,
+            job.id,
+            token,
+            job.task,
+            job.version,
+            job.args,
+            queue,
+            job.attempt + 1,
+            max(job.fence + 1, claimed_at),
+            moments[job.created_at],
+            moments[job.run_at],
+            now,
+            job.is_suspect != 0,
+            None if job.expires_at is None else moments[job.expires_at],
+            {} if job.headers == "{}" else read_headers(job.headers),
+            job.options,
+            job.checkpoint,
         )
         for job in found
     ]

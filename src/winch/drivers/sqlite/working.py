@@ -9,6 +9,7 @@ from winch.core import changes
 from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_limits
+from winch.drivers.sqlite import gates
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     Body,
@@ -18,9 +19,9 @@ from winch.drivers.sqlite.bodies import (
     store,
     verb,
 )
+from winch.drivers.sqlite.claiming import claim_plain
 from winch.drivers.sqlite.rows import (
     MICROSECOND,
-    read_claims,
     read_history,
     to_json,
 )
@@ -51,29 +52,18 @@ class WorkingVerbs:
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
             at = micros(now)
-            tasks = None if params.tasks is None else to_json(params.tasks)
             claims: list[Claim] = []
-            for queue in params.queues:
+            gated = params.limit if params.gated is None else params.gated
+            for queue in dict.fromkeys(params.queues):
                 if len(claims) >= params.limit:
                     break
-                [(text,)] = yield from ask(
-                    "claim",
-                    session=params.session,
-                    queue=queue,
-                    tasks=tasks,
-                    limit=params.limit - len(claims),
-                )
-                if text == "[]":
-                    continue
-                found, places = read_claims(text, params.token, queue, at)
-                yield from ask(
-                    "claim.take",
-                    now=at,
-                    token=params.token,
-                    session=params.session,
-                    places=to_json(places),
-                )
-                claims += found
+                left = params.limit - len(claims)
+                if gated:
+                    found, holding = yield from gates.claim_queue(params, queue, left, gated, at)
+                    claims += found
+                    gated = max(gated - holding, 0)
+                else:
+                    claims += yield from claim_plain(params, queue, left, at)
             return claims
 
         return verb("claim", body)
@@ -89,12 +79,16 @@ class WorkingVerbs:
                 else:
                     others.append(place)
             ended: set[tuple[str, str]] = set()
+            gated: set[tuple[str, str]] = set()
             for token, results in completed.items():
-                took = yield from _archive(results, token, at)
+                took, left = yield from _archive(results, token, at)
                 ended.update((job_id, token) for job_id in took)
+                gated.update((job_id, token) for job_id in left)
             if len(ended) == len(outcomes):
                 return [Answer.TOOK] * len(outcomes)
-            ended |= yield from _finish_others([outcomes[place] for place in others], at)
+            rest = [outcomes[place] for place in others]
+            rest += [one for one in outcomes if (one.id, one.token) in gated]
+            ended |= yield from _finish_others(rest, at)
             refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
             answers: dict[int, Answer] = {}
             for place, ref in enumerate(refs):
@@ -218,6 +212,10 @@ class WorkingVerbs:
                 lease=session.lease // MICROSECOND,
                 now=at,
             )
+            for one in session.schedules:
+                said = {"name": one.name, "definition": one.definition}
+                yield from ask("start_session.declare", id=session.id, timing=one.timing, **said)
+                yield from ask("start_session.schedule", now=at, **said)
             return from_micros(at)
 
         return verb("start_session", body)
@@ -299,11 +297,28 @@ class WorkingVerbs:
 
         return verb("promote", body)
 
+    def admit(
+        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
+    ) -> Verb[Promoted]:
+        def body() -> Body[Promoted]:
+            at = micros(now)
+            if is_sweep:
+                yield from ask("admit.forget")
+                rows = yield from ask("admit.all")
+            else:
+                rows = yield from ask("admit.due", now=at, limit=limit)
+            count = yield from gates.open_gates([row[0] for row in rows], at)
+            ((next_at,),) = yield from ask("admit.next")
+            return Promoted(count, None if next_at is None else from_micros(next_at), from_micros(at))
+
+        return verb("admit", body)
+
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
             at = micros(now)
             rows = yield from ask("prune", now=at, limit=limit)
             yield from ask("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
+            yield from ask("prune.declarations")
             return len(rows)
 
         return verb("prune", body)
@@ -321,8 +336,10 @@ class WorkingVerbs:
         return verb("trim", body)
 
 
-def _archive(results: Mapping[str, str | None], token: str, at: int) -> Body[Iterable[str]]:
-    """Complete the claims among these that are live; which they are."""
+def _archive(
+    results: Mapping[str, str | None], token: str, at: int
+) -> Body[tuple[Iterable[str], Iterable[str]]]:
+    """Complete the plain claims among these that are live; which they are, and which have gates."""
     values = {
         "results": to_json(results),
         "token": token,
@@ -331,16 +348,18 @@ def _archive(results: Mapping[str, str | None], token: str, at: int) -> Body[Ite
     }
     count = yield Step("finish.archive", values, is_counted=True)
     took: Iterable[str] = results
+    gated: list[str] = []
     if count < len(results):  # not all of them are: their rows are still here to be looked at
         rows = yield from ask("finish", ids=to_json(list(results)))
-        took = [job_id for job_id, held in rows if held == token]
+        took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
+        gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
     if count:
         yield from ask("finish.leave", results=values["results"], token=token)
-    return took
+    return took, gated
 
 
 def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:
-    """Finish what grows the job's history; the claims among them that were live."""
+    """Finish what grows the job's history or has gates; the claims among them that were live."""
     if not outcomes:
         return set()
     rows = yield from ask("finish", ids=to_json([outcome.id for outcome in outcomes]))
@@ -350,6 +369,8 @@ def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, s
     moment = from_micros(at)
     ended = [changes.finished(jobs[i], token, live[i, token], moment) for i, token in live]
     yield from store(ended, at)
+    if any(row[2] for row in rows) or any(o.brake is not None for o in live.values()):
+        yield from gates.finished(jobs.values(), {o.id: o for o in live.values()}, at)
     return set(live)
 
 

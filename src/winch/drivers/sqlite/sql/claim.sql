@@ -1,5 +1,5 @@
--- claim: ready -> running, for one queue: which ones. Nothing for a session that is ended or unknown, nothing
--- from a paused queue. All of them in one row, as JSON: Python's driver gives the interpreter lock away for every
+-- claim: ready -> running, for the plain jobs of one queue: which ones; admit.take is for those with gates. Nothing
+-- for a session that is ended or unknown, nothing from a paused queue. All of them in one row, as JSON: Python's driver gives the interpreter lock away for every
 -- row it steps to, and waits for it to come back while a busy event loop runs jobs.
 SELECT json_group_array(json_array(
     sort_key, id, place, task, version, args, attempt, fence, created_at, run_at, is_suspect, expires_at,
@@ -11,6 +11,7 @@ FROM (
         expires_at, headers, options, checkpoint
     FROM winch_job
     WHERE state = 'ready'
+        AND gate IS NULL
         AND queue = :queue
         AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
         AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)

@@ -1,12 +1,12 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
--- Fenced by (id, token): the claims among these that are live.
-SELECT id, token
+-- Fenced by (id, token): the claims among these that are live, and whether they have gates.
+SELECT id, token, gate IS NOT NULL
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';
 
 -- finish.archive: running -> completed, fenced by (id, token). :results is a JSON object of id -> result.
--- Everything but completed grows the job's history and goes through record.put or record.archive.
+-- What has gates, and everything but completed, goes through record.put or record.archive.
 INSERT OR REPLACE INTO winch_archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
@@ -21,12 +21,14 @@ SELECT
 FROM json_each(:results) AS ended
 JOIN winch_job ON winch_job.id = ended.key
 WHERE winch_job.state = 'running'
+    AND winch_job.gate IS NULL
     AND winch_job.token = :token;
 
 -- finish.leave: the live rows of what was archived: the claims among these that are still live.
 DELETE FROM winch_job
 WHERE id IN (SELECT key FROM json_each(:results))
     AND state = 'running'
+    AND gate IS NULL
     AND token = :token;
 
 -- finish.ended: who had ended the claims that are no longer live.
