@@ -36,7 +36,8 @@ class Cost:
         return self
 
     def _see(self, statement: str) -> None:
-        if not statement.startswith("--"):  # a trigger, as a part of its statement
+        # A trigger is told as the same statement once more, for every row.
+        if not statement.startswith("--") and statement not in self.statements[-1:]:
             self.statements.append(statement)
 
     def __exit__(self, *_: object) -> None:
