@@ -50,7 +50,10 @@ def new_job(tick: int, **fields: object) -> NewJob:
 def test_every_verb_has_a_file_as_in_postgres() -> None:
     # `deaths` is what `trim` reads, `migrate` writes the layout's version.
     assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {"deaths", "migrate"}
-    assert {file.stem for file in SQL.glob("*.sql")} - set(names()) == set()
+    missing = {file.stem for file in SQL.glob("*.sql")} - set(names())
+    if not RedisDriver.capabilities.has_schedules:
+        missing = {name for name in missing if "schedule" not in name}
+    assert missing == set()
 
 
 @pytest.mark.parametrize("name", names())

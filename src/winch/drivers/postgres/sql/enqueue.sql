@@ -43,8 +43,8 @@ FROM stored;
 WITH clock AS MATERIALIZED (
     SELECT
         now,
-        {schema}.sort_key(now, :priority) AS sort_key,
-        now + make_interval(secs => :expires_seconds) AS expires_at
+        {schema}.sort_key(now, :priority::integer) AS sort_key,
+        now + make_interval(secs => :expires_seconds::float8) AS expires_at
     FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now) AS given
 ),
 stored AS (
@@ -53,8 +53,9 @@ stored AS (
         keep_seconds, max_attempts, headers, options
     )
     SELECT
-        new.id, clock.now, clock.now, clock.sort_key, :version, :priority, 'ready', :queue::text, :task::text,
-        new.args, clock.expires_at, :keep_seconds, :max_attempts, new.headers, :options::text
+        new.id, clock.now, clock.now, clock.sort_key, :version::integer, :priority::integer, 'ready',
+        :queue::text, :task::text, new.args, clock.expires_at, :keep_seconds::float8,
+        :max_attempts::integer, new.headers, :options::text
     FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
 )
 SELECT {schema}.ring(ARRAY[:queue::text], false)
