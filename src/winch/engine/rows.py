@@ -107,7 +107,12 @@ class Rows:
         if taken is not item:  # a slot was quicker
             self._waiting.appendleft(taken)
             return None
-        return self.start(row, item, plan, call)
+        try:
+            return self.start(row, item, plan, call)
+        except Exception:
+            self._waiting.appendleft(item)
+            log.exception("job %s: its thread could not start it; a slot will", claim.id)
+            return None
 
     def settle(self, call: _JobCall) -> None:
         """Decide what comes of a call that has ended. In its thread."""
