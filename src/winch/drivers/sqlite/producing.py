@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -17,6 +17,7 @@ from winch.drivers.sqlite.bodies import (
     Body,
     ask,
     holders,
+    kept_holders,
     micros,
     read_jobs,
     ring_for,
@@ -51,8 +52,13 @@ class ProducingVerbs:
             plan = None
             chosen = jobs
             if keys:
-                plan = planned(jobs, (yield from holders(keys)), known)
+                held = yield from holders(keys)
+                if within := {j.unique_key for j in jobs if j.unique_within is not None} - set(held):
+                    held |= yield from kept_holders(within, at)
+                plan = planned(jobs, held, known)
                 chosen = plan.store
+                if plan.take_over:
+                    yield from ask("enqueue.take_over", ids=to_json(list(plan.take_over.values())))
             fresh, answers = _fresh(chosen, known, is_repeat=is_repeat)
             try:
                 yield from _insert(fresh, at)
@@ -60,6 +66,9 @@ class ProducingVerbs:
                 raise _drawn_twice(", ".join(job.id for job in fresh)) from error
             if plan is None:
                 return answers
+            kept = [job for job in fresh if job.unique_within is not None]
+            if kept:
+                yield Step.each("enqueue.keep", [_kept(job, at) for job in kept])
             if plan.replace:
                 yield from _replace(plan.replace, at)
             return filled(plan, answers)
@@ -126,6 +135,11 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         elif run_at - at < RING_WITHIN_MICROS:
             ring.due = True
     yield ring
+
+
+def _kept(job: NewJob, at: int) -> dict[str, object]:
+    within = (job.unique_within or timedelta(0)) // MICROSECOND
+    return {"key": job.unique_key, "job": job.id, "until": at + within}
 
 
 def _replace(news: Mapping[str, NewJob], at: int) -> Body[None]:

@@ -319,6 +319,7 @@ class WorkingVerbs:
             rows = yield from ask("prune", now=at, limit=limit)
             yield from ask("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
             yield from ask("prune.declarations")
+            yield from ask("prune.keys", now=at)
             return len(rows)
 
         return verb("prune", body)
