@@ -11,6 +11,7 @@ import msgspec
 
 from winch.core.duration import parse_duration, parse_rate
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.retry import Retry
 
 
 class OnFull(StrEnum):
@@ -43,6 +44,14 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def is_for_producers(self) -> bool:
         return self.is_limited or self.concurrency is not None
+
+    def policy(self, retry: Retry) -> Retry:
+        """The task's policy under what is set; a policy of the job's own goes before both."""
+        if self.backoff is not None:
+            retry = Retry.fixed(self.backoff, attempts=retry.attempts)
+        if self.retries is not None:
+            retry = msgspec.structs.replace(retry, attempts=self.retries + 1)
+        return retry
 
     @property
     def drain_per_second(self) -> float:

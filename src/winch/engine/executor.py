@@ -105,7 +105,7 @@ class Executor:
         if usual is None:
             usual = self._usual[task.name] = self._planned(task, timeout, retry, is_suspect=False)
         if set_for is not None:
-            retry = _as_set(retry, set_for)
+            retry = set_for.policy(retry)
         if claim.options is not None:
             try:
                 said = msgspec.json.decode(claim.options, type=StoredOptions)
@@ -201,6 +201,8 @@ class Executor:
     ) -> Settled | None:
         if outcome is None:
             return None
+        if type(outcome) is Done:
+            return Settled(JobState.COMPLETED, "completed", result=outcome.result, reason=outcome.note)
         return self._settle(attempt.claim, outcome, plan.retry, timedelta(seconds=spent))
 
     def _returned(self, value: object, claim: Claim) -> Outcome:
@@ -521,7 +523,6 @@ def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
         return Done(None)
     try:
         text = codec.dumps_result(value)
-        return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))
     except InvalidPayload as error:
         # The work is done; running it again would do it twice. Only its result is missing.
         log.warning("job %s completed, but %s; its result is not kept", claim.id, error)
@@ -530,13 +531,4 @@ def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
         log.warning(
             "job %s completed with a result of %d bytes; only its beginning is kept", claim.id, cut.bytes
         )
-    return Done(text)
-
-
-def _as_set(retry: Retry, settings: QueueSettings) -> Retry:
-    """The task's policy under what is set for the queue; a policy of the job's own goes before both."""
-    if settings.backoff is not None:
-        retry = Retry.fixed(settings.backoff, attempts=retry.attempts)
-    if settings.retries is not None:
-        retry = msgspec.structs.replace(retry, attempts=settings.retries + 1)
-    return retry
+    return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))
