@@ -15,17 +15,21 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from examples.shop.books import Books, imported, moves, orders, receipts, stock, thumbnails
+from examples.shop.books import Books, imported, ledger, moves, orders, receipts, stock, thumbnails
 from examples.shop.provider import charge
-from winch import App, Context, Discard, Retry
+from winch import App, Context, Discard, Fifo, Limit, Retry
 
 app = App(lease="3s", heartbeat="500ms", sweep="500ms", poll="200ms", grace="2s")
 books = Books(app)
 PROVIDER = os.environ.get("SHOP_PROVIDER", "http://127.0.0.1:8999/")
 
 
-@app.task(queue="payments", retry=Retry.exponential("100ms", max="2s", attempts=50))
-def pay(order_id: str, *, ctx: Context) -> None:
+@app.task(
+    queue="payments",
+    retry=Retry.exponential("100ms", max="2s", attempts=50),
+    limit=[] if books.is_apart else [Limit(3, key="merchant")],
+)
+def pay(order_id: str, merchant: str, *, ctx: Context) -> None:
     """Charge an order; then mark it paid, move the stock and order a receipt, in one commit."""
     with books.transaction() as tx:
         found = books.execute(tx, sa.select(orders).where(orders.c.id == order_id))
@@ -43,16 +47,32 @@ def pay(order_id: str, *, ctx: Context) -> None:
                 .values(on_hand=stock.c.on_hand - quantity)
             )
         if effects.tx is not None:
-            follow_up(order_id, conn=effects.tx)
+            follow_up(order_id, product, conn=effects.tx)
     if books.is_apart:
-        follow_up(order_id)
+        follow_up(order_id, product)
 
 
-def follow_up(order_id: str, **options: Any) -> None:
-    """Receipt and thumbnail: the same two jobs, however often an order is paid for."""
+def follow_up(order_id: str, product: str, **options: Any) -> None:
+    """Receipt, thumbnail and entry: the same three jobs, however often an order is paid for."""
     for task in (send_receipt, draw):
         job_id = uuid.uuid5(uuid.UUID(order_id), task.name)
         task.using(id=job_id, **options).enqueue(order_id)  # type: ignore[call-arg]  # ctx is injected
+    if not books.is_apart:
+        options["fifo"] = Fifo(f"ledger:{product}", on_death="block")
+    entry = enter.using(id=uuid.uuid5(uuid.UUID(order_id), enter.name), **options)
+    entry.enqueue(order_id, product)  # type: ignore[call-arg]
+
+
+@app.task(queue="mail")
+def enter(order_id: str, product: str, *, ctx: Context) -> None:
+    """The next entry of a product's ledger. Reading the last number and writing the next is no lock: the
+    FIFO key lets one entry of a product be written at a time."""
+    with books.effects(ctx, ledger, order_id) as effects:
+        if effects.is_new:
+            last = sa.select(sa.func.max(ledger.c.number)).where(ledger.c.product == product)
+            number = 1 + (effects.run(last)[0][0] or 0)
+            values = {"product": product, "number": number, "order_id": order_id}
+            effects.run(sa.insert(ledger).values(**values))
 
 
 @app.task(queue="mail")

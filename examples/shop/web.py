@@ -37,10 +37,12 @@ def place(order: Order) -> dict[str, str]:
             values = {**order.model_dump(), "amount": order.quantity * 100, "state": "placed"}
             books.execute(tx, sa.insert(orders).values(**values))
         if not known and not books.is_apart:
-            pay.using(conn=tx, id=order.id).enqueue(order.id)  # type: ignore[call-arg]  # ctx is injected
+            # The product stands for its merchant: each has a fair share of the payments.
+            fair = pay.using(conn=tx, id=order.id, tenant=order.product)
+            fair.enqueue(order.id, order.product)  # type: ignore[call-arg]  # ctx is injected
     if books.is_apart:
         # After the commit, and again when the customer asks again: one id is one job.
-        pay.using(id=order.id).enqueue(order.id)  # type: ignore[call-arg]
+        pay.using(id=order.id).enqueue(order.id, order.product)  # type: ignore[call-arg]
     return {"order": order.id}
 
 
