@@ -7,6 +7,7 @@ else beats its session's heart; this part claims, runs and finishes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -37,6 +38,7 @@ from winch.engine.maintenance.forwarder import Forwarder
 from winch.engine.order import QueueOrder
 from winch.engine.places import Places
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
+from winch.engine.rates import RateWriter, Tally
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
 from winch.engine.spool import Spool
@@ -131,6 +133,7 @@ class Worker:
         self._finisher = Finisher(driver, self._places.written)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[_Waiting] = deque()
+        self._tally = Tally(os.urandom(8).hex())
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._services: list[Service] = []
@@ -190,6 +193,8 @@ class Worker:
             Cancels(self._driver, self),
             Notes(self._driver, self),
         ]
+        if self._driver.capabilities.keeps_books:
+            self._services.append(RateWriter(self._driver, self._tally))
         if config.spool is not None:
             # Before the first claim: a burst would be over before it has seen the spooled jobs.
             forwarder = Forwarder(self._driver, config.spool)
@@ -341,6 +346,10 @@ class Worker:
                 log.warning("the session was not ended; its lease ends by itself: %s", error)
         for service in self._services:
             service.stop()
+            if isinstance(service, RateWriter):
+                with contextlib.suppress(StorageError, TimeoutError):  # numbers, not jobs
+                    async with asyncio.timeout(2.0):
+                        await service.run_once()
         for runner in (*self._runners, *self._slots, self._finishing):
             runner.cancel()
         await asyncio.gather(*self._runners, *self._slots, self._finishing, return_exceptions=True)
@@ -547,11 +556,13 @@ class Worker:
         claim = attempt.claim
         if attempt.is_finished:
             self._tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
+            self._tally.ended(claim, "completed", self._monotonic() - began)
             self._places.written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self._finisher.crash(ref_of(claim), ended.cause)
             self._tell("crashed", claim, reason=ended.cause)
+            self._tally.ended(claim, "crashed", self._monotonic() - began)
         elif ended is not None:
             self._finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
@@ -571,6 +582,7 @@ class Worker:
                 settled.to,
                 f", due in {settled.delay.total_seconds():.1f}s" if settled.delay else "",
             )
+        self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
         self._tell(
             kind_of(settled.to, settled.what),
             claim,
@@ -680,6 +692,13 @@ class Worker:
     @property
     def has_jobs(self) -> bool:
         return bool(self._attempts)
+
+
+def _outcome(settled: Settled) -> str:
+    """The word under which an attempt's end is counted."""
+    if settled.to.is_final:
+        return str(settled.to)
+    return "snoozed" if settled.what == "snoozed" else "failed"
 
 
 def ref_of(claim: Claim) -> ClaimRef:
