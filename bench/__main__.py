@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,7 +42,7 @@ SCENARIOS: list[Scenario] = [
 
 # A run's length: the whole bench, and the quick one.
 WHOLE = Lengths(enqueue=5.0, drain=5.0, samples=600)
-QUICK = Lengths(enqueue=1.5, drain=3.0, samples=200)
+QUICK = Lengths(enqueue=1.0, drain=2.5, samples=150)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
     environments, absent = install(chosen, options.quick)
     lengths = QUICK if options.quick else WHOLE
     if options.seconds:
-        lengths = Lengths(options.seconds, options.seconds, int(100 * options.seconds))
+        seconds = options.seconds
+        lengths = Lengths(seconds, seconds, int(100 * seconds), min(1.0, seconds / 5))
     try:
         with Stores() as stores:
             bench = Bench(stores, environments, lengths)
@@ -70,8 +72,11 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nstopped; servers, workers and temporary folders are gone", file=sys.stderr)
         return 130
+    date = datetime.now(UTC).date().isoformat()
+    if not options.dry and not options.seconds:
+        results, absent = report.with_earlier(date, options.quick, results, absent)
     rows = table.rows(results)
-    run = report.Run(datetime.now(UTC).date().isoformat(), options.quick, about, rows, results, absent)
+    run = report.Run(date, options.quick, about, rows, results, absent)
     print(f"\n{report.table_text(rows)}\n")
     unmeasured = [row for row in rows if row.reason]
     for row in unmeasured:
@@ -80,7 +85,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(unmeasured)} of {len(rows)} rows were not measured in this run")
     for name, reason in absent.items():
         print(f"not installed: {name}: {reason}")
-    if options.dry:
+    if options.dry or options.seconds:
+        print("nothing was written: --seconds and --dry are for a look")
         return 0
     print(f"\nwritten: {report.write(run)}")
     return 0
@@ -96,7 +102,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("--seconds", type=float, help="length of a run; a result needs 5")
+    parser.add_argument("--peer", action="append", default=[], help="only these beside Winch")
+    parser.add_argument(
+        "--seconds", type=float, help="length of a run, for a look: sizes shrink with it"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--list", action="store_true", help="name the scenarios and stop")
     parser.add_argument("--dry", action="store_true", help="print the table and write no file")
@@ -106,9 +115,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def choose(options: argparse.Namespace) -> list[Scenario]:
     found = [one for one in SCENARIOS if not options.quick or one.quick is not None]
     if options.only:
-        found = [*found, *growth.ON_REQUEST]
         found = [one for one in found if any(one.name.startswith(name) for name in options.only)]
+        found += [one for one in growth.ON_REQUEST if one.name in options.only]
+    if options.peer:
+        wanted = {*options.peer, RAW.name}
+        found = [
+            replace(one, peers=_kept(one.peers, wanted), quick=_kept(one.quick, wanted)) for one in found
+        ]
     return found
+
+
+def _kept(names: tuple[str, ...] | None, wanted: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in names or () if name in wanted)
 
 
 def install(chosen: Sequence[Scenario], is_quick: bool) -> tuple[dict[str, Environment], dict[str, str]]:

@@ -49,7 +49,7 @@ class Contender:
 WINCH = System(
     "winch",
     "winch_peer.py",
-    {"pg": 30_000, "redis": 50_000, "sqlite": 30_000},
+    {"pg": 40_000, "redis": 40_000, "sqlite": 40_000},
     settings="its defaults: 10 slots, completed jobs kept",
     kinds=("async", "sync", "isolated"),
     runs_own_processes=True,
@@ -130,7 +130,7 @@ PEERS: tuple[System, ...] = (
         "awa-pg",
         "awa_peer.py",
         {"pg": 6000},
-        ("awa-pg==0.6.9",),
+        ("awa-pg==0.6.9", "psycopg[binary]"),
         "200 workers, polling every 50 ms, COPY for many",
     ),
     System(

@@ -30,6 +30,10 @@ class Lengths:
     enqueue: float = 5.0
     drain: float = 5.0
     samples: int = 600
+    scale: float = 1.0  # of the fixed sizes; a result needs 1
+
+    def sized(self, jobs: int) -> int:
+        return max(1000, int(jobs * self.scale))
 
 
 @dataclass
@@ -115,7 +119,7 @@ def _first_jobs(bench: Bench, contender: Contender, drain: Drain) -> int:
     if drain.kind == "isolated":
         rate = min(rate, 1000)
     if drain.job_ms:
-        rate = min(rate, int(10_000 / drain.job_ms))
+        rate = min(rate, int(1000 * (drain.slots or 10) / drain.job_ms))
     return max(200, int(rate * bench.lengths.drain * GROWTH))
 
 
@@ -182,7 +186,7 @@ def timeline(workers: Workers, jobs: int) -> list[tuple[int, int]]:
             points.append((tally.at, tally.count))
 
     workers.wait_for(jobs, look)
-    return points
+    return [(workers.tally().first, 0), *points]
 
 
 # --- latency ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.catalog import PEERS, WINCH
 from bench.plot import plot
-from bench.scenario import Results
+from bench.scenario import Results, Series
 from bench.table import Row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,6 +67,27 @@ def write(run: Run, folder: Path = RESULTS, page: Path = PAGE) -> Path:
     text = with_part(text, "results", results_part(run, f"../bench/results/{drawn.name}"))
     page.write_text(text)
     return path
+
+
+def with_earlier(
+    date: str, is_quick: bool, results: Results, absent: Mapping[str, str], folder: Path = RESULTS
+) -> tuple[Results, dict[str, str]]:
+    """These results, and what other runs of the same kind measured on the same day.
+
+    A bench can so be run in pieces. A scenario is never put together from two runs: everybody in it was
+    measured in turn, in one.
+    """
+    path = folder / f"{date}.json"
+    if not path.exists():
+        return results, dict(absent)
+    written = json.loads(path.read_text())
+    if written["is_quick"] != is_quick:
+        return results, dict(absent)
+    earlier = {
+        scenario: {name: Series(one["rounds"], one["failures"]) for name, one in found.items()}
+        for scenario, found in written["scenarios"].items()
+    }
+    return {**earlier, **results}, {**written["absent"], **absent}
 
 
 def with_part(text: str, name: str, part: str) -> str:

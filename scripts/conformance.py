@@ -18,11 +18,19 @@ from pathlib import Path
 # Run as a script, so the tests' own server harness is not on the path yet.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.redis_servers import RedisCluster, RedisServer
 from tests.servers import PostgresServer
-from winch.testing.conformance import MemoryTarget, PostgresTarget, SqliteTarget, Target, run
+from winch.testing.conformance import (
+    MemoryTarget,
+    PostgresTarget,
+    RedisTarget,
+    SqliteTarget,
+    Target,
+    run,
+)
 from winch.testing.conformance.__main__ import selected, show
 
-DRIVERS = ("memory", "sqlite", "postgres")
+DRIVERS = ("memory", "sqlite", "postgres", "redis", "redis+cluster")
 
 
 @contextmanager
@@ -40,6 +48,15 @@ def target_of(driver: str) -> Iterator[Target]:
                 # Whether commits reach the disk is no part of this suite.
                 with PostgresServer(fsync=False) as server:
                     yield PostgresTarget(server.url)
+        case "redis":
+            if url := os.environ.get("WINCH_TEST_REDIS"):
+                yield RedisTarget(url)
+            else:
+                with RedisServer() as redis:
+                    yield RedisTarget(redis.url)
+        case "redis+cluster":
+            with RedisCluster() as cluster:
+                yield RedisTarget(cluster.url)
 
 
 def main(argv: Sequence[str]) -> int:

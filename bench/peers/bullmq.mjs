@@ -1,6 +1,6 @@
 // BullMQ with a high concurrency, which is how its own benchmarks reach their figures.
 
-import { main, need, ran, URL_ } from "./kit.mjs";
+import { main, need, ran, SLOTS, URL_ } from "./kit.mjs";
 
 const { Queue, Worker } = need("bullmq");
 const url = new URL(URL_ || "redis://127.0.0.1");
@@ -26,7 +26,7 @@ class BullMQ {
   }
 
   async work() {
-    const worker = new Worker("bench", (job) => ran(job.data), { connection, concurrency: 200 });
+    const worker = new Worker("bench", (job) => ran(job.data), { connection, concurrency: SLOTS || 200 });
     worker.on("error", (error) => console.error(error.message));
     process.on("SIGTERM", async () => {
       await worker.close();

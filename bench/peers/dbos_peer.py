@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -36,10 +37,14 @@ def launch() -> None:
     DBOS.register_queue("bench", worker_concurrency=kit.SLOTS or 100, polling_interval_sec=0.01)
 
 
+def _make_tables() -> None:
+    launch()
+    DBOS.destroy()
+
+
 class Dbos(kit.Peer):
-    def setup(self) -> None:
-        launch()
-        DBOS.destroy()
+    async def setup(self) -> None:
+        await asyncio.to_thread(_make_tables)
 
     async def open(self) -> None:
         self.client = DBOSClient(system_database_url=kit.URL)

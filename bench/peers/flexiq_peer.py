@@ -7,7 +7,12 @@ from typing import Any
 import kit
 from flexiq import Queue
 
-OPTIONS: Any = {"scheduler_batch_size": 100, "scheduler_poll_interval_ms": 10, "push_dispatch": True}
+OPTIONS: Any = {
+    "workers": kit.SLOTS or 0,
+    "scheduler_batch_size": 100,
+    "scheduler_poll_interval_ms": 10,
+    "push_dispatch": True,
+}
 if kit.URL.startswith("sqlite"):
     queue = Queue(db_path=kit.URL.removeprefix("sqlite:///"), **OPTIONS)
 elif kit.URL.startswith("redis"):

@@ -1,6 +1,6 @@
 // graphile-worker with its local queue and batched completion, as its own performance page advises.
 
-import { main, need, ran, URL_ } from "./kit.mjs";
+import { main, need, ran, SLOTS, URL_ } from "./kit.mjs";
 
 const { Logger, makeWorkerUtils, run } = need("graphile-worker");
 const logger = new Logger(() => (level, message) => {
@@ -40,7 +40,7 @@ class Graphile {
       taskList: { job: (payload) => ran(payload) },
       preset: {
         worker: {
-          concurrentJobs: 24,
+          concurrentJobs: SLOTS || 24,
           maxPoolSize: 10,
           localQueue: { size: 500 },
           completeJobBatchDelay: 0,

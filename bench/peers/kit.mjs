@@ -10,6 +10,7 @@ export const URL_ = process.env.BENCH_URL ?? "";
 export const PAD = "x".repeat(Number(process.env.BENCH_PAD ?? 0));
 const JOB_MS = Number(process.env.BENCH_JOB_MS ?? 0);
 const FAILS = process.env.BENCH_FAIL === "1";
+export const SLOTS = Number(process.env.BENCH_SLOTS ?? 0);
 const TALLY = process.env.BENCH_TALLY ?? ".";
 const CHUNK = 1000;
 const TALLY_MS = 20;

@@ -45,7 +45,10 @@ class Pgqueuer(kit.Peer):
             await kit.ran_async(args["n"], args["sent"])
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.shutdown.set)
-        await app.run(batch_size=1000)
+        if kit.SLOTS:  # it wants room for two batches
+            await app.run(batch_size=max(1, kit.SLOTS // 2), max_concurrent_tasks=kit.SLOTS)
+        else:
+            await app.run(batch_size=1000)
 
 
 def _payload(n: int, sent: int) -> bytes:

@@ -27,9 +27,9 @@ class Saq(kit.Peer):
     async def pending(self) -> int:
         return await queue.count("incomplete")
 
-    def work(self) -> None:
-        worker = Worker(queue, functions=[("job", job)], concurrency=kit.SLOTS or 100)
-        return worker.start()
+    async def work(self) -> None:
+        await queue.connect()
+        await Worker(queue, functions=[("job", job)], concurrency=kit.SLOTS or 100).start()
 
 
 if __name__ == "__main__":

@@ -43,14 +43,14 @@ SCENARIOS = [
     ),
     # "Any store": the line names one peer, on Redis; Winch is measured on each.
     *(_scenario(f"{store} drain, sync", store, Drain(kind="sync"), ()) for store in ("pg", "sqlite")),
-    _scenario("redis drain, sync", "redis", Drain(kind="sync", slots=8), _of_kind("sync", "dramatiq")),
+    _scenario("redis drain, sync", "redis", Drain(kind="sync"), _of_kind("sync", "dramatiq")),
     *(
         _scenario(f"{store} drain, isolated", store, Drain(kind="isolated"), ())
         for store in ("pg", "sqlite")
     ),
     _scenario("redis drain, isolated", "redis", Drain(kind="isolated"), _of_kind("isolated", "rq")),
     _scenario("pg drain, 10 kB payloads", "pg", Drain(pad=10_000), BEST["pg"]),
-    _scenario("pg drain, 1 ms jobs", "pg", Drain(job_ms=1), BEST["pg"]),
-    _scenario("pg drain, 50 ms jobs", "pg", Drain(job_ms=50), BEST["pg"]),
+    _scenario("pg drain, 1 ms jobs", "pg", Drain(job_ms=1, slots=100), BEST["pg"]),
+    _scenario("pg drain, 50 ms jobs", "pg", Drain(job_ms=50, slots=100), BEST["pg"]),
     _scenario("pg drain, 1 % fail once", "pg", Drain(fails=True), ()),
 ]

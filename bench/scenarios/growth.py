@@ -26,6 +26,7 @@ def claim_ms(producer: Producer) -> float:
 
 def _backlog(large: int, bench: Bench, contender: Contender) -> Values:
     """Claims with 10,000 jobs queued, then with a hundred times more."""
+    large = max(2 * SMALL, bench.lengths.sized(large))
     with prepared(bench, contender) as (producer, _):
         producer.ask("fill", count=SMALL)
         bench.stores.settle(contender.store)
@@ -38,7 +39,7 @@ def _backlog(large: int, bench: Bench, contender: Contender) -> Values:
 
 def _kept(bench: Bench, contender: Contender) -> Values:
     """Claims in an empty store, then after five million jobs have been completed and kept."""
-    launcher = bench.launcher(contender)
+    launcher, wanted = bench.launcher(contender), bench.lengths.sized(KEPT)
     with prepared(bench, contender) as (producer, url):
         producer.ask("fill", count=SMALL)
         bench.stores.settle(contender.store)
@@ -46,8 +47,8 @@ def _kept(bench: Bench, contender: Contender) -> Values:
         with launcher.workers(url, BENCH_PAD="100") as workers:
             done = SMALL
             workers.wait_for(done)
-            while done < KEPT:
-                step = min(250_000, KEPT - done)
+            while done < wanted:
+                step = min(250_000, wanted - done)
                 producer.ask("fill", count=step)
                 done += step
                 workers.wait_for(done)
@@ -61,21 +62,22 @@ def _kept(bench: Bench, contender: Contender) -> Values:
 def _snapshot(bench: Bench, contender: Contender) -> Values:
     """A drain while another session holds a snapshot from before it, so that nothing can be vacuumed."""
     launcher = bench.launcher(contender)
+    jobs, part = bench.lengths.sized(HELD_JOBS), bench.lengths.sized(PART)
     with prepared(bench, contender) as (producer, url):
-        producer.ask("fill", count=HELD_JOBS)
+        producer.ask("fill", count=jobs)
         bench.stores.settle(contender.store)
         with psycopg.connect(url) as holder:
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute("SELECT 1")
             with launcher.workers(url, BENCH_PAD="100") as workers:
-                points = timeline(workers, HELD_JOBS)
+                points = timeline(workers, jobs)
                 first = workers.tally().first
                 end = wait_empty(producer, workers.tally())
             holder.rollback()
-    early = rate_between(points, 0, PART)
-    late = rate_between(points, HELD_JOBS - PART, HELD_JOBS)
+    early = rate_between(points, 0, part)
+    late = rate_between(points, jobs - part, jobs)
     return {
-        "rate": HELD_JOBS / ((end - first) / 1e9),
+        "rate": jobs / ((end - first) / 1e9),
         "first_rate": early,
         "last_rate": late,
         "last_of_first": late / early,

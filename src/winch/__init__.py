@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         MissingKey,
         PayloadTooLarge,
         QueueFull,
+        ScheduleNotFound,
         SchemaMismatch,
         StorageError,
         StorageFull,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         WinchError,
     )
     from winch.core.lifecycle import JobState
+    from winch.core.limits import Breaker, Fifo, Limit, Rate, RetryBudget
     from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
     from winch.core.retention import Retention
     from winch.core.retry import Retry
@@ -49,11 +51,13 @@ if TYPE_CHECKING:
     from winch.engine.injection import INJECTED, Depends
     from winch.engine.keyring import Keyring
     from winch.engine.middleware import Middleware
+    from winch.engine.schedules import Schedule
     from winch.engine.task import Task
 
 __all__ = [
     "INJECTED",
     "App",
+    "Breaker",
     "Cancel",
     "Collected",
     "ConfigError",
@@ -62,6 +66,7 @@ __all__ = [
     "Discard",
     "DuplicateJob",
     "EnqueueUncertain",
+    "Fifo",
     "InvalidPayload",
     "InvalidTransition",
     "Job",
@@ -70,14 +75,19 @@ __all__ = [
     "JobNotFound",
     "JobState",
     "Keyring",
+    "Limit",
     "LostClaim",
     "Middleware",
     "MissingKey",
     "PayloadTooLarge",
     "QueueFull",
+    "Rate",
     "Retention",
     "Retry",
     "RetryAfter",
+    "RetryBudget",
+    "Schedule",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "Snooze",
     "StorageError",
@@ -118,6 +128,8 @@ _HOMES = {
     "Retention": "winch.core.retention",
     "Retry": "winch.core.retry",
     "RetryAfter": "winch.core.outcome",
+    "Schedule": "winch.engine.schedules",
+    "ScheduleNotFound": "winch.core.errors",
     "SchemaMismatch": "winch.core.errors",
     "Snooze": "winch.core.outcome",
     "StorageError": "winch.core.errors",
@@ -125,6 +137,11 @@ _HOMES = {
     "StorageUnavailable": "winch.core.errors",
     "Task": "winch.engine.task",
     "Unique": "winch.core.unique",
+    "Breaker": "winch.core.limits",
+    "Fifo": "winch.core.limits",
+    "Limit": "winch.core.limits",
+    "Rate": "winch.core.limits",
+    "RetryBudget": "winch.core.limits",
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
 }

@@ -19,6 +19,7 @@ from winch.drivers.connect import connect
 from winch.engine.client import Client, Surroundings, actor
 from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
+from winch.engine.gating import LimitDesk
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, check_queue, task_options
 from winch.engine.registry import Registry, default_name
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.limits import Breaker, Limit, Rate, RetryBudget
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from winch.engine.handle import Job
     from winch.engine.keyring import Keyring
     from winch.engine.preflight import Preflight
+    from winch.engine.schedules import Run, Schedule, ScheduleDesk
     from winch.engine.task import AsyncContextTask, AsyncTask, CollectingTask, ContextTask
     from winch.storage.protocol import Driver
 
@@ -48,6 +51,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 L = TypeVar("L", bound=Callable[..., Any])
+K = TypeVar("K", bound="Task[..., Any]")
 
 
 class SystemClock:
@@ -124,6 +128,8 @@ class App:
         self.jobs: Jobs = Jobs(self)
         self.dead: Dead = Dead(self)
         self.queues: Queues = Queues(self)
+        self.limits: LimitDesk = LimitDesk(self.ready, actor)
+        self.schedules: Schedules = Schedules(self)
         self.workers: Workers = Workers(self)
 
     # -- settings and store ------------------------------------------------------------------------
@@ -278,6 +284,10 @@ class App:
         heartbeat: Duration | None = ...,
         version: int = ...,
         unique: str | Unique = ...,
+        limit: Limit | Rate | Sequence[Limit | Rate] = ...,
+        breaker: Breaker = ...,
+        retry_budget: RetryBudget = ...,
+        scope: str | Sequence[str] = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -294,6 +304,10 @@ class App:
         retention: Duration | None = ...,
         tags: Sequence[str] = ...,
         version: int = ...,
+        limit: Limit | Rate | Sequence[Limit | Rate] = ...,
+        breaker: Breaker = ...,
+        retry_budget: RetryBudget = ...,
+        scope: str | Sequence[str] = ...,
     ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
@@ -323,6 +337,42 @@ class App:
             return task
 
         return register if fn is None else register(fn)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        tz: str | None = None,
+        dst: Literal["once", "skip", "twice"] | None = None,
+        misfire: Literal["skip", "latest", "all"] | None = None,
+        catch_up: int | None = None,
+        overlap: Literal["allow", "skip", "queue"] | None = None,
+        jitter: Duration | None = None,
+        name: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Callable[[K], K]:
+        """Enqueue a task by the clock: `@app.schedule("0 2 * * *", tz="Asia/Tokyo")` over `@app.task`.
+
+        The schedule is active while a worker with this code runs. `cron` has five fields, names and
+        ranges, or is a name such as "@daily"; `every` counts from midnight UTC. `options` are those of
+        the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique.
+        """
+        from winch.engine.schedules import define
+
+        said = _said(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+
+        def register(task: K) -> K:
+            if not isinstance(task, Task):
+                raise ConfigError(
+                    f"@app.schedule goes over @app.task and takes what that gives, got {task!r}"
+                )
+            title = _name(name or task.name, "schedule name")
+            self.runtime.schedules.add(title, define(task, args, said))
+            return task
+
+        return register
 
     def enqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
         """Store many jobs, one round trip per 1,000. Each thousand is stored whole or not at all;
@@ -590,6 +640,122 @@ class Queues:
     def resume(self, queue: str) -> None:
         driver = self._app.ready()
         driver.run(driver.resume(check_queue(queue), by=actor()))
+
+
+class Schedules:
+    """`app.schedules`: entries that enqueue jobs by the clock."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def add(
+        self,
+        name: str,
+        task: str | Task[Any, Any],
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        dst: Literal["once", "skip", "twice"] | None = None,
+        misfire: Literal["skip", "latest", "all"] | None = None,
+        catch_up: int | None = None,
+        overlap: Literal["allow", "skip", "queue"] | None = None,
+        jitter: Duration | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Schedule:
+        """Add a schedule that stays until it is removed. Adding the same one again changes nothing; one
+        of that name with another definition is refused."""
+        said = _said(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+        return self._app.client.run(self._desk.add(name, task, args, said))
+
+    def edit(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        dst: Literal["once", "skip", "twice"] | None = None,
+        misfire: Literal["skip", "latest", "all"] | None = None,
+        catch_up: int | None = None,
+        overlap: Literal["allow", "skip", "queue"] | None = None,
+        jitter: Duration | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Schedule:
+        """Change what is said here; other times count from now on. Not for one that code defines."""
+        said = _said(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+        return self._app.client.run(self._desk.edit(name, args, said))
+
+    def get(self, name: str) -> Schedule:
+        """The schedule; raises ScheduleNotFound."""
+        return self._app.client.run(self._desk.get(name))
+
+    def list(self) -> builtins.list[Schedule]:
+        """All schedules, by name."""
+        return self._app.client.run(self._desk.list())
+
+    def pause(self, name: str, *, reason: str | None = None) -> None:
+        """No more windows until `resume`."""
+        self._app.client.run(self._desk.pause(name, reason))
+
+    def resume(self, name: str) -> None:
+        """Windows count again from now on; those that passed meanwhile get no job."""
+        self._app.client.run(self._desk.resume(name))
+
+    def trigger(self, name: str) -> Job[Any]:
+        """Enqueue its job now, whatever the time and the policies say."""
+        from winch.engine.handle import Job
+
+        run = self._app.client.run(self._desk.trigger(name))
+        return Job(self._app.client, run.job or "")
+
+    def skip(self, name: str) -> datetime:
+        """No job for the next window; returns it."""
+        return self._app.client.run(self._desk.skip(name))
+
+    def remove(self, name: str) -> None:
+        """Forget the schedule; its jobs stay. Not for one that the code of a live worker defines."""
+        self._app.client.run(self._desk.remove(name))
+
+    def next(self, name: str, count: int = 5) -> builtins.list[datetime]:
+        """The next windows, in UTC."""
+        return self.get(name).next(count)
+
+    def history(self, name: str, *, limit: int = 30) -> builtins.list[Run]:
+        """What became of the latest windows, newest first."""
+        return self._app.client.run(self._desk.history(name, limit))
+
+    @property
+    def _desk(self) -> ScheduleDesk:
+        from winch.engine.schedules import ScheduleDesk
+
+        return ScheduleDesk(self._app.ready, self._app.tasks, self._app.client.draw_id)
+
+
+def _said(
+    cron: str | None,
+    every: Duration | None,
+    tz: str | None,
+    dst: str | None,
+    misfire: str | None,
+    catch_up: int | None,
+    overlap: str | None,
+    jitter: Duration | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    return {
+        "cron": cron,
+        "every": every,
+        "tz": tz,
+        "dst": dst,
+        "misfire": misfire,
+        "catch_up": catch_up,
+        "overlap": overlap,
+        "jitter": jitter,
+        **options,
+    }
 
 
 class Workers:

@@ -87,7 +87,7 @@ def test_a_failing_job_visits_the_documented_files_in_order(sqlite_path: Path) -
 PATH_FUNCTIONS = {
     "client.py": ("store",),
     "fetcher.py": ("_claim",),
-    "executor.py": ("run",),
+    "executor.py": ("begin", "run"),
     "outcome.py": ("settle",),
     "retry.py": ("delay",),
     "finisher.py": ("finish",),

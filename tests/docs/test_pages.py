@@ -108,6 +108,21 @@ def test_the_transaction_examples_are_python() -> None:
         compile(example, "transactions.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+def test_the_limits_page_runs_as_pasted() -> None:
+    scope: dict[str, Any] = {}
+    for example in examples(ROOT / "docs/howto/limits.md"):
+        exec(compile(example, "limits.md", "exec"), scope)  # noqa: S102  # our own page
+    [plain, keyed] = sorted(scope["app"].limits.list(), key=lambda one: one.name)
+    assert (plain.name, keyed.name) == ("rate:shop.charge:provider", "tenant:acme")
+    assert {str(job.state) for job in scope["app"].jobs.list()} == {"ready"}
+
+
+def test_the_schedules_page_runs_as_pasted(tmp_path: Path) -> None:
+    [example] = examples(ROOT / "docs/howto/schedules.md")
+    (tmp_path / "page.py").write_text(example)
+    subprocess.run([sys.executable, "page.py"], cwd=tmp_path, check=True)
+
+
 def test_the_testing_page_runs_as_pasted(tmp_path: Path) -> None:
     page = ROOT / "docs/howto/testing.md"
     tests = 0

@@ -61,7 +61,7 @@ def hangs() -> None:
             continue
 
 
-@app.task(isolate="process", heartbeat="400ms", retry=Retry.never())
+@app.task(isolate="process", heartbeat="1500ms", retry=Retry.never())
 def reports(times: int, *, ctx: Context) -> str:
     for step in range(times):
         time.sleep(0.15)

@@ -72,7 +72,7 @@ def test_signs_of_life_keep_a_handler_going(sign: str) -> None:
 def test_signs_of_life_come_through_from_a_process_of_its_own() -> None:
     async def main() -> None:
         async with asyncio.timeout(30), isolated.app.worker(concurrency=2):
-            busy: Job[Any] = await isolated.reports.aenqueue(8)  # type: ignore[call-arg]
+            busy: Job[Any] = await isolated.reports.aenqueue(12)  # type: ignore[call-arg]
             silent: Job[Any] = await isolated.reports.aenqueue(0)  # type: ignore[call-arg]
             assert await busy == "done"
             record = (await until(silent, JobState.DEAD)).record

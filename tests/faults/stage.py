@@ -20,7 +20,7 @@ from winch.core.ids import random_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import Event, SessionInfo
-from winch.testing.history import Recorder, Verdict, check, gather, read
+from winch.testing.history import History, Recorder, Verdict, check, gather, read
 from winch.testing.history.lines import Ended, Started
 
 STORES = ("sqlite", "postgres")
@@ -204,13 +204,17 @@ class Stage:
     ) -> Verdict:
         """Stop what runs, read the history and judge it; fails on any violation."""
         self.end_workers()
-        history = gather(
+        history = self.history(takeover_limit=takeover_limit)
+        return check(msgspec.structs.replace(history, clock_tolerance=clock_tolerance))
+
+    def history(self, *, takeover_limit: timedelta | None = None) -> History:
+        """What the store and the lines tell, to be looked at before it is judged."""
+        return gather(
             self.app.driver,
             self.recorder.folder,
             expects_fault=True,
             takeover_limit=takeover_limit,
         )
-        return check(msgspec.structs.replace(history, clock_tolerance=clock_tolerance))
 
     def measured(self, what: str) -> None:
         MEASURED.append(f"{self.name} [{self.store}]: {what}")

@@ -15,6 +15,7 @@ from winch.core.ids import job_id, random_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import Event, SessionInfo
+from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind, ScheduleRun
 from winch.testing.history import History, Recorder, check, read
 from winch.testing.history.lines import (
     Answered,
@@ -49,6 +50,8 @@ class Story:
         self.lines: list[Line] = []
         self.sessions: dict[str, SessionInfo] = {}
         self.pid = 100
+        self.runs: list[ScheduleRun] = []
+        self.windows: list[datetime] = []
 
     @property
     def now(self) -> datetime:
@@ -124,6 +127,40 @@ class Story:
             told = Told(**self.line(), call=call, outcome=outcome, ids=(job,), new=(True,))
             self.lines.append(told if outcome == "acked" else replace(told, new=()))
         return job
+
+    def scheduled(self, session: str) -> str:
+        """A window of the schedule "nightly", and its job's life."""
+        self.windows.append(self.windows[-1] + timedelta(minutes=1) if self.windows else NOW)
+        job = self.of_window(self.windows[-1])
+        self.run(job, session)
+        return job
+
+    def of_window(self, window: datetime, *, has_row: bool = True) -> str:
+        self.wait()
+        record = JobRecord(
+            id=job_id(1, self.rng.randbytes(10)),
+            task="t",
+            version=1,
+            args="[]",
+            queue="default",
+            priority=0,
+            created_at=self.now,
+            run_at=self.now,
+            state=S.READY,
+            headers={SCHEDULE_HEADER: "nightly", WINDOW_HEADER: window.isoformat()},
+        )
+        self.put(record, "enqueued")
+        if has_row:
+            self.runs.append(
+                ScheduleRun(
+                    schedule="nightly",
+                    window=window,
+                    kind=RunKind.ENQUEUED,
+                    at=self.now,
+                    job=record.id,
+                )
+            )
+        return record.id
 
     def claim(self, job: str, session: str, token: str | None = None) -> str:
         self.wait()
@@ -269,6 +306,8 @@ class Story:
             sessions=tuple(self.sessions.values()),
             lines=tuple(self.lines),
             offset=OFFSET,
+            runs=tuple(self.runs),
+            windows={"nightly": tuple(self.windows)},
             expects_fault=True,
             takeover_limit=timedelta(seconds=1),
         )
@@ -288,6 +327,7 @@ def correct(seed: int) -> Story:
         story.is_finished_twice,
         story.is_operated,
         story.batch,
+        story.scheduled,
     ]
     lives *= 2
     story.rng.shuffle(lives)
@@ -608,6 +648,36 @@ def finished_work_is_lost_in_a_drain(story: Story, session: str) -> None:
     story.run(job, session)
 
 
+@plant("I8")
+def two_schedulers_fire_one_window(story: Story, session: str) -> None:
+    story.scheduled(session)
+    story.run(story.of_window(story.windows[-1]), session)
+
+
+@plant("I8")
+def window_is_left_out(story: Story, session: str) -> None:
+    story.windows.append(story.windows[-1] + timedelta(minutes=1))
+    story.scheduled(session)
+
+
+@plant("I8")
+def window_is_marked_and_its_job_is_not_stored(story: Story, session: str) -> None:
+    job = story.scheduled(session)
+    del story.jobs[job]
+    story.windows.pop()
+
+
+@plant("I8")
+def job_is_stored_without_the_row_of_its_window(story: Story, session: str) -> None:
+    story.windows.append(story.windows[-1] + timedelta(minutes=1))
+    story.run(story.of_window(story.windows[-1], has_row=False), session)
+
+
+@plant("I8")
+def scheduler_with_a_wrong_clock_makes_a_window_of_its_own(story: Story, session: str) -> None:
+    story.run(story.of_window(story.windows[-1] + timedelta(seconds=7)), session)
+
+
 @plant("order")
 def event_is_missing(story: Story, session: str) -> None:
     story.fails_once(session)
@@ -645,7 +715,7 @@ def test_a_planted_violation_is_found_by_name(invariant: str, spoil: Plant, seed
 
 
 def test_every_invariant_has_a_planted_violation() -> None:
-    names = {"I1", "I1b", "I2", "I3", "I4", "I5", "I6", "I15", "I20", "alive", "order"}
+    names = {"I1", "I1b", "I2", "I3", "I4", "I5", "I6", "I8", "I15", "I20", "alive", "order"}
     assert {invariant for invariant, _ in PLANTED} == names
     assert len(PLANTED) >= 25
 

@@ -1,10 +1,16 @@
 table archive: RANGE (drop_on)
 table archive_default:
 table book_line:
+table declaration:
+table gate: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table given_id:
 table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_insert_scale_factor=0.2, autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table job_event:
+table limit_set:
+table permit: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table schedule: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=200, vacuum_truncate=off
+table schedule_run:
 table session: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table unique_key: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table winch_migration:
@@ -86,6 +92,13 @@ column winch.book_line.01 book: text not null
 column winch.book_line.02 key: text not null
 column winch.book_line.03 body: text not null
 column winch.book_line.04 drop_at: timestamp with time zone
+column winch.declaration.01 session: uuid not null
+column winch.declaration.02 schedule: text not null
+column winch.declaration.03 definition: text not null
+column winch.declaration.04 timing: text not null
+column winch.gate.01 key: text not null
+column winch.gate.02 state: text
+column winch.gate.03 open_at: timestamp with time zone
 column winch.given_id.01 id: uuid not null
 column winch.job.01 id: uuid not null
 column winch.job.02 created_at: timestamp with time zone not null
@@ -122,6 +135,7 @@ column winch.job.32 checkpoint: text
 column winch.job.33 log: text
 column winch.job.34 history: jsonb
 column winch.job.35 reason: text
+column winch.job.36 gate: text
 column winch.job_event.01 seq: bigint not null identity
 column winch.job_event.02 job: uuid not null
 column winch.job_event.03 v: integer not null
@@ -132,10 +146,35 @@ column winch.job_event.07 by_token: uuid
 column winch.job_event.08 session: uuid
 column winch.job_event.09 attempt: integer not null
 column winch.job_event.10 at: timestamp with time zone not null
+column winch.limit_set.01 name: text not null
+column winch.limit_set.02 spec: text not null
+column winch.limit_set.03 is_live: boolean not null
+column winch.limit_set.04 set_by: text not null
+column winch.limit_set.05 set_at: timestamp with time zone not null
+column winch.permit.01 gate: text not null
+column winch.permit.02 job: uuid not null
+column winch.permit.03 token: uuid
+column winch.permit.04 weight: integer not null
 column winch.queue.01 name: text not null
 column winch.queue.02 paused_at: timestamp with time zone
 column winch.queue.03 pause_reason: text
 column winch.queue.04 waiting_until: timestamp with time zone
+column winch.schedule.01 name: text not null
+column winch.schedule.02 definition: text not null
+column winch.schedule.03 is_code: boolean not null
+column winch.schedule.04 created_at: timestamp with time zone not null
+column winch.schedule.05 last_window: timestamp with time zone not null
+column winch.schedule.06 next_at: timestamp with time zone
+column winch.schedule.07 timing: text
+column winch.schedule.08 pending: timestamp with time zone
+column winch.schedule.09 paused_at: timestamp with time zone
+column winch.schedule.10 pause_reason: text
+column winch.schedule_run.01 schedule: text not null
+column winch.schedule_run.02 window_at: timestamp with time zone not null
+column winch.schedule_run.03 kind: text not null
+column winch.schedule_run.04 at: timestamp with time zone not null
+column winch.schedule_run.05 job: uuid
+column winch.schedule_run.06 note: text
 column winch.session.01 id: uuid not null
 column winch.session.02 worker: text not null
 column winch.session.03 host: text not null
@@ -160,6 +199,9 @@ constraint winch.archive.archive_state_is_final: CHECK ((state = ANY (ARRAY['com
 constraint winch.archive_default.archive_result_is_of_completed: CHECK (((result IS NULL) OR (state = 'completed'::text)))
 constraint winch.archive_default.archive_state_is_final: CHECK ((state = ANY (ARRAY['completed'::text, 'cancelled'::text, 'dead'::text])))
 constraint winch.book_line.book_line_pkey: PRIMARY KEY (book, key)
+constraint winch.declaration.declaration_pkey: PRIMARY KEY (session, schedule)
+constraint winch.declaration.declaration_session_fkey: FOREIGN KEY (session) REFERENCES winch.session(id) ON DELETE CASCADE
+constraint winch.gate.gate_pkey: PRIMARY KEY (key)
 constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
 constraint winch.job.job_attempt_from_0: CHECK ((attempt >= 0))
 constraint winch.job.job_pkey: PRIMARY KEY (id)
@@ -167,7 +209,11 @@ constraint winch.job.job_running_has_session: CHECK (((state <> 'running'::text)
 constraint winch.job.job_state_is_live: CHECK ((state = ANY (ARRAY['ready'::text, 'running'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
 constraint winch.job.job_token_iff_running: CHECK (((state = 'running'::text) = (token IS NOT NULL)))
 constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
+constraint winch.limit_set.limit_set_pkey: PRIMARY KEY (name)
+constraint winch.permit.permit_pkey: PRIMARY KEY (gate, job)
 constraint winch.queue.queue_pkey: PRIMARY KEY (name)
+constraint winch.schedule.schedule_pkey: PRIMARY KEY (name)
+constraint winch.schedule_run.schedule_run_pkey: PRIMARY KEY (schedule, window_at)
 constraint winch.session.session_end_has_reason: CHECK (((ended_at IS NULL) = (end_reason IS NULL)))
 constraint winch.session.session_pkey: PRIMARY KEY (id)
 constraint winch.unique_key.unique_key_pkey: PRIMARY KEY (key)
@@ -185,15 +231,30 @@ index winch.archive_id: CREATE INDEX archive_id ON ONLY winch.archive USING btre
 index winch.archive_unusual: CREATE INDEX archive_unusual ON ONLY winch.archive USING btree (state, id) WHERE (state <> 'completed'::text) -- serves list_jobs and counts: few among very many
 index winch.book_line_drop: CREATE INDEX book_line_drop ON winch.book_line USING btree (drop_at) WHERE (drop_at IS NOT NULL) -- serves write_lines, which removes some of what is over
 index winch.book_line_pkey: CREATE UNIQUE INDEX book_line_pkey ON winch.book_line USING btree (book, key)
+index winch.declaration_of_schedule: CREATE INDEX declaration_of_schedule ON winch.declaration USING btree (schedule) -- serves schedules, due_schedules and change_schedule
+index winch.declaration_pkey: CREATE UNIQUE INDEX declaration_pkey ON winch.declaration USING btree (session, schedule)
+index winch.gate_due: CREATE INDEX gate_due ON winch.gate USING btree (open_at) WHERE (open_at IS NOT NULL) -- serves admit
+index winch.gate_pkey: CREATE UNIQUE INDEX gate_pkey ON winch.gate USING btree (key)
 index winch.given_id_pkey: CREATE UNIQUE INDEX given_id_pkey ON winch.given_id USING btree (id)
+index winch.job_blocked: CREATE INDEX job_blocked ON winch.job USING btree (gate, sort_key, id) WHERE (state = 'blocked'::text) -- serves admit, explain and counts
 index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (session) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
 index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (state = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
 index winch.job_event_of_job: CREATE UNIQUE INDEX job_event_of_job ON winch.job_event USING btree (job, v) -- serves the triggers: the number of a job's next change
 index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_event USING btree (seq)
+index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, created_at, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: who is first of a FIFO key
+index winch.job_gated: CREATE INDEX job_gated ON winch.job USING btree (queue, sort_key, id) WHERE ((state = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NULL)) -- serves claim and explain of jobs with gates
 index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
-index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE (state = 'ready'::text) -- serves claim and explain
+index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE ((state = 'ready'::text) AND (gate IS NULL)) -- serves claim and explain
 index winch.job_running: CREATE INDEX job_running ON winch.job USING btree (session) WHERE (state = 'running'::text) -- serves rescue, end_session, give_up and sessions
+index winch.job_tenant: CREATE INDEX job_tenant ON winch.job USING btree (queue, tenant, sort_key, id) WHERE ((state = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NOT NULL)) -- serves claim and explain of jobs with tenants
+index winch.limit_set_pkey: CREATE UNIQUE INDEX limit_set_pkey ON winch.limit_set USING btree (name)
+index winch.permit_of_job: CREATE INDEX permit_of_job ON winch.permit USING btree (job) -- serves whatever ends a claim
+index winch.permit_pkey: CREATE UNIQUE INDEX permit_pkey ON winch.permit USING btree (gate, job)
 index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
+index winch.schedule_next: CREATE INDEX schedule_next ON winch.schedule USING btree (next_at) WHERE (paused_at IS NULL) -- serves due_schedules
+index winch.schedule_pending: CREATE INDEX schedule_pending ON winch.schedule USING btree (name) WHERE (pending IS NOT NULL) -- serves due_schedules
+index winch.schedule_pkey: CREATE UNIQUE INDEX schedule_pkey ON winch.schedule USING btree (name)
+index winch.schedule_run_pkey: CREATE UNIQUE INDEX schedule_run_pkey ON winch.schedule_run USING btree (schedule, window_at)
 index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
 index winch.unique_key_pkey: CREATE UNIQUE INDEX unique_key_pkey ON winch.unique_key USING btree (key)
 index winch.winch_migration_pkey: CREATE UNIQUE INDEX winch_migration_pkey ON winch.winch_migration USING btree (number)
@@ -208,6 +269,55 @@ BEGIN
 END
 function winch.grown(jsonb,jsonb): returns jsonb immutable
 function winch.keep_until(text,double precision,timestamp with time zone): returns timestamp without time zone immutable
+function winch.leave_gates(): returns trigger 
+
+DECLARE
+    is_gone boolean := TG_OP = 'DELETE';
+    keeps_turn boolean := false;
+    held record;
+    keys text[];
+BEGIN
+    keys := ARRAY(
+        SELECT gate FROM "winch".permit WHERE job = OLD.id AND (is_gone OR token = OLD.token)
+    );
+    IF is_gone AND OLD.fifo IS NOT NULL THEN
+        keys := keys || ('fifo:' || OLD.fifo);
+        keeps_turn := position('"blocks_on_death":true' IN OLD.options) > 0
+            AND EXISTS (SELECT FROM "winch".archive WHERE id = OLD.id AND state = 'dead');
+    END IF;
+    IF cardinality(keys) = 0 THEN
+        RETURN NULL;
+    END IF;
+    PERFORM "winch".lock_gates(keys);
+    FOR held IN
+        DELETE FROM "winch".permit
+        WHERE job = OLD.id
+            AND (token = OLD.token OR (is_gone AND NOT (keeps_turn AND token IS NULL)))
+        RETURNING gate, weight
+    LOOP
+        PERFORM "winch".open_gate(held.gate, greatest(held.weight, 1));
+    END LOOP;
+    IF is_gone AND OLD.fifo IS NOT NULL AND NOT keeps_turn THEN
+        PERFORM "winch".open_gate('fifo:' || OLD.fifo, 1);
+    END IF;
+    RETURN NULL;
+END
+function winch.lock_gates(text[]): returns integer 
+
+DECLARE
+    wanted integer := (SELECT count(DISTINCT key) FROM unnest(keys) AS key);
+    locked integer;
+BEGIN
+    LOOP
+        PERFORM FROM "winch".gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
+        GET DIAGNOSTICS locked = ROW_COUNT;
+        EXIT WHEN locked >= wanted;
+        INSERT INTO "winch".gate (key)
+        SELECT DISTINCT key COLLATE "C" AS key FROM unnest(keys) AS key ORDER BY key
+        ON CONFLICT DO NOTHING;
+    END LOOP;
+    RETURN locked;
+END
 function winch.longer(text,text): returns text immutable
 function winch.make_partitions(timestamp with time zone): returns integer security definer search_path=pg_catalog, pg_temp, lock_timeout=200ms 
 
@@ -237,8 +347,53 @@ BEGIN
     END LOOP;
     RETURN made;
 END
+function winch.mark_gated(): returns trigger 
+
+BEGIN
+    NEW.gate := '';
+    RETURN NEW;
+END
 function winch.micros(timestamp with time zone): returns bigint immutable
 function winch.note(text,timestamp with time zone,text,text): returns jsonb stable
+function winch.open_gate(text,integer): returns integer 
+
+DECLARE
+    chosen uuid[];
+    woken text[];
+BEGIN
+    IF starts_with(opened, 'fifo:') THEN
+        IF EXISTS (SELECT FROM "winch".permit WHERE gate = opened AND token IS NULL) THEN
+            RETURN 0;
+        END IF;
+        chosen := ARRAY(
+            SELECT id FROM "winch".job WHERE fifo = substr(opened, 6) ORDER BY created_at, id LIMIT 1
+        );
+        chosen := ARRAY(
+            SELECT id
+            FROM "winch".job
+            WHERE id = ANY (chosen) AND state = 'blocked' AND gate = opened
+            FOR UPDATE SKIP LOCKED
+        );
+    ELSE
+        chosen := ARRAY(
+            SELECT id
+            FROM "winch".job
+            WHERE state = 'blocked' AND gate = opened
+            ORDER BY gate, sort_key, id
+            LIMIT most
+            FOR UPDATE SKIP LOCKED
+        );
+    END IF;
+    IF cardinality(chosen) = 0 THEN
+        RETURN 0;
+    END IF;
+    WITH admitted AS (
+        UPDATE "winch".job SET state = 'ready', gate = '' WHERE id = ANY (chosen) RETURNING queue
+    )
+    SELECT array_agg(DISTINCT queue) INTO woken FROM admitted;
+    PERFORM "winch".ring(woken, false);
+    RETURN cardinality(chosen);
+END
 function winch.prune_archive(timestamp with time zone,integer): returns bigint security definer search_path=pg_catalog, pg_temp, lock_timeout=200ms 
 
 DECLARE
@@ -378,7 +533,10 @@ BEGIN
     VALUES (
         job_id,
         next_v,
-        CASE verb
+        CASE
+            WHEN TG_OP = 'UPDATE' AND OLD.state = 'ready' AND NEW.state = 'blocked' THEN 'held'
+            WHEN TG_OP = 'UPDATE' AND OLD.state = 'blocked' AND NEW.state = 'ready' AND verb <> 'enqueue' THEN 'admitted'
+            ELSE CASE verb
             WHEN 'enqueue' THEN CASE TG_OP WHEN 'UPDATE' THEN 'replaced' ELSE 'enqueued' END
             WHEN 'claim' THEN 'claimed'
             WHEN 'finish' THEN 'finished'
@@ -395,11 +553,13 @@ BEGIN
                 THEN 'rescued'
                 ELSE 'released'
             END
+            END
         END,
         after.state,
-        CASE verb WHEN 'claim' THEN NEW.token ELSE OLD.token END,
+        CASE WHEN verb = 'claim' AND NEW.state = 'running' THEN NEW.token ELSE OLD.token END,
         -- What the writer presented, not what the row had: a check of the fence must be able to fail.
         CASE
+            WHEN OLD.state <> 'running' THEN NULL
             WHEN verb IN ('finish', 'release', 'crash') THEN after.ended_token
             WHEN verb = 'give_up' THEN OLD.token
         END,
@@ -414,3 +574,6 @@ trigger winch.job.job_event_delete: CREATE TRIGGER job_event_delete AFTER DELETE
 trigger winch.job.job_event_insert: CREATE TRIGGER job_event_insert AFTER INSERT ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_event_update: CREATE TRIGGER job_event_update AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.state <> new.state) AND (current_setting('winch.verb'::text, true) <> ''::text))) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_frees_key: CREATE TRIGGER job_frees_key AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.unique_key IS NOT NULL)) EXECUTE FUNCTION winch.free_key()
+trigger winch.job.job_has_gates: CREATE TRIGGER job_has_gates BEFORE INSERT ON winch.job FOR EACH ROW WHEN (("left"(new.options, 9) = '{"gates":'::text)) EXECUTE FUNCTION winch.mark_gated()
+trigger winch.job.job_is_gone_from_gates: CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.gate IS NOT NULL)) EXECUTE FUNCTION winch.leave_gates()
+trigger winch.job.job_leaves_gates: CREATE TRIGGER job_leaves_gates AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.gate IS NOT NULL) AND (old.state = 'running'::text) AND (new.state <> 'running'::text))) EXECUTE FUNCTION winch.leave_gates()

@@ -1,3 +1,26 @@
+CREATE VIEW winch_declared AS
+SELECT
+    winch_declaration.schedule, winch_declaration.definition, winch_declaration.timing,
+    count(*) OVER (PARTITION BY winch_declaration.schedule) AS sessions,
+    row_number() OVER (
+        PARTITION BY winch_declaration.schedule
+        ORDER BY winch_session.started_at DESC, winch_session.id DESC
+    ) AS place
+FROM winch_declaration
+JOIN winch_session ON winch_session.id = winch_declaration.session
+WHERE winch_session.ended_at IS NULL;
+
+CREATE VIEW winch_schedule_in_effect AS
+SELECT
+    winch_schedule.name, coalesce(latest.definition, winch_schedule.definition) AS definition,
+    winch_schedule.is_code, winch_schedule.created_at, winch_schedule.last_window,
+    coalesce(latest.sessions, 0) AS declared_by, winch_schedule.next_at, winch_schedule.timing,
+    winch_schedule.pending, winch_schedule.paused_at, winch_schedule.pause_reason,
+    latest.timing AS declared_timing
+FROM winch_schedule
+LEFT JOIN winch_declared AS latest ON latest.schedule = winch_schedule.name
+    AND latest.place = 1;
+
 CREATE TRIGGER winch_job_event_archive AFTER INSERT ON winch_archive
 BEGIN
     -- The live row is still there. A release hands the attempt back, a finish to a final state does not.
@@ -84,6 +107,8 @@ BEGIN
     FROM (
         SELECT CASE
             WHEN NEW.state = 'running' THEN 'claimed'
+            WHEN NEW.state = 'blocked' AND OLD.state = 'ready' THEN 'held'
+            WHEN NEW.state = 'ready' AND OLD.state = 'blocked' AND NEW.history = OLD.history THEN 'admitted'
             WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN CASE
                 WHEN json_extract(NEW.history, '$[#-1].what') = 'replaced' THEN 'replaced'
                 ELSE 'retried'
@@ -94,6 +119,11 @@ BEGIN
             ELSE 'finished'
         END AS kind
     ) AS change;
+END;
+
+CREATE TRIGGER winch_job_has_gates AFTER INSERT ON winch_job WHEN substr(NEW.options, 1, 9) = '{"gates":'
+BEGIN
+    UPDATE winch_job SET gate = '' WHERE rowid = NEW.rowid;
 END;
 
 CREATE TABLE winch_archive (
@@ -147,6 +177,20 @@ CREATE TABLE winch_book_line (
     PRIMARY KEY (book, key)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE winch_declaration (
+    session TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    definition TEXT NOT NULL,
+    timing TEXT NOT NULL,
+    PRIMARY KEY (session, schedule)
+) STRICT;
+
+CREATE TABLE winch_gate (
+    key TEXT PRIMARY KEY NOT NULL,
+    state TEXT,
+    open_at INTEGER
+) STRICT;
+
 CREATE TABLE winch_job (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
@@ -183,7 +227,7 @@ CREATE TABLE winch_job (
     reason TEXT,
     sort_key INTEGER NOT NULL,
     changed_at INTEGER NOT NULL,
-    deleted_at INTEGER,
+    deleted_at INTEGER, gate TEXT,
     -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
     CONSTRAINT job_state_is_live CHECK (
         state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'retrying'
@@ -209,16 +253,55 @@ CREATE TABLE winch_job_event (
     at INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE winch_limit (
+    name TEXT PRIMARY KEY NOT NULL,
+    spec TEXT NOT NULL,
+    is_live INTEGER NOT NULL,
+    set_by TEXT NOT NULL,
+    set_at INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE winch_migration (
     number INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
     applied_at INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE winch_permit (
+    gate TEXT NOT NULL,
+    job TEXT NOT NULL,
+    token TEXT,
+    weight INTEGER NOT NULL,
+    PRIMARY KEY (gate, job)
+) STRICT;
+
 CREATE TABLE winch_queue (
     name TEXT PRIMARY KEY NOT NULL,
     paused_at INTEGER,
     pause_reason TEXT
+) STRICT;
+
+CREATE TABLE winch_schedule (
+    name TEXT PRIMARY KEY NOT NULL,
+    definition TEXT NOT NULL,
+    is_code INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    last_window INTEGER NOT NULL,
+    next_at INTEGER,
+    timing TEXT,
+    pending INTEGER,
+    paused_at INTEGER,
+    pause_reason TEXT
+) STRICT;
+
+CREATE TABLE winch_schedule_run (
+    schedule TEXT NOT NULL,
+    window_at INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    job TEXT,
+    note TEXT,
+    PRIMARY KEY (schedule, window_at)
 ) STRICT;
 
 CREATE TABLE winch_session (
@@ -250,18 +333,33 @@ CREATE INDEX winch_archive_unusual ON winch_archive (id) WHERE state = 'cancelle
 
 CREATE INDEX winch_book_line_drop ON winch_book_line (drop_at) WHERE drop_at IS NOT NULL;
 
-CREATE INDEX winch_job_blocked ON winch_job (id) WHERE state = 'blocked';
+CREATE INDEX winch_declaration_of_schedule ON winch_declaration (schedule);
+
+CREATE INDEX winch_gate_due ON winch_gate (open_at) WHERE open_at IS NOT NULL;
+
+CREATE INDEX winch_job_blocked ON winch_job (gate, sort_key, id) WHERE state = 'blocked';
 
 CREATE INDEX winch_job_cancel ON winch_job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
 
 CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
 
-CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready';
+CREATE INDEX winch_job_fifo ON winch_job (fifo, created_at, id) WHERE fifo IS NOT NULL;
+
+CREATE INDEX winch_job_gated ON winch_job (queue, tenant, sort_key, id)
+WHERE state = 'ready' AND gate IS NOT NULL;
+
+CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready' AND gate IS NULL;
 
 CREATE INDEX winch_job_running ON winch_job (session) WHERE state = 'running';
 
 CREATE UNIQUE INDEX winch_job_unique ON winch_job (unique_key) WHERE unique_key IS NOT NULL;
 
 CREATE UNIQUE INDEX winch_job_event_of_job ON winch_job_event (job, v);
+
+CREATE INDEX winch_permit_of_job ON winch_permit (job);
+
+CREATE INDEX winch_schedule_next ON winch_schedule (next_at) WHERE paused_at IS NULL;
+
+CREATE INDEX winch_schedule_pending ON winch_schedule (name) WHERE pending IS NOT NULL;
 
 CREATE INDEX winch_session_live ON winch_session (lease_until) WHERE ended_at IS NULL;

@@ -189,6 +189,13 @@ def test_a_run_leaves_json_a_plot_and_a_page(tmp_path: Path) -> None:
     assert "- oban: needs 3.12" in once
     report.write(run, tmp_path / "results", page)
     assert page.read_text() == once
+    later = results({("pg bulk", "winch"): {"rate": 9.0}})
+    both, absent = report.with_earlier("2026-01-02", True, later, {}, tmp_path / "results")
+    assert both["pg drain"]["winch"].median("rate") == 50_000
+    assert both["pg bulk"]["winch"].median("rate") == 9
+    assert absent == {"oban": "needs 3.12"}
+    assert report.with_earlier("2026-01-03", True, later, {}, tmp_path / "results") == (later, {})
+    assert report.with_earlier("2026-01-02", False, later, {}, tmp_path / "results") == (later, {})
     # S314 guards against hostile XML; this was just drawn here.
     drawn = ET.fromstring(plot(measured))  # noqa: S314
     assert [one.get("class") for one in drawn.iter("{http://www.w3.org/2000/svg}rect")] == [

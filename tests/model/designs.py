@@ -20,6 +20,7 @@ from tests.model.gates import (
     LimitScope,
 )
 from tests.model.protocol import ProtocolModel
+from tests.model.schedules import ScheduleDesign, ScheduleModel, ScheduleScope
 from tests.model.store import Design
 from tests.model.world import Scope
 
@@ -80,6 +81,7 @@ BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)
 BATCH_OF_ONE = BatchScope("batch of one", members=1, growths=1, retries=1, restarts=1)
+SCHEDULERS = ScheduleScope("schedulers", tickers=3)
 
 PROTOCOL_SCOPES = (
     CLAIMS,
@@ -166,6 +168,13 @@ HOLDS: tuple[Case, ...] = (
         Case("the protocol", s.name, None, partial(explore, BatchModel(BatchDesign(), s)))
         for s in BATCH_SCOPES
     ),
+    Case(
+        "the protocol",
+        SCHEDULERS.name,
+        None,
+        partial(explore, ScheduleModel(ScheduleDesign(), SCHEDULERS)),
+        ("dies", "is stale", "ticks (1, 2, 3)"),
+    ),
     *_holds(
         "asks for its tokens instead of naming them",
         (LATE_NAMES, REWIND_BEATS),
@@ -193,6 +202,11 @@ def _limit_breaks(name: str, rule: Rule, scope: LimitScope, design: LimitDesign)
 
 def _batch_breaks(name: str, rule: Rule, scope: BatchScope, design: BatchDesign) -> Case:
     return Case(name, scope.name, rule, partial(explore, BatchModel(design, scope), (rule,)))
+
+
+def _schedule_breaks(name: str, rule: Rule, design: ScheduleDesign) -> Case:
+    model = ScheduleModel(design, SCHEDULERS)
+    return Case(name, SCHEDULERS.name, rule, partial(explore, model, (rule,)))
 
 
 BROKEN: tuple[Case, ...] = (
@@ -300,6 +314,25 @@ BROKEN: tuple[Case, ...] = (
         Rule.STALE_CANCEL,
         OPERATORS,
         Design(retry_clears_cancel=False),
+    ),
+    # Schedules.
+    _schedule_breaks(
+        "a tick by what was read before the lock",
+        Rule.WINDOW_TWICE,
+        ScheduleDesign(decides_by="what it read"),
+    ),
+    _schedule_breaks(
+        "the window marked before its job is stored",
+        Rule.SETTLES,
+        ScheduleDesign(writes="window, then job"),
+    ),
+    _schedule_breaks(
+        "the job stored before its window is marked",
+        Rule.WINDOW_TWICE,
+        ScheduleDesign(writes="job, then window"),
+    ),
+    _schedule_breaks(
+        "a tick by the clock of its process", Rule.WINDOW_EARLY, ScheduleDesign(time="its own")
     ),
     # Limits.
     _limit_breaks(

@@ -43,6 +43,8 @@ class Rule(enum.Enum):
     FOREIGN_RUN = "I6: completed on the word of a run whose claim was not the live one"
     FALSE_LOST = "I6: a finish that had taken was answered lost"
     FALSE_TOOK = "I6: a finish that never took was answered took or already"
+    WINDOW_TWICE = "I8: a window of a schedule got a second job"
+    WINDOW_EARLY = "I8: a window got a job before it had come"
     LIMIT = "I10: more permits out, or more jobs running, than the limit allows"
     LEAK = "I10: the permits are not those of the live claims"
     EARLY = "I12: the callback fired before all members were final"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 # The suite ships with the package, so pytest would not explain its asserts by itself.
 pytest.register_assert_rewrite("winch.testing.conformance")
 
-from tests.servers import Databases, PostgresServer  # noqa: E402  # below, or the line above is too late
+from tests.redis_servers import RedisCluster, RedisServer  # noqa: E402  # below, or the line above is late
+from tests.servers import Databases, PostgresServer  # noqa: E402  # the same
 from winch.testing.conformance import (  # noqa: E402  # the same
     MemoryTarget,
     PostgresTarget,
+    RedisTarget,
     SqliteTarget,
     Target,
 )
@@ -61,11 +64,30 @@ def postgres_target(fast_postgres: Databases, runner: asyncio.Runner) -> Iterato
 
 
 @pytest.fixture(scope="session")
+def redis_target(runner: asyncio.Runner) -> Iterator[Target]:
+    with ExitStack() as stack:
+        url = os.environ.get("WINCH_TEST_REDIS") or stack.enter_context(RedisServer()).url
+        target = RedisTarget(url)
+        yield target
+        runner.run(target.aclose())
+        target.close()
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_target(runner: asyncio.Runner) -> Iterator[Target]:
+    with RedisCluster() as cluster:
+        target = RedisTarget(cluster.url)
+        yield target
+        runner.run(target.aclose())
+        target.close()
+
+
+@pytest.fixture(scope="session")
 def target_of(request: pytest.FixtureRequest) -> Callable[[str], Target]:
     """The target of a driver by name; made, with its server, when first asked for."""
 
     def get(driver: str) -> Target:
-        target: Target = request.getfixturevalue(f"{driver}_target")
+        target: Target = request.getfixturevalue(f"{driver.replace('+', '_')}_target")
         return target
 
     return get

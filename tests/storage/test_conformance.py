@@ -18,6 +18,8 @@ DRIVERS = [
     "memory",
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.servers),
+    pytest.param("redis", marks=pytest.mark.servers),
+    pytest.param("redis+cluster", marks=pytest.mark.servers),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.storage.machine import STEADY, walk
 from winch.testing.conformance import MemoryTarget, Target
 
-EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40}
+EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40, "redis": 60}
 
 
 def test_the_reference_keeps_the_invariants() -> None:
@@ -21,7 +21,14 @@ def test_the_reference_keeps_the_invariants() -> None:
     )
 
 
-@pytest.mark.parametrize("driver", ["sqlite", pytest.param("postgres", marks=pytest.mark.servers)])
+@pytest.mark.parametrize(
+    "driver",
+    [
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.servers),
+        pytest.param("redis", marks=pytest.mark.servers),
+    ],
+)
 def test_a_driver_does_what_the_reference_does(driver: str, target_of: Callable[[str], Target]) -> None:
     walk(
         target_of(driver),

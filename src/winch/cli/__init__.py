@@ -37,6 +37,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "why": ("why", "why", "Say in words why a job is where it is."),
     "dead": ("dead", "dead", "Look at dead jobs, replay or purge them."),
     "queues": ("queues", "queues", "Look at queues, pause and resume them."),
+    "limits": ("limits", "limits", "Look at limits and rates, and set them while workers run."),
+    "schedules": ("schedules", "schedules", "Look at schedules, add, pause and trigger them."),
     "workers": ("workers", "workers", "Look at the workers and signal them."),
     "stats": ("stats", "stats", "Count the jobs by state and queue."),
     "top": ("top", "top", "Watch queues, running jobs and rates; q quits."),

@@ -221,9 +221,20 @@ def replaced(job: JobRecord, new: Successor, at: datetime) -> JobRecord:
         priority=new.priority,
         run_at=due if is_later and due is not None else at,
         attempt=0,
+        gate=None,
         reason=None,
         history=(*job.history, Entry(what="replaced", at=at))[-HISTORY_LIMIT:],
     )
+
+
+def held(job: JobRecord, gate: str) -> JobRecord:
+    """The ready job at a gate that is closed; it keeps its place in the queue."""
+    return replace(job, state=JobState.BLOCKED, gate=gate)
+
+
+def admitted(job: JobRecord) -> JobRecord:
+    """The blocked job when its gate has opened."""
+    return replace(job, state=JobState.READY, gate=None)
 
 
 def noted(job: JobRecord, note: Note) -> JobRecord:

@@ -7,7 +7,7 @@ WinchError
 │   ├── StorageUnavailable   worth retrying
 │   ├── SchemaMismatch       run `winch migrate`
 │   └── StorageFull          disk or memory of the store
-├── JobNotFound · UnknownTask · DuplicateJob (carries .existing)
+├── JobNotFound · ScheduleNotFound · UnknownTask · DuplicateJob (carries .existing)
 ├── PayloadTooLarge · InvalidPayload
 ├── QueueFull              carries .retry_after
 ├── EnqueueUncertain       the answer was lost; retry with the same id (.ids)
@@ -75,6 +75,14 @@ class JobNotFound(WinchError):
             f"no job with id {job_id!r}; it was never enqueued here, or it was deleted or pruned"
         )
         self.job_id = job_id
+
+
+class ScheduleNotFound(WinchError):
+    """No schedule of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no schedule named {name!r}; app.schedules.list() has those there are")
+        self.name = name
 
 
 class UnknownTask(WinchError):

@@ -6,16 +6,31 @@ import uuid
 
 from winch.core.errors import ConfigError
 
+_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+
 
 def job_id(tick: int, random: bytes) -> str:
     """A version 7 UUID from a clock tick (1/4096 ms since the epoch) and 8 random bytes.
 
     The clock only makes ids sort by age: nothing else relies on it being right.
     """
-    h = f"{tick & 0xFFF_FFFF_FFFF_FFFF:015x}"
+    return job_ids(tick, random)[0]
+
+
+def job_ids(tick: int, random: bytes) -> list[str]:
+    """Ids of this tick and those that follow it, one for each 8 random bytes."""
     r = random.hex()
-    variant = "89ab"[int(r[0], 16) & 3]
-    return f"{h[:8]}-{h[8:12]}-7{h[12:]}-{variant}{r[1:4]}-{r[4:]}"
+    ids = []
+    head = ""
+    for at in range(0, len(r), 16):
+        if not head or not tick & 0xFFF:
+            h = f"{tick >> 12 & 0xFFFF_FFFF_FFFF:012x}"
+            head = f"{h[:8]}-{h[8:]}-7"
+        ids.append(
+            f"{head}{tick & 0xFFF:03x}-{_VARIANT[r[at]]}{r[at + 1 : at + 4]}-{r[at + 4 : at + 16]}"
+        )
+        tick += 1
+    return ids
 
 
 def random_id(random: bytes) -> str:

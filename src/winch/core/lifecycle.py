@@ -60,7 +60,8 @@ TRANSITIONS: Mapping[str, Mapping[JobState, frozenset[JobState]]] = {
         for state in (S.SCHEDULED, S.RETRYING, S.COMPLETED, S.CANCELLED, S.DEAD)
     },
     "replace": {
-        state: frozenset({S.READY, S.SCHEDULED}) for state in (S.SCHEDULED, S.READY, S.RETRYING)
+        state: frozenset({S.READY, S.SCHEDULED})
+        for state in (S.SCHEDULED, S.BLOCKED, S.READY, S.RETRYING)
     },
     "delete": {state: frozenset[JobState]() for state in S if state is not S.RUNNING},
     "prune": {state: frozenset[JobState]() for state in FINAL},

@@ -23,12 +23,17 @@ class Directive(Exception):
 
 
 class RetryAfter(Directive):
-    """Try again after this delay instead of the policy's; counts as a failed attempt."""
+    """Try again after this delay instead of the policy's; counts as a failed attempt.
 
-    def __init__(self, delay: Duration, reason: str | None = None) -> None:
+    With `scope` every job of the tasks that name this scope is held for as long, in the whole fleet;
+    they lose no attempt by it.
+    """
+
+    def __init__(self, delay: Duration, reason: str | None = None, *, scope: str | None = None) -> None:
         super().__init__(reason or f"retry after {delay}")
         self.delay: timedelta = parse_duration(delay, "RetryAfter delay")
         self.reason = reason
+        self.scope = scope
 
 
 class Snooze(Directive):
@@ -84,6 +89,7 @@ class Settled(msgspec.Struct, frozen=True):
     error: Failure | None = None
     reason: str | None = None
     log: str | None = None
+    brake: str | None = None
 
 
 def settle(
@@ -106,7 +112,10 @@ def settle(
             return Settled(JobState.DEAD, "discarded", error=Failure("Discard", reason), reason=reason)
         case RetryAfter(delay=delay, reason=reason):
             error = Failure("RetryAfter", reason or str(outcome))
-            return _again(error, policy, attempt, age, delay)
+            settled = _again(error, policy, attempt, age, delay)
+            if outcome.scope is None:
+                return settled
+            return msgspec.structs.replace(settled, delay=delay, brake=outcome.scope)
         case Failed(error=error, policy=fitting):
             if fitting is None:
                 return Settled(JobState.DEAD, "failed", error=error, reason="never retried, by policy")

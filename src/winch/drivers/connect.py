@@ -8,7 +8,18 @@ from winch.core.clock import Clock
 from winch.core.errors import ConfigError, did_you_mean
 from winch.storage.protocol import Driver
 
-SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
+SCHEMES = (
+    "memory",
+    "sqlite",
+    "postgresql",
+    "postgres",
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+)
 
 
 def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool = False) -> Driver:
@@ -32,7 +43,15 @@ def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool =
                 "a postgresql:// URL needs psycopg: pip install 'winch[postgres]'"
             ) from error
         return PostgresDriver.from_url(url, schema=schema, events=events)
+    if scheme in SCHEMES:
+        try:
+            from winch.drivers.redis.driver import RedisDriver
+        except ModuleNotFoundError as error:
+            if error.name != "hiredis":
+                raise
+            raise ConfigError(f"a {scheme}:// URL needs hiredis: pip install 'winch[redis]'") from error
+        return RedisDriver.from_url(url, schema=schema, events=events)
     raise ConfigError(
-        f"url must begin with sqlite:///, postgresql:// or memory://, got scheme {scheme!r}"
+        f"url must begin with sqlite:///, postgresql://, redis:// or memory://, got scheme {scheme!r}"
         f"{did_you_mean(scheme, SCHEMES)}"
     )

@@ -20,9 +20,12 @@ from winch.core import changes
 from winch.core.changes import retried
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError
+from winch.core.gates import GateSpec, is_gated
 from winch.core.job import KEEP, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.core.retention import dead_bytes, dead_limits
+from winch.drivers.memory_gates import Gates
+from winch.drivers.memory_schedules import MemorySchedules, ScheduleState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
@@ -36,6 +39,7 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
+    LimitInfo,
     Line,
     Lines,
     NewJob,
@@ -82,9 +86,13 @@ class _State:
     events: list[Event] = field(default_factory=list)
     books: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
+    schedules: ScheduleState = field(default_factory=ScheduleState)
+
+    def __post_init__(self) -> None:
+        self.gates = Gates(self.live, self.keys)
 
 
-class MemoryDriver:
+class MemoryDriver(MemorySchedules):
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
@@ -222,15 +230,28 @@ class MemoryDriver:
             for queue in params.queues:
                 if queue in self._state.paused:
                     continue
-                ready = sorted(
-                    (job for job in self._state.live.values() if self._fits(job, queue, params)),
-                    key=lambda job: (self._state.keys[job.id], job.id),
-                )
-                free = params.limit - len(taken)
-                taken.extend(self._take(job, params, at) for job in ready[:free])
+                taken += self._draw(queue, params, params.limit - len(taken), at)
             return taken
 
         return self._verb("claim", body)
+
+    def _draw(self, queue: str, params: ClaimParams, limit: int, at: datetime) -> list[Claim]:
+        """Take up to `limit` jobs of one queue; those whose gates are closed are blocked there."""
+        ready = sorted(
+            (job for job in self._state.live.values() if self._fits(job, queue, params)),
+            key=lambda job: (self._state.keys[job.id], job.id),
+        )
+        plain = [job for job in ready if not is_gated(job.options)]
+        if params.gated == 0 or len(plain) == len(ready):
+            return [self._take(job, params, at) for job in plain[:limit]]
+        gated = limit if params.gated is None else params.gated
+        admission, drawn = self._state.gates.draw(queue, ready, params, limit, gated, at)
+        if any(look.open_at is not None for look in admission.changed.values()):
+            self._ring(set(), due=True)  # whoever opens gates may have to do so sooner than it sleeps
+        for job_id, key in admission.held.items():
+            self._put(changes.held(self._state.live[job_id], key), "held", at)
+        chosen = drawn.arranged({i: self._state.live[i] for i in admission.taken}, plain)
+        return [self._take(job, params, at) for job in chosen]
 
     def _fits(self, job: JobRecord, queue: str, params: ClaimParams) -> bool:
         return (
@@ -274,6 +295,7 @@ class MemoryDriver:
             return self._look_up(outcome.id, outcome.token)
         ended = changes.finished(job, outcome.token, outcome, at)
         self._put(ended, "finished", at, by_token=outcome.token)
+        self._open(self._state.gates.finished(job, outcome, at), at)
         return Answer.TOOK
 
     def _look_up(self, job_id: str, token: str) -> Answer:
@@ -389,6 +411,7 @@ class MemoryDriver:
             at = self._now(now)
             if session.id not in self._state.sessions:
                 self._state.sessions[session.id] = _Session(session, at, at + session.lease)
+                self._declare(session, at)
             return at
 
         return self._verb("start_session", body)
@@ -489,6 +512,30 @@ class MemoryDriver:
 
         return self._verb("promote", body)
 
+    def admit(
+        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
+    ) -> Verb[Promoted]:
+        def body() -> Promoted:
+            at = self._now(now)
+            gates = self._state.gates
+            keys = gates.due(at)
+            if is_sweep:
+                gates.forget(self._is_known)
+                keys = gates.waited_at()
+            count = self._open(keys, at)
+            return Promoted(count, gates.next_at(), at)
+
+        return self._verb("admit", body)
+
+    def _open(self, keys: Iterable[str], at: datetime) -> int:
+        """Make ready whom these gates let through now."""
+        count = 0
+        for key in keys:
+            for job in self._state.gates.opened(key, at):
+                self._put(changes.admitted(job), "admitted", at)
+                count += 1
+        return count
+
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> int:
             at = self._now(now)
@@ -559,6 +606,7 @@ class MemoryDriver:
             self._state.archive.pop(job.id, None)
             self._state.drop_at.pop(job.id, None)
             self._witness(job, "deleted", None, at, None)
+            self._open(self._state.gates.left(job, None), at)
 
         return self._operate("delete", ids, now, act)
 
@@ -602,6 +650,20 @@ class MemoryDriver:
 
         return self._verb("resume", body)
 
+    def set_limits(
+        self,
+        specs: Mapping[str, GateSpec | None],
+        *,
+        by: str,
+        is_live: bool = True,
+        now: datetime | None = None,
+    ) -> Verb[None]:
+        def body() -> None:
+            at = self._now(now)
+            self._open(self._state.gates.set(specs, by, is_live, at), at)
+
+        return self._verb("set_limits", body)
+
     # -- books -------------------------------------------------------------------------------------
 
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
@@ -639,6 +701,18 @@ class MemoryDriver:
         return self._verb("strike_lines", body)
 
     # -- reading -----------------------------------------------------------------------------------
+
+    def limits(self) -> Verb[list[LimitInfo]]:
+        return self._verb("limits", self._state.gates.limits, is_read=True)
+
+    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
+        def body() -> bool:
+            return any(
+                job.state is JobState.READY and job.queue in queues and is_gated(job.options)
+                for job in self._state.live.values()
+            )
+
+        return self._verb("has_gated", body, is_read=True)
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
         def body() -> list[JobRecord | None]:
@@ -769,6 +843,7 @@ class MemoryDriver:
                 session=None if session is None else self._session_info(session),
                 serving=len(serving),
                 knowing=sum(1 for s in serving if job.task in s.info.tasks),
+                gate=self._state.gates.info(job),
             )
 
         return self._verb("explain", body, is_read=True)
@@ -796,11 +871,13 @@ class MemoryDriver:
             keep = KEEP[job.state] if job.keep is None else job.keep
             self._state.live.pop(job.id, None)
             self._state.keys.pop(job.id, None)
-            self._state.archive[job.id] = replace(job, token=None, finished_at=at)
+            self._state.archive[job.id] = replace(job, token=None, gate=None, finished_at=at)
             self._state.drop_at[job.id] = at + keep
         else:
             self._state.live[job.id] = job
         self._witness(job, kind, job.state, at, by_token, before)
+        if before is not None and is_gated(job.options):
+            self._open(self._state.gates.left(before, job), at)
         if job.state is JobState.READY:
             self._ring({job.queue})
         elif job.state in TRANSITIONS["promote"] and job.run_at - at < RING_WITHIN:

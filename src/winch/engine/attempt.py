@@ -7,6 +7,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from winch.core.job import Claim
 from winch.engine.context import Reports
 
@@ -45,48 +47,35 @@ class Handler(Protocol):
         ...
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """A running job. Interrupting it a second time repeats the request, not the decision."""
 
-    __slots__ = (
-        "claim",
-        "deadline",
-        "handler",
-        "heartbeat",
-        "interrupted",
-        "interrupted_at",
-        "is_alone",
-        "is_finished",
-        "is_given_up",
-        "is_silent",
-        "is_together",
-        "is_unasked",
-        "place",
-        "reports",
-    )
+    claim: Claim
+    place: int
+    deadline: float | None
+    heartbeat: float | None = None
+    """The longest time without a sign of life, in seconds."""
+    monotonic: Callable[[], float] = time.monotonic
+    handler: Handler | None = None
+    interrupted: Interrupt | None = None
+    interrupted_at: float = 0.0
+    is_silent: bool = False
+    is_alone: bool = False
+    is_together: bool = False
+    """One of many jobs in one call."""
+    is_unasked: bool = False
+    is_given_up: bool = False
+    is_finished: bool = False
+    is_over: bool = False
+    """It has ended in its thread; the worker has not heard of it yet."""
+    said: Reports | None = None
 
-    def __init__(
-        self,
-        claim: Claim,
-        place: int,
-        deadline: float | None,
-        heartbeat: float | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.claim = claim
-        self.place = place
-        self.deadline = deadline
-        self.heartbeat = heartbeat  # the longest time without a sign of life, in seconds
-        self.is_silent = False
-        self.is_alone = False
-        self.is_together = False  # one of many jobs in one call
-        self.is_unasked = False
-        self.handler: Handler | None = None
-        self.interrupted: Interrupt | None = None
-        self.interrupted_at = 0.0
-        self.is_given_up = False
-        self.is_finished = False
-        self.reports = Reports(monotonic)
+    @property
+    def reports(self) -> Reports:
+        """What it reports; made when somebody asks, for most handlers report nothing."""
+        if self.said is None:
+            self.said = Reports(self.monotonic)
+        return self.said
 
     def interrupt(self, why: Interrupt, now: float) -> None:
         """Ask the handler to end."""

@@ -11,13 +11,14 @@ import mmap
 import os
 import struct
 import time
-import uuid
 from dataclasses import dataclass
 
 from winch.storage.params import ClaimRef
 
 _HEADER = struct.Struct("=d")  # when the child's loop last turned (monotonic, shared by processes)
-_SLOT = struct.Struct("=B7x16s16sd")  # mark, job id, token, hard deadline (0: none)
+_SLOT = struct.Struct("=B7xd36s36s")  # mark, hard deadline (0: none), job id, token
+_BODY = struct.Struct("=d36s36s")
+_BODY_AT = _SLOT.size - _BODY.size
 # What a slot's mark says. KEPT: nobody else may have the job, but it does not run in this process: it
 # runs in one of its own, or it has ended and the store does not know yet.
 _FREE, _RUNS, _KEPT = range(3)
@@ -50,8 +51,7 @@ class Board:
     ) -> None:
         """Note that a job starts in this slot (`is_here`: in this process). The mark is written last."""
         at = _HEADER.size + slot * _SLOT.size
-        packed = _SLOT.pack(_RUNS, _bytes(claim_id), _bytes(token), deadline or 0.0)
-        self._map[at + 1 : at + _SLOT.size] = packed[1:]
+        _BODY.pack_into(self._map, at + _BODY_AT, deadline or 0.0, claim_id.encode(), token.encode())
         self._map[at] = _RUNS if is_here else _KEPT
 
     def ended(self, slot: int) -> None:
@@ -81,8 +81,8 @@ class Board:
         found = []
         for at in range(_HEADER.size, _HEADER.size + self.slots * _SLOT.size, _SLOT.size):
             if mark := self._map[at]:
-                _, job, token, deadline = _SLOT.unpack_from(self._map, at)
-                claim = ClaimRef(str(uuid.UUID(bytes=job)), str(uuid.UUID(bytes=token)))
+                _, deadline, job, token = _SLOT.unpack_from(self._map, at)
+                claim = ClaimRef(job.decode(), token.decode())
                 found.append((mark, Started(claim, deadline)))
         return found
 
@@ -98,7 +98,3 @@ def _anonymous_file() -> int:
 
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def _bytes(text: str) -> bytes:
-    return bytes.fromhex(text.replace("-", ""))

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -26,8 +26,7 @@ from winch.core.errors import (
     StorageUnavailable,
     WinchError,
 )
-from winch.core.ids import job_id as make_job_id
-from winch.core.ids import parse_id
+from winch.core.ids import job_ids, parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
 from winch.core.unique import Duplicate
@@ -45,6 +44,9 @@ from winch.engine.why import explain
 from winch.storage.params import Acted, Enqueued, JobFilter, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
+
+if TYPE_CHECKING:
+    from winch.engine.joining import Joining
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,6 +87,7 @@ class Client:
         self._runtime = runtime
         self.surroundings = surroundings
         self.last_tick = 0
+        self._joining: Joining | None = None
 
     def run(self, op: Operation[T]) -> T:
         return self.surroundings.run(self._driver(), op)
@@ -94,9 +97,13 @@ class Client:
 
     def draw_id(self) -> str:
         """An id greater than the one before it, so that jobs enqueued together keep their order."""
+        return self.draw_ids(1)[0]
+
+    def draw_ids(self, count: int) -> list[str]:
+        """So many ids, each greater than the one before it."""
         tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
-        self.last_tick = tick
-        return make_job_id(tick, self.surroundings.entropy(8))
+        self.last_tick = tick + count - 1
+        return job_ids(tick, self.surroundings.entropy(8 * count))
 
     # -- enqueue -----------------------------------------------------------------------------------
 
@@ -104,7 +111,26 @@ class Client:
         return self.surroundings.run(self._unchecked()[0], self._enqueue_one(bound))
 
     async def aenqueue(self, bound: Bound[R]) -> Job[R]:
-        return await self.surroundings.arun(self._unchecked()[0], self._enqueue_one(bound))
+        conn = bound.options.conn
+        new = bound.new_job(self.draw_id())
+        if conn is not None or new.is_given_id or new.unique_key is not None:
+            # On the caller's own connection, or to be refused or answered as a call of its own.
+            [answer] = await self.surroundings.arun(self._unchecked()[0], self.store([new], conn))
+        else:
+            prepared = self._prepared([new])
+            answer = await self._join(prepared[0])
+            self._tell_enqueued(prepared, [answer])
+        return Job(self, answer.holder or answer.id, is_new=answer.is_new)
+
+    async def _join(self, new: NewJob) -> Enqueued:
+        if self._joining is None:
+            from winch.engine.joining import Joining  # asyncio, which a synchronous producer never needs
+
+            async def send(jobs: Sequence[NewJob]) -> list[Enqueued]:
+                return await self.surroundings.arun(self._unchecked()[0], self._send(jobs))
+
+            self._joining = Joining(send)
+        return await self._joining.store(new)
 
     def enqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
         return self.surroundings.run(self._unchecked()[0], self._enqueue_many(calls, conn))
@@ -120,29 +146,39 @@ class Client:
     def _enqueue_many(self, calls: Iterable[Bound[Any]], conn: object) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
         for chunk in _chunks(calls, CHUNK):
-            jobs = [bound.new_job(self.draw_id()) for bound in chunk]
+            ids = self.draw_ids(len(chunk))
+            jobs = [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
             answers = yield from self.store(jobs, conn)
             handles += [Job(self, a.holder or a.id, is_new=a.is_new) for a in answers]
         return handles
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
-        for middleware in self._runtime.middleware:
-            jobs = [middleware.enqueue(job) for job in jobs]
-        jobs = self._sealed(jobs)
+        jobs = self._prepared(jobs)
         if isinstance(conn, Transaction):
             conn = conn.connection
         if conn is not None:
             answers: list[Enqueued] = yield OnConnection(conn, self._driver().enqueue(jobs))
             _raise_duplicate(jobs, answers)
             return answers
+        answers = yield from self._send(jobs)
+        self._tell_enqueued(jobs, answers)
+        return answers
+
+    def _prepared(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs as the hooks leave them and as they are stored."""
+        for middleware in self._runtime.middleware:
+            jobs = [middleware.enqueue(job) for job in jobs]
+        return self._sealed(jobs)
+
+    def _send(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
         is_uncertain = False
         for pause in (*ENQUEUE_PAUSES, None):
             try:
                 driver, is_checked = self._unchecked()
                 if not is_checked:
                     yield Blocking(self._driver)
-                answers = yield driver.enqueue(jobs, is_repeat=is_uncertain)
+                answers: list[Enqueued] = yield driver.enqueue(jobs, is_repeat=is_uncertain)
             except StorageUnavailable as error:
                 is_uncertain = is_uncertain or error.maybe_applied
                 if pause is not None:
@@ -159,7 +195,6 @@ class Client:
                 raise
             else:
                 _raise_duplicate(jobs, answers)
-                self._tell_enqueued(jobs, answers)
                 yield from self._forward_own(driver)
                 return answers
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
@@ -179,9 +214,7 @@ class Client:
         log.warning(
             "the store is out of reach; %d jobs are kept in %s: %s", len(jobs), spool.path, error
         )
-        answers = [Enqueued(job.id, is_new=True) for job in jobs]
-        self._tell_enqueued(jobs, answers)
-        return answers
+        return [Enqueued(job.id, is_new=True) for job in jobs]
 
     def _forward_own(self, driver: Driver) -> Operation[None]:
         """The store answers again: hand it what this process has spooled."""
@@ -331,6 +364,8 @@ class Client:
 
 def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
     """Raise where a held key kept the call from being stored; the store has left nothing of it."""
+    if not any(answer.holder for answer in answers):
+        return
     for job, answer in zip(jobs, answers, strict=True):
         if answer.holder is None or answer.is_replaced or job.on_duplicate is Duplicate.RETURN:
             continue

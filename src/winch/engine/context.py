@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from winch.core import codec
 from winch.core.errors import ConfigError, LostClaim
+from winch.core.gates import is_gated
 from winch.core.job import LOG_LIMIT, Note
 from winch.engine.keyring import Keyring, seal
 from winch.engine.transaction import Transaction
@@ -197,7 +198,15 @@ class Context:
         def sealed(text: str) -> str:
             return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
 
-        return Transaction(self._store(), self._ref, self._finished, session, sealed, self._lease)
+        return Transaction(
+            self._store(),
+            self._ref,
+            self._finished,
+            session,
+            sealed,
+            self._lease,
+            has_gates=is_gated(self._claim.options),
+        )
 
     @property
     def _ref(self) -> ClaimRef:

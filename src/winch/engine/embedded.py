@@ -24,6 +24,7 @@ from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.schedules import Ticker
 from winch.engine.order import QueueOrder
 from winch.engine.runtime import Runtime
 from winch.engine.service import Service
@@ -98,6 +99,7 @@ class EmbeddedWorker:
         await self.worker.start()
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),
+            Ticker(self._driver, said.poll.total_seconds()),
             Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
             Pruner(self._driver),
         ]

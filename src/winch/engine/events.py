@@ -45,6 +45,7 @@ class Events:
 
     def __init__(self) -> None:
         self._subscribers: dict[str, list[Callable[[JobEvent], Any]]] = {}
+        self.is_heard: bool = False
 
     def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
         if kind not in KINDS:
@@ -57,6 +58,7 @@ class Events:
                 "start a task in it, or enqueue a job, for more than a few microseconds of work"
             )
         self._subscribers.setdefault(kind, []).append(function)
+        self.is_heard = True
 
     def wants(self, kind: str) -> bool:
         return kind in self._subscribers

@@ -7,8 +7,7 @@ import contextlib
 import contextvars
 import functools
 import random
-import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,14 +15,16 @@ import msgspec
 
 from winch.core import codec
 from winch.core.duration import format_duration
-from winch.core.errors import InvalidPayload, MissingKey, UnknownTask
+from winch.core.errors import InvalidPayload, MissingKey, UnknownTask, WinchError
 from winch.core.job import Claim
+from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
-from winch.engine.attempt import Attempt, Handler, Interrupt, JobCancelled, JobTimeout
+from winch.engine.attempt import Attempt, Interrupt, JobTimeout
 from winch.engine.collected import Collected, CollectedArguments
 from winch.engine.context import Context
 from winch.engine.failure import describe
+from winch.engine.handlers import InThread, OnLoop, Paused, Together, in_own_context, resumed, uncancel
 from winch.engine.injection import Injector
 from winch.engine.isolation import Cells, Crash
 from winch.engine.keyring import Keyring, seal, unseal
@@ -38,6 +39,10 @@ from winch.storage.protocol import Driver
 NEWER_PAUSE = timedelta(seconds=5)
 # A job whose key this worker does not have: another may have it, or a deploy brings it.
 KEY_PAUSE = timedelta(seconds=15)
+# How most attempts end: completed, with nothing to tell.
+COMPLETED = Settled(JobState.COMPLETED, "completed")
+
+Call = tuple[Sequence[Any], dict[str, Any]]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -47,6 +52,11 @@ class Plan(msgspec.Struct, frozen=True):
     timeout: timedelta | None
     retry: Retry
     is_alone: bool = False
+    seconds: float | None = None
+    """`timeout` as the worker counts it."""
+    version: int = 1
+    is_plain: bool = False
+    """Nothing but its arguments goes into the handler: it can be called as it is."""
 
 
 class Executor:
@@ -67,14 +77,22 @@ class Executor:
         self._rng = rng
         self._store = store
         self._cells = cells
+        self._usual: dict[str, Plan] = {}
 
     def plan(self, claim: Claim) -> Plan | Settled:
         """How to run this job; how it ends where it cannot be run at all."""
+        if claim.options is None and claim.expires_at is None and not claim.is_suspect:
+            plan = self._usual.get(claim.task)
+            if plan is not None:
+                return plan
         try:
             task = self._runtime.tasks.get(claim.task)
         except UnknownTask as error:
             return self._unrun(claim, Discard(str(error)))
         timeout, retry = task.options.timeout, task.options.retry
+        usual = self._usual.get(task.name)
+        if usual is None:
+            usual = self._usual[task.name] = self._planned(task, timeout, retry, is_suspect=False)
         if claim.options is not None:
             try:
                 said = msgspec.json.decode(claim.options, type=StoredOptions)
@@ -89,8 +107,92 @@ class Executor:
         if claim.expires_at is not None and claim.claimed_at >= claim.expires_at:
             when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
             return self._unrun(claim, Cancel(f"expired at {when}, before it ran"))
-        is_alone = self._cells is not None and (task.options.isolate == "process" or claim.is_suspect)
-        return Plan(task, timeout, retry, is_alone)
+        if claim.options is None and not claim.is_suspect:
+            return usual
+        return self._planned(task, timeout, retry, is_suspect=claim.is_suspect)
+
+    def _planned(
+        self, task: Task[Any, Any], timeout: timedelta | None, retry: Retry, *, is_suspect: bool
+    ) -> Plan:
+        is_alone = self._cells is not None and (task.options.isolate == "process" or is_suspect)
+        return Plan(
+            task,
+            timeout,
+            retry,
+            is_alone,
+            seconds=None if timeout is None else timeout.total_seconds(),
+            version=task.options.version,
+            is_plain=(
+                not is_alone
+                and task.options.collect is None
+                and task.options.heartbeat is None
+                and _takes_only_arguments(task)
+            ),
+        )
+
+    def call_of(self, claim: Claim, plan: Plan) -> Call | None:
+        """The call that a plain job makes; None where there is more to it, or something is wrong."""
+        if claim.version != plan.version or self._runtime.middleware:
+            return None
+        try:
+            return plan.task.arguments.unpack(claim.args)
+        except InvalidPayload:
+            return None  # malformed, or encrypted: the long way tells them apart
+
+    def begin(self, attempt: Attempt, plan: Plan, call: Call) -> Settled | Paused | None:
+        """Run a plain coroutine handler, to its end if it never waits. `resume` goes on from there."""
+        args, kwargs = call
+        outcome: Outcome | None
+        try:
+            handler = plan.task.fn(*args, **kwargs)
+            run = contextvars.copy_context().run
+            step = run(handler.send, None)
+        except StopIteration as stop:
+            if stop.value is None:
+                return COMPLETED
+            outcome = self._returned(stop.value, attempt.claim)
+        except BaseException as error:  # whatever a handler raises is its outcome
+            outcome = _raised(error, attempt, plan)
+        else:
+            return Paused(handler, run, step)
+        return self._ended(attempt, plan, outcome, 0.0)
+
+    async def resume(self, attempt: Attempt, plan: Plan, paused: Paused, began: float) -> Settled | None:
+        """How an attempt that `begin` has begun ends."""
+        outcome: Outcome | None
+        try:
+            value = await resumed(paused)
+            outcome = self._returned(value, attempt.claim)
+        except BaseException as error:  # whatever a handler raises is its outcome
+            outcome = _raised(error, attempt, plan)
+        finally:
+            if attempt.is_stopping:
+                uncancel()
+        return self._ended(attempt, plan, outcome, self._monotonic() - began)
+
+    def ended_in_thread(self, attempt: Attempt, plan: Plan, call: ThreadCall) -> Settled | None:
+        """How a plain function's call has ended; called in its thread."""
+        if call.error is not None:
+            return self._ended(attempt, plan, _raised(call.error, attempt, plan), call.spent)
+        if call.value is None:
+            return COMPLETED
+        return self._ended(attempt, plan, self._returned(call.value, attempt.claim), call.spent)
+
+    def given_up(self, attempt: Attempt, plan: Plan, spent: float) -> Settled | None:
+        """How an attempt ends whose handler does not."""
+        return self._ended(attempt, plan, _interrupted(attempt, plan), spent)
+
+    def _ended(
+        self, attempt: Attempt, plan: Plan, outcome: Outcome | None, spent: float
+    ) -> Settled | None:
+        if outcome is None:
+            return None
+        return self._settle(attempt.claim, outcome, plan.retry, timedelta(seconds=spent))
+
+    def _returned(self, value: object, claim: Claim) -> Outcome:
+        if isinstance(value, Directive):
+            return _directive(value)
+        return _done(value, claim, self._runtime.keys())
 
     async def run(self, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
         """How one attempt ends; None when the handler was interrupted and says nothing."""
@@ -122,7 +224,7 @@ class Executor:
             return None
         spent = timedelta(seconds=self._monotonic() - began)
         settled = self._settle(attempt.claim, outcome, plan.retry, spent)
-        lines = attempt.reports.take_log()
+        lines = None if attempt.said is None else attempt.said.take_log()
         return settled if lines is None else msgspec.structs.replace(settled, log=lines)
 
     async def run_together(
@@ -155,13 +257,13 @@ class Executor:
         """Call the handler with all of them; what it raised, or returned as a directive."""
         arguments = task.arguments
         assert isinstance(arguments, CollectedArguments)  # noqa: S101  # as its options say
-        together = _Together(attempts)
+        together = Together(attempts)
         try:
             given = {arguments.parameter: list(jobs)}
             if task.is_async:
-                together.handler = _OnLoop(asyncio.current_task())
+                together.handler = OnLoop(asyncio.current_task())
                 call = self._on_loop(task, [], given, None)
-                value = await _in_own_context(call)
+                value = await in_own_context(call)
             else:
                 value = await self._in_thread(together, task, [], given, None)
         except BaseException as error:  # whatever a handler raises is its outcome
@@ -170,7 +272,7 @@ class Executor:
             return error
         finally:
             if attempts[0].is_stopping:
-                _uncancel()
+                uncancel()
         return value if isinstance(value, Directive) else None
 
     def _collected(self, attempt: Attempt, plan: Plan) -> Collected[Any] | Outcome:
@@ -224,25 +326,13 @@ class Executor:
             return Discard(f"malformed: {error}")
         try:
             call = self._call(attempt, claim, task, args, kwargs)
-            value = await (_in_own_context(call) if task.is_async or self._runtime.middleware else call)
-        except asyncio.CancelledError as error:
-            if attempt.is_stopping:
-                return _interrupted(attempt, plan)
-            return _failed(error, plan)  # the handler's own doing, not ours
-        except Directive as directive:
-            return _directive(directive)
+            value = await (in_own_context(call) if task.is_async or self._runtime.middleware else call)
         except BaseException as error:  # whatever a handler raises is its outcome
-            if attempt.is_stopping:
-                return _interrupted(attempt, plan)
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                error = RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
-            return _failed(error, plan)
+            return _raised(error, attempt, plan)
         finally:
             if attempt.is_stopping:
-                _uncancel()
-        if isinstance(value, Directive):
-            return _directive(value)
-        return _done(value, claim, self._runtime.keys())
+                uncancel()
+        return self._returned(value, claim)
 
     def _opened(self, claim: Claim) -> Claim:
         """The claim with its arguments and checkpoint in plain text, for this attempt only."""
@@ -259,7 +349,7 @@ class Executor:
         attempt: Attempt,
         claim: Claim,
         task: Task[Any, Any],
-        args: list[Any],
+        args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Coroutine[Any, Any, Any]:
         """The handler inside the app's middleware."""
@@ -267,7 +357,7 @@ class Executor:
         hooks = self._runtime.middleware
         ctx = self._context(attempt, claim) if wants or hooks else None
         if task.is_async:
-            attempt.handler = _OnLoop(asyncio.current_task())
+            attempt.handler = OnLoop(asyncio.current_task())
             handler = functools.partial(self._on_loop, task, args, kwargs, ctx)
         else:
             handler = functools.partial(self._in_thread, attempt, task, args, kwargs, ctx)
@@ -292,7 +382,7 @@ class Executor:
     async def _on_loop(
         self,
         task: Task[Any, Any],
-        args: list[Any],
+        args: Sequence[Any],
         kwargs: dict[str, Any],
         ctx: Context | None,
     ) -> Any:
@@ -306,9 +396,9 @@ class Executor:
 
     async def _in_thread(
         self,
-        attempt: Attempt | _Together,
+        attempt: Attempt | Together,
         task: Task[Any, Any],
-        args: list[Any],
+        args: Sequence[Any],
         kwargs: dict[str, Any],
         ctx: Context | None,
     ) -> Any:
@@ -323,108 +413,19 @@ class Executor:
                 return task.fn(*positional, **kwargs, **named)
 
         call = self._threads.submit(run)
-        attempt.handler = _InThread(call, self._threads)
+        attempt.handler = InThread(call, self._threads)
+        assert call.done is not None  # noqa: S101  # a submitted call has one
         await call.done
         if call.error is not None:
             raise call.error
         return call.value
 
 
-class _OnLoop:
-    """A coroutine that is stepped by a runner of this loop."""
-
-    leaves_a_thread = False
-
-    def __init__(self, runner: asyncio.Task[Any] | None) -> None:
-        self._runner = runner
-
-    def interrupt(self, why: Interrupt) -> None:
-        if self._runner is not None:
-            self._runner.cancel()
-
-    def give_up(self) -> bool:
-        return False
-
-
-class _InThread:
-    """A function that runs in a thread."""
-
-    leaves_a_thread = True
-
-    def __init__(self, call: ThreadCall, threads: Threads) -> None:
-        self._call = call
-        self._threads = threads
-
-    def interrupt(self, why: Interrupt) -> None:
-        self._call.interrupt(JobTimeout if why is Interrupt.TIMEOUT else JobCancelled)
-
-    def give_up(self) -> bool:
-        self._threads.give_up(self._call)
-        return True
-
-
-class _Together:
-    """The one handler of many attempts. They are interrupted together, so one of them speaks for all."""
-
-    def __init__(self, attempts: Sequence[Attempt]) -> None:
-        self.handler: Handler | None = None
-        self._is_given_up = False
-        for attempt in attempts:
-            attempt.handler = _Member(self, is_speaker=attempt is attempts[0])
-
-    def give_up(self) -> bool:
-        if self.handler is None:
-            return False
-        if not self._is_given_up:
-            self._is_given_up = self.handler.give_up()
-        return self._is_given_up
-
-
-class _Member:
-    """One attempt's part in a collecting call."""
-
-    def __init__(self, together: _Together, *, is_speaker: bool) -> None:
-        self._together = together
-        self._is_speaker = is_speaker
-
-    def interrupt(self, why: Interrupt) -> None:
-        if self._is_speaker and self._together.handler is not None:
-            self._together.handler.interrupt(why)
-
-    def give_up(self) -> bool:
-        return self._together.give_up()
-
-    @property
-    def leaves_a_thread(self) -> bool:
-        return self._together.handler is not None and self._together.handler.leaves_a_thread
-
-
-@types.coroutine
-def _in_own_context(handler: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Drive a handler's coroutine with context variables of its own, without a task of its own.
-
-    A task per job would cost several times what a short job does; stepping the coroutine inside a
-    copied context gives the same isolation.
-    """
-    run = contextvars.copy_context().run
-    value: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            step = run(handler.send, value) if error is None else run(handler.throw, error)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            value, error = (yield step), None
-        except BaseException as raised:  # cancellation included: it is the handler's to see
-            value, error = None, raised
-
-
-def _uncancel() -> None:
-    """The cancellation was for the handler; the runner that carries it lives on."""
-    runner = asyncio.current_task()
-    while runner is not None and runner.cancelling():
-        runner.uncancel()
+def _takes_only_arguments(task: Task[Any, Any]) -> bool:
+    try:
+        return not task.arguments.injected
+    except WinchError:
+        return False  # said when it is run, as its outcome
 
 
 def _without_key(claim: Claim, error: MissingKey) -> Outcome:
@@ -453,6 +454,17 @@ def timed_out(plan: Plan, *, is_silent: bool = False) -> Failed:
     else:
         said = f"took longer than its timeout of {format_duration(plan.timeout or timedelta(0))}"
     return _failed(JobTimeout(said), plan)
+
+
+def _raised(error: BaseException, attempt: Attempt, plan: Plan) -> Outcome | None:
+    """What comes of what a handler raised."""
+    if isinstance(error, Directive):
+        return _directive(error)
+    if attempt.is_stopping:
+        return _interrupted(attempt, plan)
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        error = RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
+    return _failed(error, plan)  # a cancellation too: the handler's own doing, not ours
 
 
 def _failed(error: BaseException, plan: Plan) -> Failed:

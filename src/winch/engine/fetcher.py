@@ -33,6 +33,8 @@ class Fetcher(Service):
         poll: float,
         session: Callable[[], str],
         room: Callable[[], int],
+        free: Callable[[], int] | None = None,
+        is_gated: bool = False,
         measured: Callable[[float], None],
         deliver: Callable[[Sequence[Claim], float], None],
         on_idle: Callable[[], None],
@@ -46,6 +48,14 @@ class Fetcher(Service):
         self._poll = poll
         self._session = session
         self._room = room
+        # Jobs that hold permits are claimed for free slots only. A worker whose tasks have gates always
+        # looks for them; another finds out now and then whether somebody stored jobs with a FIFO key or
+        # a tenant, so that claims of plain jobs stay as they are.
+        self._free = free or room
+        self._has_gates = driver.capabilities.has_gates
+        self._is_gated = is_gated and self._has_gates
+        self._sees_gated = self._is_gated
+        self._looked_at = float("-inf")
         self._measured = measured
         self._deliver = deliver
         self._on_idle = on_idle
@@ -54,6 +64,7 @@ class Fetcher(Service):
         self._bell = driver.bell(order.names)
         self._slot_freed = asyncio.Event()
         self._quiet = False
+        self.is_waiting: bool = False  # for a slot
         self.given_up: list[str] = []
         self.in_flight: set[str] = set()
 
@@ -71,18 +82,27 @@ class Fetcher(Service):
         if room == 0:
             await self._until_freed()
             return 0.0
+        await self._look_for_gated()
         sent = self._monotonic()
         claims = await self._claim(room)
         if not claims:
             # Say that somebody waits, then look once more: what was stored in between rings.
             await self._bell.arm()
             sent = self._monotonic()
+            self._sees_gated = self._has_gates
             claims = await self._claim(room)
         if not claims:
             self._on_idle()
             return self._poll
         self._deliver(claims, sent)
         return 0.0
+
+    async def _look_for_gated(self) -> None:
+        now = self._monotonic()
+        if self._is_gated or not self._has_gates or now - self._looked_at < self._poll:
+            return
+        self._looked_at = now
+        self._sees_gated = await self._driver.arun(self._driver.has_gated(self._order.names))
 
     async def idle(self, seconds: float) -> None:
         await self._bell.wait(seconds)
@@ -98,15 +118,23 @@ class Fetcher(Service):
         self._slot_freed.set()
 
     async def _until_freed(self) -> None:
+        self.is_waiting = True
         try:
             async with asyncio.timeout(self._poll):
                 await self._slot_freed.wait()
         except TimeoutError:
             pass
+        finally:
+            self.is_waiting = False
 
     async def more(self, task: str, limit: int) -> list[Claim]:
         """Claim jobs of this one task, for a call that collects them; none while quiet."""
         return [] if self._quiet else await self._claim(limit, (task,))
+
+    def _gated(self, limit: int, *, is_for_one: bool) -> int:
+        if not self._sees_gated:
+            return 0
+        return limit if is_for_one else min(limit, max(self._free(), 1))
 
     async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
         token = random_id(self._entropy(16))
@@ -116,6 +144,7 @@ class Fetcher(Service):
             queues=self._order.next(),
             limit=limit,
             tasks=tasks or self._tasks,
+            gated=self._gated(limit, is_for_one=tasks is not None),
         )
         sent = self._monotonic()
         self.in_flight.add(token)

@@ -34,6 +34,7 @@ class Finisher:
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
+        self._is_awake = False  # has been woken, and has not begun
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -42,20 +43,23 @@ class Finisher:
 
     def finish(self, outcome: Finish) -> None:
         self._finishes.append(outcome)
+        if not self._is_awake:
+            self._awake()
+
+    def _awake(self) -> None:
+        self._is_awake = True
         self._idle.clear()
         self._wake.set()
 
     def release(self, claims: Sequence[ClaimRef]) -> None:
         if claims:
             self._releases.extend(claims)
-            self._idle.clear()
-            self._wake.set()
+            self._awake()
 
     def crash(self, claim: ClaimRef, cause: str) -> None:
         """The job's own process died: counted apart from failures."""
         self._crashes.append((claim, cause))
-        self._idle.clear()
-        self._wake.set()
+        self._awake()
 
     @property
     def pending(self) -> int:
@@ -77,6 +81,7 @@ class Finisher:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self._is_awake = False
             while self._finishes:
                 batch = self._finishes[:BATCH]
                 await self._finish(batch)

@@ -21,6 +21,8 @@ class Job(Generic[R]):
     holds its unique key.
     """
 
+    __slots__ = ("__weakref__", "_client", "_record", "id", "is_new")
+
     def __init__(
         self, client: Client, job_id: str, record: JobRecord | None = None, *, is_new: bool = True
     ) -> None:

@@ -32,6 +32,11 @@ class Limits:
         self._started = 0
         self._weigh_at = 0.0
 
+    @property
+    def has_most(self) -> bool:
+        """Whether started jobs have to be counted."""
+        return self._max_jobs is not None
+
     def cap(self, jobs: int) -> int:
         """So many jobs, or those that may still be started."""
         return jobs if self._max_jobs is None else min(jobs, self._max_jobs - self._started)

@@ -14,17 +14,14 @@ from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.ids import parse_id
 from winch.core.job import PRIORITIES, PRIORITY_RANGE
+from winch.core.limits import Breaker, Fifo, Limit, Rate, RetryBudget
 from winch.core.retention import Retention
 from winch.core.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
 from winch.core.unique import Unique
 
 DEFAULT_TIMEOUT = timedelta(minutes=15)
 # Named in the specification, built by a later release: refused, never silently ignored.
-LATER = frozenset(
-    {
-        "fifo", "tenant", "limit", "breaker", "retry_budget", "search",
-    }
-)  # fmt: skip
+LATER = frozenset({"search"})
 MOST_COLLECTED = 2000
 
 
@@ -44,6 +41,10 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     collect_wait: timedelta = timedelta(milliseconds=50)
     version: int = 1
     unique: Unique | None = None
+    limit: tuple[Limit | Rate, ...] = ()
+    breaker: Breaker | None = None
+    retry_budget: RetryBudget | None = None
+    scope: tuple[str, ...] = ()
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +62,8 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     id: str | None = None
     unique: Unique | None = None
+    fifo: Fifo | None = None
+    tenant: str | None = None
     conn: object = None
 
 
@@ -253,6 +256,41 @@ def _unique(value: object) -> Unique:
     return Unique(key=value)
 
 
+def _limit(value: object) -> tuple[Limit | Rate, ...]:
+    given = value if isinstance(value, list | tuple) else [value]
+    for one in given:
+        if not isinstance(one, Limit | Rate) or isinstance(one, RetryBudget):
+            raise ConfigError(f"limit must be Limit(…), Rate(…) or a list of them, got {one!r}")
+    return tuple(given)
+
+
+def _breaker(value: object) -> Breaker:
+    if not isinstance(value, Breaker):
+        raise ConfigError(f"breaker must be Breaker(…), got {value!r}")
+    return value
+
+
+def _retry_budget(value: object) -> RetryBudget:
+    if not isinstance(value, RetryBudget):
+        raise ConfigError(f"retry_budget must be RetryBudget('200/m', …), got {value!r}")
+    return value
+
+
+def _scope(value: object) -> tuple[str, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        raise ConfigError(f"scope must be a text or a list of texts, got {value!r}")
+    return tuple(dict.fromkeys(_name(one, "scope", forbidden="=") for one in given))
+
+
+def _fifo(value: object) -> Fifo:
+    return value if isinstance(value, Fifo) else Fifo(_name(value, "fifo"))
+
+
+def _tenant(value: object) -> str:
+    return _name(value, "tenant", forbidden="=")
+
+
 def _isolate(value: object) -> str:
     if value != "process":
         raise ConfigError(f"isolate must be 'process' (or left out), got {value!r}")
@@ -283,5 +321,11 @@ _CHECKS: dict[str, Any] = {
     "headers": _headers,
     "id": _id,
     "unique": _unique,
+    "limit": _limit,
+    "breaker": _breaker,
+    "retry_budget": _retry_budget,
+    "scope": _scope,
+    "fifo": _fifo,
+    "tenant": _tenant,
     "conn": lambda conn: conn,
 }

@@ -47,6 +47,11 @@ class Places:
         last = None if end is None else end + 2 * self._kill_after
         self._board.start(attempt.place, claim.id, claim.token, last, is_here=is_here)
 
+    def over(self, attempt: Attempt) -> None:
+        """The handler has ended in its thread; `ended` will follow."""
+        if self._board is not None:
+            self._board.ended(attempt.place)
+
     def ended(self, attempt: Attempt) -> None:
         """The handler has ended; `written` will follow."""
         if self._board is not None and len(self._free) > self._spare:

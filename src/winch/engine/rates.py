@@ -97,35 +97,71 @@ def percentile(buckets: dict[int, int], share: float) -> float | None:
     return BOUNDS[-1]
 
 
+class _Cell:
+    """What became of one queue's jobs of one task since the last flush: kept as cheap as can be."""
+
+    __slots__ = ("outcomes", "run", "run_seconds", "wait", "wait_seconds")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, int] = {}
+        self.run = [0] * (len(BOUNDS) + 1)
+        self.wait = [0] * (len(BOUNDS) + 1)
+        self.run_seconds = 0.0
+        self.wait_seconds = 0.0
+
+    def rate(self) -> Rate:
+        return Rate(
+            **self.outcomes,
+            run={place: number for place, number in enumerate(self.run) if number},
+            wait={place: number for place, number in enumerate(self.wait) if number},
+            run_seconds=self.run_seconds,
+            wait_seconds=self.wait_seconds,
+        )
+
+
 class Tally:
-    """What one process has done, not yet or not lately written."""
+    """What one process has done. What ends between two flushes counts for the time of the later one, by
+    the store's clock as its claims told it: a job's end costs a microsecond, and no look at a clock."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
+        self._cells: dict[tuple[str, str], _Cell] = {}
+        self._last: tuple[Claim, float] | None = None
         self._totals: dict[tuple[Span, int], Rates] = {}
         self._changed: set[tuple[Span, int]] = set()
 
     def ended(self, claim: Claim, outcome: str, seconds: float) -> None:
         """Note the end of an attempt that ran for so long. `outcome` is one of OUTCOMES."""
+        place = (claim.queue, claim.task)
+        cell = self._cells.get(place)
+        if cell is None:
+            cell = self._cells[place] = _Cell()
+        cell.outcomes[outcome] = cell.outcomes.get(outcome, 0) + 1
         waited = (claim.claimed_at - claim.run_at).total_seconds()
+        cell.run[bisect_left(BOUNDS, seconds)] += 1
+        cell.wait[bisect_left(BOUNDS, waited)] += 1
+        cell.run_seconds += seconds
+        cell.wait_seconds += waited
+        self._last = (claim, seconds)
+
+    def _gather(self) -> None:
+        """Add what has ended since the last time to the minute and the hour."""
+        if self._last is None:
+            return
+        claim, seconds = self._last
         now = to_micros(claim.claimed_at) // _MICROS + int(seconds)
-        run, wait = bisect_left(BOUNDS, seconds), bisect_left(BOUNDS, waited)
         for span in SPANS:
             place = (span, now // span.seconds)
             self._changed.add(place)
-            rate = (
-                self._totals.setdefault(place, {})
-                .setdefault(claim.queue, {})
-                .setdefault(claim.task, Rate())
-            )
-            setattr(rate, outcome, getattr(rate, outcome) + 1)
-            rate.run[run] = rate.run.get(run, 0) + 1
-            rate.wait[wait] = rate.wait.get(wait, 0) + 1
-            rate.run_seconds += seconds
-            rate.wait_seconds += max(waited, 0.0)
+            into = self._totals.setdefault(place, {})
+            for (queue, task), cell in self._cells.items():
+                into.setdefault(queue, {}).setdefault(task, Rate()).add(cell.rate())
+        self._cells.clear()
+        self._last = None
 
     def lines(self) -> list[Line]:
         """What has changed since the last `written`."""
+        self._gather()
         return [
             Line(
                 book=span.book,

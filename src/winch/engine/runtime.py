@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import ConfigError
+from winch.engine.declared import DeclaredSchedules
 from winch.engine.events import Events
 from winch.engine.keyring import Keyring
 from winch.engine.middleware import Middleware
@@ -24,6 +25,7 @@ class Runtime:
         self.tasks: Registry = Registry()
         self.middleware: list[Middleware] = []
         self.events: Events = Events()
+        self.schedules: DeclaredSchedules = DeclaredSchedules()
         # Asked when a job runs, not before: settings are read as late as possible.
         self.keys: Callable[[], Keyring | None] = lambda: None
         self.lease: Callable[[], timedelta] = lambda: timedelta(seconds=30)

@@ -41,6 +41,7 @@ from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.schedules import Ticker
 from winch.engine.service import Backoff, Service
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
@@ -250,6 +251,7 @@ class Supervisor:
             Beating(self, hello.heartbeat),
             Pulses(self),
             Promoter(driver, hello.poll),
+            Ticker(driver, hello.poll),
             Rescuer(driver, hello.sweep, self._heart.proven_at),
             Pruner(driver),
         ]

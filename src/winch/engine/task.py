@@ -11,10 +11,12 @@ import msgspec
 from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
+from winch.core.gates import with_gates
 from winch.core.unique import Duplicate, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
 from winch.engine.context import Context
+from winch.engine.gating import job_gates
 from winch.engine.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Never
 
     from winch.core.duration import Duration
+    from winch.core.limits import Fifo
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
@@ -52,8 +55,12 @@ class Task(Generic[P, R]):
         self.arguments: Arguments = kind(name, fn, max_bytes=MAX_ARGS_BYTES)
         if options.unique is not None:
             self.arguments.check_names(options.unique.fields)
+        keys = [one.key for one in options.limit if one.key is not None]
+        self.arguments.check_names(keys)
+        self.has_keyed_gates: bool = bool(keys)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
+        self._like: NewJob | None = None
         self.__doc__ = fn.__doc__
         self.__name__: str = getattr(fn, "__name__", name)
         self.__wrapped__ = fn
@@ -64,15 +71,18 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that runs this task with these arguments."""
-        return self._client.enqueue(Bound(self, args, kwargs, _NO_OPTIONS))
+        return self._client.enqueue(self.bind(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` without blocking the event loop."""
-        return await self._client.aenqueue(Bound(self, args, kwargs, _NO_OPTIONS))
+        return await self._client.aenqueue(self.bind(*args, **kwargs))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """This call as a value, for `enqueue_many` and compositions. Checked now, stored later."""
-        return Bound(self, args, kwargs, _NO_OPTIONS)
+        like = self._like
+        if like is None:
+            like = self._like = alike(self, _NO_OPTIONS)
+        return Bound(self, args, kwargs, _NO_OPTIONS, like)
 
     def using(
         self,
@@ -89,6 +99,8 @@ class Task(Generic[P, R]):
         headers: Mapping[str, str] | None = None,
         id: str | uuid.UUID | None = None,
         unique: str | Unique | None = None,
+        fifo: str | Fifo | None = None,
+        tenant: str | None = None,
         conn: object = None,
         **unknown: Never,
     ) -> Using[P, R]:
@@ -105,6 +117,8 @@ class Task(Generic[P, R]):
             "headers": headers,
             "id": id,
             "unique": unique,
+            "fifo": fifo,
+            "tenant": tenant,
             "conn": conn,
             **unknown,
         }
@@ -217,24 +231,25 @@ class Using(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self._task = task
         self._options = options
+        self._like = alike(task, options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that runs the task with these arguments and options."""
-        return self._task._client.enqueue(Bound(self._task, args, kwargs, self._options))
+        return self._task._client.enqueue(self.bind(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` without blocking the event loop."""
-        return await self._task._client.aenqueue(Bound(self._task, args, kwargs, self._options))
+        return await self._task._client.aenqueue(self.bind(*args, **kwargs))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """This call with its options as a value."""
-        return Bound(self._task, args, kwargs, self._options)
+        return Bound(self._task, args, kwargs, self._options, self._like)
 
 
 class Bound(Generic[R]):
     """A call of a task, checked and packed, not yet stored."""
 
-    __slots__ = ("args", "options", "task")
+    __slots__ = ("_like", "args", "options", "task")
 
     def __init__(
         self,
@@ -242,27 +257,48 @@ class Bound(Generic[R]):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: EnqueueOptions,
+        like: NewJob,
     ) -> None:
+        """`like`: the job that this call makes, but for its id and arguments."""
         self.task: Task[Any, R] = task
         self.args: str = task.arguments.pack(args, kwargs)
         self.options: EnqueueOptions = options
+        self._like = like
 
     def new_job(self, drawn_id: str) -> NewJob:
         """The job to store; `drawn_id` is used unless the caller gave an id."""
-        return new_job(self.task, self.args, self.options, drawn_id)
+        like = self._like
+        if self.task.has_keyed_gates:
+            gates = job_gates(self.task, self.options, self.args) or ()
+            like = _replace(like, options=with_gates(like.options, gates))
+        unique = self.options.unique or self.task.options.unique
+        if unique is None and not like.is_given_id:
+            return _replace(like, id=drawn_id, args=self.args)
+        return _replace(
+            like,
+            id=like.id if like.is_given_id else drawn_id,
+            args=self.args,
+            unique_key=None if unique is None else unique_key(self.task, unique, self.args),
+        )
 
 
-def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str) -> NewJob:
-    """One enqueue as the store takes it: the task's defaults under what `using` said."""
+_replace = msgspec.structs.replace
+
+
+def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
+    """What all jobs of these enqueues have alike: the task's defaults under what `using` said."""
     own = task.options
     retry = said.retry or own.retry
     unique = said.unique or own.unique
+    options = stored_options(said, own.retention)
+    if not task.has_keyed_gates and (gates := job_gates(task, said, "")) is not None:
+        options = with_gates(options, gates)
     return NewJob(
-        id=said.id or drawn_id,
+        id=said.id or "",
         is_given_id=said.id is not None,
         task=task.name,
         version=own.version,
-        args=args,
+        args="",
         queue=said.queue or own.queue,
         priority=own.priority if said.priority is None else said.priority,
         delay=said.delay,
@@ -270,10 +306,11 @@ def new_job(task: Task[Any, Any], args: str, said: EnqueueOptions, drawn_id: str
         expires=said.expires or own.expires,
         tags=own.tags + tuple(tag for tag in said.tags if tag not in own.tags),
         headers=said.headers,
-        options=stored_options(said, own.retention),
+        options=options,
+        fifo=None if said.fifo is None else said.fifo.key,
+        tenant=said.tenant,
         max_attempts=retry.attempts,
         keep=kept_for(said.retention, own.retention),
-        unique_key=None if unique is None else unique_key(task, unique, args),
         on_duplicate=Duplicate.RETURN if unique is None else unique.mode,
     )
 

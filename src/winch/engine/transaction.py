@@ -50,6 +50,8 @@ class Transaction:
         session: object = None,
         seal: Callable[[str], str] = lambda text: text,
         lease: float | None = None,
+        *,
+        has_gates: bool = False,
     ) -> None:
         self._driver = driver
         self._claim = claim
@@ -57,6 +59,7 @@ class Transaction:
         self._session = session
         self._seal = seal
         self._lease = lease
+        self._has_gates = has_gates
         self._block: AbstractContextManager[Any] | None = None
         self._ablock: AbstractAsyncContextManager[Any] | None = None
         self.connection: Any = None
@@ -190,6 +193,7 @@ class Transaction:
             to=JobState.COMPLETED,
             what="completed",
             result=text,
+            is_gated=self._has_gates,
         )
 
     def _check(self, answers: list[Answer]) -> None:

@@ -26,7 +26,7 @@ def explain(facts: Facts) -> str:
         case JobState.RUNNING:
             return _running(facts)
         case JobState.BLOCKED:
-            return f"It is blocked: {job.reason or 'its gate is closed'}."
+            return f"{_blocked(facts)}{_obstacles(facts)}"
         case JobState.COMPLETED:
             return _completed(facts)
         case JobState.CANCELLED:
@@ -65,6 +65,49 @@ def _ready(facts: Facts) -> str:
             f"{'job' if facts.ahead == 1 else 'jobs'} of queue {facts.job.queue!r} go first."
         )
     return "It is ready and next in its queue; a worker takes it as soon as a slot is free."
+
+
+def _blocked(facts: Facts) -> str:
+    gate = facts.gate
+    if gate is None:
+        return f"It is blocked: {facts.job.reason or 'its gate is closed'}."
+    ahead = ""
+    if gate.ahead:
+        ahead = f" {gate.ahead:,} {'waits' if gate.ahead == 1 else 'wait'} before it."
+    holders = ", ".join(gate.holders)
+    match gate.kind:
+        case "limit":
+            more = " and others" if gate.used > len(gate.holders) else ""
+            return (
+                f"It is blocked by the limit {gate.key!r}: {gate.used:,} of {gate.n:,} run, held by "
+                f"{holders or 'nobody'}{more}.{ahead}"
+            )
+        case "rate":
+            per = f" per {_ago(gate.per)}" if gate.per else ""
+            return (
+                f"It is blocked by the rate {gate.key!r}: {gate.n:,}{per} have started; it opens "
+                f"{_opens(facts)}.{ahead}"
+            )
+        case "fifo":
+            return (
+                f"It is blocked by its FIFO key {gate.key.removeprefix('fifo:')!r}: job "
+                f"{holders or 'of another worker'} goes first and is not final.{ahead}"
+            )
+        case _:
+            because = f": {gate.reason}" if gate.reason else ""
+            return (
+                f"It is held with its scope {gate.key.removeprefix('scope:')!r}, which opens "
+                f"{_opens(facts)}{because}. It loses no attempt.{ahead}"
+            )
+
+
+def _opens(facts: Facts) -> str:
+    at = None if facts.gate is None else facts.gate.open_at
+    if at is None:
+        return "soon"
+    if at <= facts.now:
+        return "step by step, one probe first"
+    return f"at {at:%Y-%m-%d %H:%M:%S} UTC (in {_ago(at - facts.now)})"
 
 
 def _running(facts: Facts) -> str:

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import random
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from winch.core.errors import StorageError
-from winch.core.fingerprint import fingerprint
 from winch.core.ids import random_id
 from winch.core.job import Claim
-from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
-from winch.engine.events import JobEvent, kind_of
-from winch.engine.executor import Executor, Plan
+from winch.engine.executor import Call, Executor, Plan
 from winch.engine.fetcher import Fetcher, GiveUps
 from winch.engine.finisher import Finisher
-from winch.engine.isolation import Cells, CellStore, Crash
+from winch.engine.gathering import Gatherings, Waiting
+from winch.engine.gating import declared, has_gates
+from winch.engine.handlers import OnLoop, Paused
+from winch.engine.isolation import Cells, CellStore
 from winch.engine.limits import Limits
 from winch.engine.log import log
 from winch.engine.maintenance.forwarder import Forwarder
@@ -39,18 +38,19 @@ from winch.engine.order import QueueOrder
 from winch.engine.places import Places
 from winch.engine.prefetch import HOARD_LIMIT, Prefetch
 from winch.engine.rates import RateWriter, Tally
+from winch.engine.recording import Recorder, ref_of
+from winch.engine.rows import Rows
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
 from winch.engine.spool import Spool
 from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.engine.watching import Cancels, Notes, Watch
-from winch.storage.params import ClaimRef, Finish, NewSession
+from winch.storage.params import ClaimRef, Declared, NewSession
 from winch.storage.protocol import Driver
 
-# How often a call that collects looks for more jobs within its waiting time.
-GATHER_EVERY = 0.01
-NOTES_EVERY = 0.5
+# A slot whose jobs never wait lets the loop turn after so many seconds: claims and finishes must move.
+TURN_EVERY = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +72,6 @@ class WorkerConfig:
     max_memory: int | None = None
     max_lifetime: float | None = None
     spool: Spool | None = None
-
-
-class _Waiting(NamedTuple):
-    """A claimed job that has not started: when its claim was sent, and when it came."""
-
-    claim: Claim
-    sent: float
-    came: float
-
-
-@dataclass(slots=True)
-class _Gathering:
-    """The jobs that a collecting call has so far."""
-
-    task: str
-    most: int
-    found: list[_Waiting]
-
-    @property
-    def room(self) -> int:
-        return self.most - len(self.found)
 
 
 class Worker:
@@ -131,9 +110,10 @@ class Worker:
         # A started job has a place on the board until the store knows of its end.
         self._places = Places(board, config.kill_after)
         self._finisher = Finisher(driver, self._places.written)
-        self._prefetch = Prefetch(config.concurrency)
-        self._waiting: deque[_Waiting] = deque()
         self._tally = Tally(os.urandom(8).hex())
+        self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self._tally)
+        self._prefetch = Prefetch(config.concurrency)
+        self._waiting: deque[Waiting] = deque()
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._services: list[Service] = []
@@ -142,16 +122,44 @@ class Worker:
         self._all_ended.set()
         self._is_draining = False
         self._is_quiet = False
-        self._is_talkative = log.isEnabledFor(logging.DEBUG)
         self._end_by = float("inf")
         self._is_sooner = asyncio.Event()
         self._busy = 0
-        self._gathering: dict[int, _Gathering] = {}
         self._limits = Limits(
             config.max_jobs, config.max_memory, config.max_lifetime, rng=self._rng, now=self._monotonic()
         )
         self._too_old = config.lease.total_seconds() / 2
         self._is_ending = False
+        self._rows = Rows(
+            self._executor,
+            self._recorder,
+            self._places,
+            self._threads,
+            self._waiting,
+            self._attempts,
+            too_old=self._too_old,
+            monotonic=monotonic,
+            may_go_on=lambda: not self._is_draining,
+            measured=self._ran_in_row,
+        )
+        self._gatherings = Gatherings(
+            tasks=runtime.tasks,
+            executor=self._executor,
+            recorder=self._recorder,
+            finisher=self._finisher,
+            places=self._places,
+            limits=self._limits,
+            waiting=self._waiting,
+            attempts=self._attempts,
+            slots=config.concurrency,
+            too_old=self._too_old,
+            monotonic=monotonic,
+            more=self._fetch_more,
+            deliver=self._deliver,
+            is_draining=lambda: self._is_draining,
+            is_retiring=lambda: self.why_retiring is not None,
+            retire_if=self._retire_if,
+        )
         self.session = ""
         self.drained = asyncio.Event()  # burst: nothing left; else to be replaced, see why_retiring
         self.why_retiring: str | None = None
@@ -163,6 +171,7 @@ class Worker:
         """Make the app's resources, begin a session and start all services."""
         await self._runtime.start()
         await self._new_session()
+        await self._declare_limits()
         config = self._config
         self._fetcher = Fetcher(
             self._driver,
@@ -171,6 +180,10 @@ class Worker:
             poll=config.poll,
             session=lambda: self.session,
             room=self._room,
+            free=lambda: max(config.concurrency - self._busy - len(self._waiting), 0),
+            is_gated=any(
+                has_gates(self._runtime.tasks.get(n).options) for n in self._runtime.tasks.names
+            ),
             measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,
@@ -213,6 +226,13 @@ class Worker:
             for slot in range(config.concurrency)
         ]
 
+    async def _declare_limits(self) -> None:
+        """Tell the store the numbers of this code's limits: the last worker to start is right."""
+        tasks = self._runtime.tasks
+        specs = declared(tasks.get(name) for name in tasks.names)
+        if specs and self._driver.capabilities.has_gates:
+            await self._driver.arun(self._driver.set_limits(specs, by="code", is_live=False))
+
     async def _new_session(self) -> None:
         session = NewSession(
             id=random_id(self._entropy(16)),
@@ -224,10 +244,23 @@ class Worker:
             tasks=self._runtime.tasks.names,
             slots=self._config.concurrency,
             lease=self._config.lease,
+            schedules=self._declared(),
         )
         await self._driver.arun(self._driver.start_session(session))
         self.session = session.id
         self._on_session(session.id)
+
+    def _declared(self) -> tuple[Declared, ...]:
+        """The schedules of the app's code, where the store has schedules."""
+        schedules = self._runtime.schedules
+        if schedules and not self._driver.capabilities.has_schedules:
+            log.error(
+                "the app defines %d schedules, and %s has none in this release: they do not run",
+                len(schedules),
+                self._driver.describe(),
+            )
+            return ()
+        return schedules.declared()
 
     async def session_lost(self, session: str) -> None:
         """The store no longer honours this session: drop what it claimed, and start anew."""
@@ -239,10 +272,11 @@ class Worker:
             session,
             len(self._attempts),
         )
-        self._waiting.clear()
-        for gathering in self._gathering.values():
-            gathering.found.clear()
-        for attempt in list(self._attempts.values()):
+        with self._rows.lock:  # no thread takes a job between the two
+            self._waiting.clear()
+            self._gatherings.drop()
+            running = self.attempts
+        for attempt in running:
             attempt.interrupt(Interrupt.LOST, self._monotonic())
         self._fetcher.given_up.clear()
         if self._is_draining:
@@ -275,7 +309,7 @@ class Worker:
         await self._until_due()
         self.interrupt_all()
         await self._until_ended(min(5.0, max(grace, 1.0)))
-        for attempt in list(self._attempts.values()):
+        for attempt in self.attempts:
             self._give_up(attempt)
         await self._until_ended(1.0)
         await self._flush(max(5.0, min(self._end_by - self._monotonic(), 30.0)))
@@ -305,7 +339,7 @@ class Worker:
         return max(
             (
                 otherwise if attempt.deadline is None else attempt.deadline - now + more
-                for attempt in self._attempts.values()
+                for attempt in self.attempts
             ),
             default=0.0,
         )
@@ -373,22 +407,22 @@ class Worker:
         return 0 if self._waiting and room < ahead // 2 else max(room, 0)
 
     def _give_back_unstarted(self) -> None:
-        self._finisher.release([ref_of(waiting.claim) for waiting in self._waiting])
-        self._waiting.clear()
+        with self._rows.lock:
+            unstarted = [ref_of(claim) for claim, _, _ in self._waiting]
+            self._waiting.clear()
+        self._finisher.release(unstarted)
         if self._is_empty:
             self._all_ended.set()
 
     def _tokens_in_use(self) -> set[str]:
-        tokens = {waiting.claim.token for waiting in self._waiting}
-        tokens |= {attempt.claim.token for attempt in self._attempts.values()}
-        tokens |= self._finisher.tokens
-        for gathering in self._gathering.values():
-            tokens |= {waiting.claim.token for waiting in gathering.found}
-        return tokens | self._fetcher.in_flight
+        with self._rows.lock:
+            tokens = {claim.token for claim, _, _ in self._waiting}
+            tokens |= {attempt.claim.token for attempt in self.attempts}
+        return tokens | self._finisher.tokens | self._gatherings.tokens() | self._fetcher.in_flight
 
     @property
     def _is_empty(self) -> bool:
-        return not self._attempts and not self._waiting and not self._gathering
+        return not self._busy and not self._waiting
 
     def _deliver(self, claims: Sequence[Claim], sent: float) -> None:
         if not claims:
@@ -397,7 +431,7 @@ class Worker:
             self._finisher.release([ref_of(claim) for claim in claims])
             return
         now = self._monotonic()
-        self._waiting.extend(_Waiting(claim, sent, now) for claim in claims)
+        self._waiting.extend([(claim, sent, now) for claim in claims])
         self._all_ended.clear()
         for _ in range(min(len(claims), len(self._idle_runners))):
             waiter = self._idle_runners.popleft()
@@ -405,227 +439,135 @@ class Worker:
                 waiter.set_result(None)
 
     async def _run_slot(self, slot: int) -> None:
+        waiting, on_loop = self._waiting, OnLoop(asyncio.current_task())
+        turned_at = now = self._monotonic()
         while True:
-            while not self._waiting:
-                waiter = asyncio.get_running_loop().create_future()
-                self._idle_runners.append(waiter)
-                await waiter
-            began = self._monotonic()
-            waiting = self._waiting.popleft()
-            claim = waiting.claim
+            if not waiting:
+                await self._until_delivered()
+                turned_at = now = self._monotonic()
+            elif now - turned_at > TURN_EVERY:
+                await asyncio.sleep(0)
+                turned_at = now = self._monotonic()
+            try:
+                item = waiting.popleft()
+            except IndexError:  # somebody was quicker
+                continue
             self._busy += 1
             try:
-                if self._is_old(waiting, began):
-                    self._finisher.release([ref_of(claim)])
-                elif (task := self._collecting(claim)) is not None:
-                    await self._run_together(waiting, task, slot)
-                else:
-                    await self._run_job(claim, began)
+                rest = self._start(item, now, on_loop, slot)
+                if rest is not None:
+                    await rest
+                elif on_loop.is_cancelled:  # by the handler itself, which has ended since
+                    await on_loop.absorb()
             except Exception:
-                log.exception("job %s: the worker itself failed; the job is released", claim.id)
-                self._finisher.release([ref_of(claim)])
+                log.exception("job %s: the worker itself failed; the job is released", item[0].id)
+                self._finisher.release([ref_of(item[0])])
+                rest = None
             self._busy -= 1
-            self._prefetch.ended(self._monotonic() - began)
-            if self._is_empty:
+            began, now = now, self._monotonic()
+            if rest is None:
+                self._prefetch.ended(now - began)
+            if not waiting and not self._busy:
                 self._all_ended.set()
-            self._fetcher.slot_freed()
+            if self._fetcher.is_waiting:
+                self._fetcher.slot_freed()
 
-    def _is_old(self, waiting: _Waiting, now: float) -> bool:
-        """This process stood still: the supervisor may have given the job to others."""
-        return now - waiting.sent > self._too_old
+    async def _until_delivered(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._idle_runners.append(waiter)
+        await waiter
 
-    # -- collecting calls --------------------------------------------------------------------------
-
-    def _collecting(self, claim: Claim) -> Task[Any, Any] | None:
-        """The task, if its jobs are run many in one call. A suspect runs alone, as any does."""
-        if claim.is_suspect or claim.task not in self._runtime.tasks:
+    def _start(
+        self, item: Waiting, now: float, on_loop: OnLoop, slot: int
+    ) -> Coroutine[Any, Any, None] | None:
+        """Start one job. What is left to be waited for, if it is not over yet."""
+        claim, sent, _ = item
+        if now - sent > self._too_old:
+            # This process stood still: the supervisor may have given the job to others.
+            self._finisher.release([ref_of(claim)])
             return None
-        task = self._runtime.tasks.get(claim.task)
-        return None if task.options.collect is None else task
-
-    async def _run_together(self, first: _Waiting, task: Task[Any, Any], slot: int) -> None:
-        """One slot, one call, as many jobs as there are within the task's waiting time."""
-        for gathering in self._gathering.values():
-            if gathering.task == task.name and gathering.room > 0:
-                gathering.found.append(first)  # another slot waits for just this
-                return
-        most = min(task.options.collect or 1, max(self._places.free - self._config.concurrency, 1))
-        most = self._limits.cap(most)
-        gathering = self._gathering[slot] = _Gathering(task.name, most, [first])
-        try:
-            # Un-started claims grow old: within a part of the lease, however long the task would wait.
-            await self._gather(
-                gathering, min(task.options.collect_wait.total_seconds(), self._too_old / 2)
-            )
-        finally:
-            del self._gathering[slot]
-        began = self._monotonic()
-        attempts: list[Attempt] = []
-        plans: list[Plan] = []
-        for waiting in gathering.found:
-            if self._is_draining or self._is_old(waiting, began):
-                self._finisher.release([ref_of(waiting.claim)])
-                continue
-            plan = self._executor.plan(waiting.claim)
-            if isinstance(plan, Plan):
-                attempts.append(Attempt(waiting.claim, self._places.take(), None))
-                plans.append(plan)
-            else:
-                self._finish(waiting.claim, plan, began)
-        if attempts:
-            await self._call_together(attempts, plans, began)
-
-    async def _call_together(
-        self, attempts: Sequence[Attempt], plans: Sequence[Plan], began: float
-    ) -> None:
-        timeouts = [plan.timeout.total_seconds() for plan in plans if plan.timeout is not None]
-        for attempt in attempts:
-            attempt.deadline = began + min(timeouts) if timeouts else None
-            attempt.is_together = True
-            self._attempts[attempt.place] = attempt
-            self._places.show(attempt)
-            self._tell("started", attempt.claim)
-        self._retire_if(self._limits.started(len(attempts)))
-        try:
-            ended = await self._executor.run_together(attempts, plans)
-        finally:
-            for attempt in attempts:
-                del self._attempts[attempt.place]
-                self._places.ended(attempt)
-        for attempt, settled in zip(attempts, ended, strict=True):
-            self._record(attempt, settled, began)
-
-    async def _gather(self, gathering: _Gathering, wait: float) -> None:
-        """Add jobs of this task until there are enough, or the waiting time is over."""
-        until = self._monotonic() + wait
-        while gathering.room > 0 and not self._is_draining and self.why_retiring is None:
-            here = [
-                waiting
-                for waiting in self._waiting
-                if waiting.claim.task == gathering.task and not waiting.claim.is_suspect
-            ][: gathering.room]
-            if here:
-                for waiting in here:
-                    self._waiting.remove(waiting)
-                gathering.found += here
-                continue
-            sent = self._monotonic()
-            try:
-                claims = await self._fetcher.more(gathering.task, gathering.room)
-            except StorageError as error:
-                log.warning("%s goes on with %d jobs: %s", gathering.task, len(gathering.found), error)
-                return
-            # What cannot join waits for a slot: a suspect, which runs alone, and what came in too late.
-            joining = [claim for claim in claims if not claim.is_suspect][: max(gathering.room, 0)]
-            now = self._monotonic()
-            gathering.found += [_Waiting(claim, sent, now) for claim in joining]
-            self._deliver([claim for claim in claims if claim not in joining], sent)
-            if not claims:
-                left = until - self._monotonic()
-                if left <= 0:
-                    return
-                await asyncio.sleep(min(left, GATHER_EVERY))
-
-    async def _run_job(self, claim: Claim, began: float) -> None:
         plan = self._executor.plan(claim)
         if not isinstance(plan, Plan):
-            self._finish(claim, plan, began)
-            return
-        limit = None if plan.timeout is None else plan.timeout.total_seconds()
+            self._recorder.finish(claim, plan, now)
+            return None
+        if plan.is_plain and not self._recorder.is_heard:
+            call = self._executor.call_of(claim, plan)
+            if call is not None and plan.task.is_async:
+                return self._begin(claim, plan, call, now, on_loop)
+            if call is not None and self._rows.can_run(plan) and not self._limits.has_most:
+                return self._rows.run(item, plan, call)
+        elif (task := self._gatherings.task_of(claim)) is not None:
+            return self._run_together(item, task, now, slot)
+        return self._run_job(claim, plan, now)
+
+    def _begin(
+        self, claim: Claim, plan: Plan, call: Call, now: float, on_loop: OnLoop
+    ) -> Coroutine[Any, Any, None] | None:
+        """Start a coroutine; most are over before they have waited for anything."""
+        place = self._places.take()
+        attempt = Attempt(claim, place, None if plan.seconds is None else now + plan.seconds)
+        attempt.handler = on_loop
+        self._attempts[place] = attempt
+        self._places.show(attempt)
+        if self._limits.has_most:
+            self._retire_if(self._limits.started(1))
+        ended: Settled | Paused | None = None
+        try:
+            ended = self._executor.begin(attempt, plan, call)
+        finally:
+            if not isinstance(ended, Paused):
+                del self._attempts[place]
+                self._places.ended(attempt)
+        if isinstance(ended, Paused):
+            return self._go_on(attempt, ended, plan, now)
+        self._recorder.record(attempt, ended, now)
+        return None
+
+    async def _go_on(self, attempt: Attempt, paused: Paused, plan: Plan, began: float) -> None:
+        try:
+            ended = await self._executor.resume(attempt, plan, paused, began)
+        finally:
+            del self._attempts[attempt.place]
+            self._places.ended(attempt)
+        self._recorder.record(attempt, ended, began)
+        self._prefetch.ended(self._monotonic() - began)
+
+    async def _run_together(self, item: Waiting, task: Task[Any, Any], began: float, slot: int) -> None:
+        await self._gatherings.run(item, task, slot)
+        self._prefetch.ended(self._monotonic() - began)
+
+    async def _fetch_more(self, task: str, room: int) -> list[Claim]:
+        return await self._fetcher.more(task, room)
+
+    def _ran_in_row(self, seconds: float) -> None:
+        """A job of a row has ended; its slot goes on with the next."""
+        self._prefetch.ended(seconds)
+        if self._fetcher.is_waiting:
+            self._fetcher.slot_freed()
+
+    async def _run_job(self, claim: Claim, plan: Plan, began: float) -> None:
         beat = plan.task.options.heartbeat
         attempt = Attempt(
             claim,
             self._places.take(),
-            None if limit is None else began + limit,
+            None if plan.seconds is None else began + plan.seconds,
             None if beat is None else beat.total_seconds(),
             monotonic=self._monotonic,
         )
+        if beat is not None:
+            attempt.reports.sign()  # it counts from the start
         self._attempts[attempt.place] = attempt
         attempt.is_alone = plan.is_alone
         self._places.show(attempt)
         self._retire_if(self._limits.started(1))
-        self._tell("started", claim)
+        self._recorder.tell("started", claim)
         try:
             ended = await self._executor.run(attempt, plan)
         finally:
             del self._attempts[attempt.place]
             self._places.ended(attempt)
-        self._record(attempt, ended, began)
-
-    def _record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
-        claim = attempt.claim
-        if attempt.is_finished:
-            self._tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
-            self._tally.ended(claim, "completed", self._monotonic() - began)
-            self._places.written([ref_of(claim)])
-        elif isinstance(ended, Crash):
-            log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
-            self._finisher.crash(ref_of(claim), ended.cause)
-            self._tell("crashed", claim, reason=ended.cause)
-            self._tally.ended(claim, "crashed", self._monotonic() - began)
-        elif ended is not None:
-            self._finish(claim, ended, began)
-        elif attempt.interrupted is Interrupt.STOP:
-            self._finisher.release([ref_of(claim)])
-        else:
-            self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
-
-    def _finish(self, claim: Claim, settled: Settled, began: float) -> None:
-        if settled.error is not None:
-            log.warning(
-                "job %s (%s) attempt %d failed: %s: %s; it is %s now%s",
-                claim.id,
-                claim.task,
-                claim.attempt,
-                settled.error.type,
-                settled.error.message,
-                settled.to,
-                f", due in {settled.delay.total_seconds():.1f}s" if settled.delay else "",
-            )
-        self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
-        self._tell(
-            kind_of(settled.to, settled.what),
-            claim,
-            duration=timedelta(seconds=self._monotonic() - began),
-            error=settled.error,
-            reason=settled.reason,
-        )
-        self._finisher.finish(
-            Finish(
-                id=claim.id,
-                token=claim.token,
-                to=settled.to,
-                what=settled.what,
-                delay=settled.delay,
-                counts=settled.counts,
-                result=settled.result,
-                error=settled.error,
-                reason=settled.reason,
-                log=settled.log,
-                fingerprint=(
-                    fingerprint(claim.task, settled.error)
-                    if settled.to is JobState.DEAD and settled.error is not None
-                    else None
-                ),
-            )
-        )
-
-    def _tell(self, kind: str, claim: Claim, **facts: Any) -> None:
-        if self._is_talkative:
-            took = facts.get("duration")
-            took = "" if took is None else f" after {took.total_seconds():.3f}s"
-            log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
-        events = self._runtime.events
-        if events.wants(kind):
-            event = JobEvent(
-                kind=kind,
-                job_id=claim.id,
-                task=claim.task,
-                queue=claim.queue,
-                attempt=claim.attempt,
-                **facts,
-            )
-            events.tell(event)
+        self._recorder.record(attempt, ended, began)
+        self._prefetch.ended(self._monotonic() - began)
 
     # -- watching ----------------------------------------------------------------------------------
 
@@ -637,11 +579,14 @@ class Worker:
         """Show a pulse; interrupt what is past its deadline; give up what does not end."""
         now = self._monotonic()
         self._places.pulse()
-        if self._waiting and now - self._waiting[0].came > HOARD_LIMIT:
-            self._give_back_unstarted()
-            self._prefetch.hoarded()
+        with contextlib.suppress(IndexError):
+            if now - self._waiting[0][2] > HOARD_LIMIT:
+                self._give_back_unstarted()
+                self._prefetch.hoarded()
         self._retire_if(self._limits.look(now))
-        for attempt in list(self._attempts.values()):
+        for attempt in self.attempts:
+            if attempt.is_over:
+                continue
             if attempt.interrupted is not None:
                 if now - attempt.interrupted_at > self._config.kill_after:
                     self._give_up(attempt)
@@ -668,7 +613,7 @@ class Worker:
             self.retire("a thread is left behind")
 
     def cancel_requested(self, ref: ClaimRef) -> None:
-        for attempt in self._attempts.values():
+        for attempt in self.attempts:
             is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
             if is_it and attempt.is_together:
                 attempt.is_unasked = True  # the others in the call go on
@@ -682,7 +627,7 @@ class Worker:
 
     def interrupt_all(self) -> None:
         """Ask every running handler to end now; what they held is released."""
-        for attempt in list(self._attempts.values()):
+        for attempt in self.attempts:
             attempt.interrupt(Interrupt.STOP, self._monotonic())
 
     @property
@@ -692,14 +637,3 @@ class Worker:
     @property
     def has_jobs(self) -> bool:
         return bool(self._attempts)
-
-
-def _outcome(settled: Settled) -> str:
-    """The word under which an attempt's end is counted."""
-    if settled.to.is_final:
-        return str(settled.to)
-    return "snoozed" if settled.what == "snoozed" else "failed"
-
-
-def ref_of(claim: Claim) -> ClaimRef:
-    return ClaimRef(claim.id, claim.token)

@@ -20,3 +20,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens, the audit and rates are kept beside the jobs; without it there are none."""
     migrates_itself: bool = False
     """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""
+    has_gates: bool = True
+    """Limits, rates, FIFO keys, tenants and scopes hold jobs back."""
+    has_schedules: bool = True
+    """Schedules, and their windows, are kept in the store."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from winch.core.gates import GateSpec
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate
@@ -59,19 +60,26 @@ class Enqueued(msgspec.Struct, frozen=True):
 
 
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Take up to `limit` ready jobs from `queues`, the first queue first. `tasks`: None is any."""
+    """Take up to `limit` ready jobs from `queues`, the first queue first. `tasks`: None is any.
+
+    `gated`: how many of them may be jobs that hold permits, which are never claimed ahead of a free
+    slot; None is all, 0 looks at plain jobs only.
+    """
 
     session: str
     token: str
     queues: tuple[str, ...]
     limit: int
     tasks: tuple[str, ...] | None = None
+    gated: int | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part.
 
     `fingerprint` is for a job that dies; where it is missing the store makes it of task and error.
+    `brake` is a scope whose jobs are all held for `delay`. `is_gated`: the job has gates, which are
+    locked before its row.
     """
 
     id: str
@@ -85,6 +93,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     log: str | None = None
     fingerprint: str | None = None
+    brake: str | None = None
+    is_gated: bool = False
 
 
 class Answer(StrEnum):
@@ -110,8 +120,17 @@ class Standing(StrEnum):
     LOST = "lost"
 
 
+class Declared(msgspec.Struct, frozen=True):
+    """A schedule that a session's code defines: the text of its definition, and its timing's key."""
+
+    name: str
+    definition: str
+    timing: str
+
+
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a worker child. `worker` is a label; the id alone is the identity."""
+    """One start of a worker child. `worker` is a label; the id alone is the identity. `schedules` are
+    those that its code defines, active while the session lives."""
 
     id: str
     worker: str
@@ -122,6 +141,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     slots: int
     lease: timedelta
+    schedules: tuple[Declared, ...] = ()
 
 
 class Pulse(msgspec.Struct, frozen=True):
@@ -268,6 +288,33 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     end_reason: str | None = None
 
 
+class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate a blocked job waits at. `holders` are some of those that have its permits or its turn."""
+
+    key: str
+    kind: str
+    n: int
+    used: int
+    holders: tuple[str, ...]
+    ahead: int
+    open_at: datetime | None = None
+    per: timedelta | None = None
+    reason: str | None = None
+
+
+class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit, rate or weight by its name. `spec` is None where nothing is set in the store and each
+    job's own numbers count. `is_live`: a person set it; else the code of the last worker to start."""
+
+    name: str
+    spec: GateSpec | None
+    is_live: bool = False
+    by: str | None = None
+    set_at: datetime | None = None
+    used: int = 0
+    waiting: int = 0
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything `why` needs to explain one job."""
 
@@ -279,6 +326,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionInfo | None
     serving: int
     knowing: int
+    gate: GateInfo | None = None
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,9 +355,9 @@ class Event(msgspec.Struct, frozen=True):
     """One change of one job, written in the change's own transaction (`events="full"`).
 
     `seq` grows over all jobs, `v` counts one job's changes from 1. `kind` is one of enqueued,
-    promoted, claimed, finished, released, rescued, cancelled, retried, replaced, deleted. `state` is the
-    one after the change. `token` is the live claim's token before the change (after it, for `claimed`);
-    `by_token` is the one the writer presented, where the verb carries one.
+    promoted, claimed, finished, released, rescued, cancelled, retried, replaced, deleted, held,
+    admitted. `state` is the one after the change. `token` is the live claim's token before the change
+    (after it, for `claimed`); `by_token` is the one the writer presented, where the verb carries one.
     """
 
     seq: int

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+from winch.core.gates import GateSpec
 from winch.core.job import NO_CHANGES, Claim, JobRecord, Note, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.storage.capabilities import Capabilities
@@ -29,6 +30,7 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
+    LimitInfo,
     Line,
     Lines,
     NewJob,
@@ -42,6 +44,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
+from winch.storage.schedules import Change, Changed, ScheduleRun, Schedules
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -80,6 +83,12 @@ class Storage(Protocol):
 
         Nothing from a paused queue, nothing for a session that is ended or unknown. Each job taken is
         running, with this token and session, attempt + 1, and a fence greater than any before it.
+
+        A job with gates is taken only if all of them are open to it, and then has a permit of each
+        limit and the turn of its FIFO key; else it is blocked at the first that is closed, and keeps its
+        place. It gives its permits back when its claim ends, however it ends, and its turn when it is
+        final; the next who fit are ready in the same transaction. Between tenants of a queue those who
+        had least for their weight go first; jobs without a tenant count as one tenant.
         """
         ...
 
@@ -90,7 +99,8 @@ class Storage(Protocol):
         Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
         them the attempt back. A requested cancel beats every target that is not final. One outcome that
         does not take never keeps the others from taking. A job that dies carries a fingerprint: the
-        outcome's, else that of its task and error (`core.fingerprint`).
+        outcome's, else that of its task and error (`core.fingerprint`). A `brake` that takes holds the
+        scope until `delay` after now; a breaker counts completed and failed ends that take.
         """
         ...
 
@@ -136,7 +146,11 @@ class Storage(Protocol):
     # -- sessions ----------------------------------------------------------------------------------
 
     def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
-        """Begin a session with a fresh lease; returns the store's time. May be repeated."""
+        """Begin a session with a fresh lease; returns the store's time. May be repeated.
+
+        The schedules it declares are active while it lives. Of those that several declare, the
+        definition of the session that started last is in effect; a new schedule's windows count from
+        now on."""
         ...
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
@@ -181,6 +195,14 @@ class Storage(Protocol):
         """Make due scheduled and retrying jobs ready, earliest first; say when the next is due."""
         ...
 
+    def admit(
+        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
+    ) -> Verb[Promoted]:
+        """Open the gates whose moment has come: as many of their waiting jobs are ready as fit now. Says
+        how many became ready, and when the next gate may open. With `is_sweep` every gate at which jobs
+        wait is looked at, so that nobody waits where there is room."""
+        ...
+
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         """Delete final jobs whose keeping time is over, and old ended sessions; returns how many
         jobs went. Call again until it returns less than `limit`."""
@@ -190,6 +212,33 @@ class Storage(Protocol):
         """Delete dead jobs that are too many, at most `limit`; returns how many went. Call again until
         it returns less. Newest is by the moment of death, then by id; the bytes of a job are those of
         its args, history, log and checkpoint, more or less. Costs little when there is nothing to do."""
+        ...
+
+    # -- schedules ---------------------------------------------------------------------------------
+
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
+        """The schedules that want a tick, by name: active, not paused, and with a window that is due, a
+        job that waits for an earlier one to end, or another timing in effect than their next window was
+        found by. With the moment when the next of the others is due."""
+        ...
+
+    def change_schedule(
+        self, name: str, change: Change, *, now: datetime | None = None
+    ) -> Verb[Changed]:
+        """Define, pause, resume, remove, tick, trigger or skip; see storage/schedules.py for each.
+
+        Changes of one schedule take effect one after the other. The jobs of a tick are stored with it,
+        or nothing is; a window gets a job once, whoever ticks, in whatever order and however often. The
+        last window only advances.
+        """
+        ...
+
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
+        """All schedules by name, or the one of this name, with the definitions in effect."""
+        ...
+
+    def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
+        """What became of the latest windows of a schedule, newest first."""
         ...
 
     # -- operators ---------------------------------------------------------------------------------
@@ -230,7 +279,28 @@ class Storage(Protocol):
         """Claims go on; workers waiting for the queue are woken."""
         ...
 
+    def set_limits(
+        self,
+        specs: Mapping[str, GateSpec | None],
+        *,
+        by: str,
+        is_live: bool = True,
+        now: datetime | None = None,
+    ) -> Verb[None]:
+        """Set limits, rates and tenants' weights by name for the whole fleet, from now on; None takes
+        the setting away. What a person has set (`is_live`) is not changed by what code declares. Jobs
+        that fit now are ready."""
+        ...
+
     # -- reading -----------------------------------------------------------------------------------
+
+    def limits(self) -> Verb[list[LimitInfo]]:
+        """Every name that is set, has permits out, or has jobs waiting; by name."""
+        ...
+
+    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
+        """Whether one of these queues has a ready job with gates or a tenant. Cheap."""
+        ...
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
         """The jobs, live or kept; None where there is none."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from winch.core.clock import Clock
 from winch.core.errors import StorageError
@@ -21,6 +20,7 @@ from winch.engine.heartbeat import Heart
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.schedules import Ticker
 from winch.engine.order import QueueOrder
 from winch.engine.runtime import Runtime
 from winch.engine.service import Service, polling
@@ -36,14 +36,15 @@ ROUNDS = 10
 class InlineThreads(Threads):
     """No threads at all: a function is called where it is submitted."""
 
+    makes_rows = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(0, loop)
 
-    def submit(self, fn: Callable[[], Any]) -> ThreadCall:
-        call = ThreadCall(fn, self._loop.create_future())
+    def start(self, call: ThreadCall) -> None:
         call.execute()
-        call.done.set_result(None)
-        return call
+        if call.done is not None:
+            call.done.set_result(None)
 
 
 def own_runtime(shared: Runtime) -> Runtime:
@@ -51,6 +52,7 @@ def own_runtime(shared: Runtime) -> Runtime:
     own = Runtime()
     own.tasks, own.middleware = shared.tasks, shared.middleware
     own.events, own.lifespans = shared.events, shared.lifespans
+    own.schedules = shared.schedules
     return own
 
 
@@ -112,6 +114,7 @@ class Crew:
         said = self._settings
         self._services = [
             Promoter(self._driver, said.poll.total_seconds(), hair=0.0),
+            Ticker(self._driver, said.poll.total_seconds(), hair=0.0),
             Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
             Pruner(self._driver),
         ]

@@ -73,7 +73,11 @@ class VirtualStore(MemoryDriver):
                 soonest = min(soonest, job.run_at)
             elif not is_full and self._is_claimable(job):
                 return None
-        return soonest
+        due = self._due(at, limit=1_000_000)
+        # One that only waits for an earlier job to end is found by the poll after that.
+        if any(row.pending is None or not self._live_jobs(row.name) for row in due.found):
+            return None
+        return soonest if due.next_at is None else min(soonest, due.next_at)
 
     def has_leftovers(self, session: str) -> bool:
         """Whether there is a session besides this one, or a job of one, that is to be rescued."""

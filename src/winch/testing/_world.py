@@ -42,7 +42,7 @@ LONG = 366 * 86400.0
 # they try again and again.
 NOBODY: frozenset[str] = frozenset()
 RESCUING = frozenset({"heart", "rescuer"})
-TALKATIVE = RESCUING | {"fetcher", "promoter", "give-ups", "pruner"}
+TALKATIVE = RESCUING | {"fetcher", "promoter", "ticker", "give-ups", "pruner"}
 
 
 def virtual(

@@ -31,7 +31,7 @@ Findings = Iterator[Finding]
 
 def checks_for(app: App) -> list[Callable[[App], Findings]]:
     """The checks that fit the app's store, the cheapest first."""
-    from winch.cli.checks.store import check_jobs, check_workers
+    from winch.cli.checks.store import check_jobs, check_schedules, check_workers
 
     found: list[Callable[[App], Findings]] = []
     if app.driver.name == "sqlite":
@@ -42,4 +42,4 @@ def checks_for(app: App) -> list[Callable[[App], Findings]]:
         from winch.cli.checks.postgres import check_postgres
 
         found.append(check_postgres)
-    return [*found, check_workers, check_jobs]
+    return [*found, check_workers, check_jobs, check_schedules]

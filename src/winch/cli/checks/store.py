@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 
 from winch.app import App
 from winch.cli.checks import Finding, Findings, Level
-from winch.cli.text import ago, count, now, span
+from winch.cli.text import ago, count, now, span, stamp
 from winch.cli.workers import is_live
 from winch.core.lifecycle import JobState
 
@@ -95,3 +96,37 @@ def check_jobs(app: App) -> Findings:
         )
     if is_well:
         yield Finding(Level.OK, "queues", "every ready job has a worker that serves and knows it")
+
+
+def check_schedules(app: App) -> Findings:
+    """Whether the windows of all schedules are dealt with in time."""
+    if not app.driver.capabilities.has_schedules:
+        return
+    found = app.schedules.list()
+    late = [one for one in found if one.late_by is not None]
+    for one in late:
+        yield Finding(
+            Level.PROBLEM,
+            "schedules",
+            f"schedule {one.name!r} is late: its window of {stamp(one.next_at or one.now)} has been due "
+            f"for {span(one.late_by or timedelta(0))}",
+            "any live worker ticks schedules; start one: winch worker -A module:app",
+        )
+    for one in found:
+        if one.paused_at is not None:
+            why = f": {one.pause_reason}" if one.pause_reason else ""
+            yield Finding(
+                Level.NOTE,
+                "schedules",
+                f"schedule {one.name!r} was paused {ago(one.paused_at, one.now)}{why}",
+                f"when the reason is gone: winch schedules resume {one.name}",
+            )
+        elif not one.is_active:
+            yield Finding(
+                Level.WARNING,
+                "schedules",
+                f"schedule {one.name!r} is inactive: no live worker has it in its code",
+                "start a worker of that app, or forget it: winch schedules remove " + one.name,
+            )
+    if found and not late:
+        yield Finding(Level.OK, "schedules", f"{count(len(found), 'schedule')}, none late")

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.faults import (
     START_OVER,
     TRIES,
@@ -24,6 +25,7 @@ from winch.drivers.postgres.faults import (
 from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled, is_readable
 from winch.drivers.postgres.steps import (
+    BARE_MOMENTS,
     BEGIN,
     COMMIT,
     PREPARED,
@@ -153,7 +155,10 @@ class _Lane:
             return []
         prepare = self._place.prepares and action.statement.name in PREPARED
         text, values = action.statement.text, action.values
-        cursor = await connection.execute(text, values, prepare=prepare, binary=True)
+        cursor = connection.cursor(binary=True)
+        if action.statement.name in BARE_MOMENTS:
+            bare_moments(cursor)
+        await cursor.execute(text, values, prepare=prepare)
         return await cursor.fetchall() if cursor.description is not None else []
 
     async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:
@@ -179,6 +184,7 @@ class _Lane:
     async def _connect(self) -> AsyncConnection:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
         made = await psycopg.AsyncConnection[Row].connect(**params, row_factory=tuple_row)
+        adapt(made)
         try:
             answer = await made.execute(WHO_ANSWERS, prepare=False)
             if is_pooled(made, await answer.fetchone()):

@@ -24,7 +24,7 @@ class Verbs:
     _sql: Statements
     _keeps_events: bool
 
-    def _step(self, name: str, *, is_alone: bool = False, **values: Any) -> Step:
+    def _step(self, name: str, /, *, is_alone: bool = False, **values: Any) -> Step:
         return Step(self._sql[name], values, is_alone)
 
     def _read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:

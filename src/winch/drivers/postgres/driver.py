@@ -1,5 +1,5 @@
-"""The PostgreSQL driver: runners, bells and upkeep. The verbs are in working, operating and reading;
-what each sends is in sql/, one file per verb."""
+"""The PostgreSQL driver: runners, bells and upkeep. The verbs are in working, operating, reading and
+scheduling; what each sends is in sql/, one file per verb."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from winch.drivers.postgres.operating import OperatingVerbs
 from winch.drivers.postgres.place import Place, connection_params, parse_url
 from winch.drivers.postgres.pool import Pool
 from winch.drivers.postgres.reading import ReadingVerbs
+from winch.drivers.postgres.scheduling import SchedulingVerbs
 from winch.drivers.postgres.steps import Body, Statements
 from winch.drivers.postgres.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
@@ -34,7 +35,7 @@ T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch.postgres")
 
 
-class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
+class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
     name = "postgres"

@@ -25,7 +25,10 @@ BEGIN
     VALUES (
         job_id,
         next_v,
-        CASE verb
+        CASE
+            WHEN TG_OP = 'UPDATE' AND OLD.state = 'ready' AND NEW.state = 'blocked' THEN 'held'
+            WHEN TG_OP = 'UPDATE' AND OLD.state = 'blocked' AND NEW.state = 'ready' AND verb <> 'enqueue' THEN 'admitted'
+            ELSE CASE verb
             WHEN 'enqueue' THEN CASE TG_OP WHEN 'UPDATE' THEN 'replaced' ELSE 'enqueued' END
             WHEN 'claim' THEN 'claimed'
             WHEN 'finish' THEN 'finished'
@@ -42,11 +45,13 @@ BEGIN
                 THEN 'rescued'
                 ELSE 'released'
             END
+            END
         END,
         after.state,
-        CASE verb WHEN 'claim' THEN NEW.token ELSE OLD.token END,
+        CASE WHEN verb = 'claim' AND NEW.state = 'running' THEN NEW.token ELSE OLD.token END,
         -- What the writer presented, not what the row had: a check of the fence must be able to fail.
         CASE
+            WHEN OLD.state <> 'running' THEN NULL
             WHEN verb IN ('finish', 'release', 'crash') THEN after.ended_token
             WHEN verb = 'give_up' THEN OLD.token
         END,

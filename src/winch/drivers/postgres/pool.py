@@ -16,6 +16,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.faults import (
     START_OVER,
     TRIES,
@@ -27,6 +28,7 @@ from winch.drivers.postgres.faults import (
 )
 from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.steps import (
+    BARE_MOMENTS,
     BEGIN,
     COMMIT,
     PREPARED,
@@ -134,7 +136,10 @@ class Pool:
         prepare = self._place.prepares and action.statement.name in PREPARED
         # Binary answers: moments are read faster, and whatever DateStyle the database is set to.
         text, values = action.statement.text, action.values
-        cursor = connection.execute(text, values, prepare=prepare, binary=True)
+        cursor = connection.cursor(binary=True)
+        if action.statement.name in BARE_MOMENTS:
+            bare_moments(cursor)
+        cursor.execute(text, values, prepare=prepare)
         return cursor.fetchall() if cursor.description is not None else []
 
     def _recover(self, connection: Connection, error: BaseException) -> None:
@@ -162,6 +167,7 @@ class Pool:
     def _connect(self) -> Connection:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
         made = psycopg.Connection[Row].connect(**params, row_factory=tuple_row)
+        adapt(made)
         try:
             if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
                 made.prepare_threshold = None

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, LIVE, JobState
-from winch.drivers.postgres.bodies import Verbs
+from winch.drivers.postgres.gates import GateVerbs
 from winch.drivers.postgres.rows import read_event, read_job, read_moment, read_queue, read_session
 from winch.drivers.postgres.steps import Body
 from winch.storage.params import (
@@ -25,7 +25,7 @@ from winch.storage.verbs import Verb
 UNUSUAL = FINAL - {JobState.COMPLETED}
 
 
-class ReadingVerbs(Verbs):
+class ReadingVerbs(GateVerbs):
     """What changes nothing."""
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
@@ -124,6 +124,7 @@ class ReadingVerbs(Verbs):
                 session=read_session(rows[0]) if rows else None,
                 serving=serving,
                 knowing=knowing,
+                gate=(yield from self._gate_info(job, now)),
             )
 
         return self._read("explain", body)

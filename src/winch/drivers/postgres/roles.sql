@@ -28,6 +28,7 @@ REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive FROM
 -- Producer: stores jobs, and sees of other jobs only what tells one id from another. No arguments, no
 -- results, no claims. `ring` looks up who waits.
 GRANT INSERT ON {schema}.job, {schema}.given_id TO {producer};
+GRANT SELECT, INSERT, DELETE ON {schema}.unique_key TO {producer};
 GRANT SELECT (id, queue, state, run_at) ON {schema}.job TO {producer};
 GRANT SELECT (id) ON {schema}.given_id, {schema}.archive TO {producer};
 GRANT SELECT (name, waiting_until) ON {schema}.queue TO {producer};
@@ -36,11 +37,15 @@ GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
 -- Worker, and people who act on jobs: all rows, no table.
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
-    {schema}.book_line
+        {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line,
+        {schema}.gate, {schema}.permit, {schema}.limit_set
     TO {worker};
+GRANT SELECT ON {schema}.schedule_in_effect TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};
 
 -- Reader: the command line and the dashboard as long as they only look.
 GRANT SELECT
-    ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.book_line
+    ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.schedule,
+        {schema}.schedule_run, {schema}.declaration, {schema}.schedule_in_effect, {schema}.book_line,
+        {schema}.gate, {schema}.permit, {schema}.limit_set
     TO {reader};

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -14,7 +15,8 @@ from winch.core.codec import clean_text
 from winch.core.fingerprint import trace
 from winch.core.job import Claim, Entry, Failure, JobRecord
 from winch.core.lifecycle import JobState
-from winch.drivers.postgres.steps import Row
+from winch.drivers.postgres.binary import Ids, Moments, Texts, same
+from winch.drivers.postgres.steps import Row, Rows
 from winch.storage.params import ClaimRef, Event, Finish, NewJob, QueueInfo, SessionInfo
 
 # Whoever writes has cut texts to size already; here only what cannot be stored is taken out.
@@ -69,7 +71,7 @@ def write_jobs(jobs: Iterable[NewJob]) -> str:
                 job.fifo,
                 job.unique_key,
                 job.tags or None,
-                _encode(job.headers).decode() if job.headers else None,
+                _write_headers(job),
                 job.options,
                 write_span(job.expires),
                 job.max_attempts,
@@ -80,11 +82,44 @@ def write_jobs(jobs: Iterable[NewJob]) -> str:
     ).decode()
 
 
-class _CompletedRow(msgspec.Struct, omit_defaults=True):
-    job: str
-    by_token: str
-    result: str | None = None
-    said: str | None = None
+# What jobs stored by `enqueue.alike` may differ in, what they share, and what they must not have: all
+# other fields, also those that a later release adds.
+_OWN = ("id", "args", "headers")
+_SHARED = ("task", "version", "queue", "priority", "options", "expires", "max_attempts", "keep")
+_ABSENT = tuple(field for field in NewJob.__struct_fields__ if field not in (*_OWN, *_SHARED))
+_plain_job = NewJob(id="", task="", args="")
+_absent = attrgetter(*_ABSENT)
+_without_own = attrgetter(*_SHARED, *_ABSENT)
+_nothing = _absent(_plain_job)
+
+
+def write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
+    """The parameters of `enqueue.alike`; None where the jobs are not alike."""
+    first = jobs[0]
+    if _absent(first) != _nothing:
+        return None
+    if len(jobs) > 1:
+        usual = _without_own(first)
+        if any(_without_own(job) != usual for job in jobs):
+            return None
+    has_headers = any(job.headers for job in jobs)
+    return {
+        "ids": Ids(job.id for job in jobs),
+        "args": Texts(job.args for job in jobs),
+        "headers": Texts(_write_headers(job) for job in jobs) if has_headers else None,
+        "task": first.task,
+        "version": first.version,
+        "queue": first.queue,
+        "priority": first.priority,
+        "options": first.options,
+        "expires_seconds": write_span(first.expires),
+        "max_attempts": first.max_attempts,
+        "keep_seconds": write_span(first.keep),
+    }
+
+
+def _write_headers(job: NewJob) -> str | None:
+    return _encode(job.headers).decode() if job.headers else None
 
 
 class _OutcomeRow(msgspec.Struct, omit_defaults=True):
@@ -102,8 +137,15 @@ class _OutcomeRow(msgspec.Struct, omit_defaults=True):
     trace: str | None = None
 
 
-def write_completed(outcomes: Iterable[Finish]) -> str:
-    return _encode([_CompletedRow(o.id, o.token, o.result, _clean(o.reason)) for o in outcomes]).decode()
+def write_completed(outcomes: Sequence[Finish]) -> dict[str, Any]:
+    """The parameters of `finish`: mostly all results are one, and then it is written once."""
+    is_one, result = same(outcome.result for outcome in outcomes)
+    return {
+        "ids": Ids(outcome.id for outcome in outcomes),
+        "tokens": Ids(outcome.token for outcome in outcomes),
+        "results": None if is_one else Texts(outcome.result for outcome in outcomes),
+        "result": result,
+    }
 
 
 def write_outcomes(outcomes: Iterable[Finish]) -> str:
@@ -167,7 +209,7 @@ def read_moment(moment: datetime) -> datetime:
     return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
 
 
-def _maybe(moment: datetime | None) -> datetime | None:
+def read_maybe_moment(moment: datetime | None) -> datetime | None:
     return None if moment is None else read_moment(moment)
 
 
@@ -233,6 +275,7 @@ def read_job(row: Row) -> JobRecord:
         result,
         reason,
         fingerprint,
+        gate,
     ) = row
     return JobRecord(
         id=id_,
@@ -250,7 +293,7 @@ def read_job(row: Row) -> JobRecord:
         tags=tuple(tags or ()),
         headers=_read_headers(headers),
         options=options,
-        expires_at=_maybe(expires_at),
+        expires_at=read_maybe_moment(expires_at),
         max_attempts=max_attempts,
         keep=None if keep_seconds is None else timedelta(seconds=keep_seconds),
         attempt=attempt,
@@ -260,43 +303,68 @@ def read_job(row: Row) -> JobRecord:
         fence=fence,
         token=token,
         session=session,
-        claimed_at=_maybe(claimed_at),
+        claimed_at=read_maybe_moment(claimed_at),
         ended_token=ended_token,
-        cancel_requested_at=_maybe(cancel_requested_at),
+        cancel_requested_at=read_maybe_moment(cancel_requested_at),
         progress=progress,
         checkpoint=checkpoint,
         log=log,
         history=_read_history(history),
-        finished_at=_maybe(finished_at),
+        finished_at=read_maybe_moment(finished_at),
         result=result,
         reason=reason,
         fingerprint=fingerprint,
+        gate=gate,
     )
 
 
-def read_claims(rows: Iterable[Row], token: str, queues: Sequence[str]) -> list[Claim]:
+def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
     """Claims from the columns of `claim`, in the order of the queues and of the jobs in them."""
-    place = {queue: number for number, queue in reversed(list(enumerate(queues)))}
+    if not rows:
+        return []
+    rows.sort()  # by sort key and id: no two rows share both
+    if len(queues) > 1:
+        place = {queue: number for number, queue in enumerate(queues)}
+        rows.sort(key=lambda row: place[row[2]])
+    moment = Moments().of if isinstance(rows[0][7], int) else read_moment
+    one_queue, now = queues[0], moment(rows[0][9])
     return [
         Claim(
-            id=row[1],
-            token=token,
-            task=row[2],
-            version=row[3],
-            args=row[4],
-            queue=row[5],
-            attempt=row[6],
-            fence=row[7],
-            created_at=read_moment(row[8]),
-            run_at=read_moment(row[9]),
-            claimed_at=read_moment(row[10]),
-            is_suspect=row[11],
-            expires_at=_maybe(row[12]),
-            headers=_read_headers(row[13]),
-            options=row[14],
-            checkpoint=row[15],
+            id_,
+            token,
+            task,
+            version,
+            args,
+            queue or one_queue,
+            attempt,
+            fence,
+            moment(created_at),
+            moment(run_at),
+            now,
+            is_suspect,
+            None if expires_at is None else moment(expires_at),
+            _read_headers(headers) if headers is not None else {},
+            options,
+            checkpoint,
         )
-        for row in sorted(rows, key=lambda row: (place[row[5]], row[0], row[1]))
+        for (
+            _,
+            id_,
+            queue,
+            task,
+            args,
+            attempt,
+            fence,
+            created_at,
+            run_at,
+            _,
+            version,
+            is_suspect,
+            expires_at,
+            headers,
+            options,
+            checkpoint,
+        ) in rows
     ]
 
 
@@ -314,7 +382,7 @@ def read_session(row: Row) -> SessionInfo:
         lease_until=read_moment(row[9]),
         beats=row[10],
         running=row[11],
-        ended_at=_maybe(row[12]),
+        ended_at=read_maybe_moment(row[12]),
         end_reason=row[13],
     )
 
@@ -324,9 +392,9 @@ def read_queue(row: Row) -> QueueInfo:
     return QueueInfo(
         name=row[0],
         counts={JobState(state): count for state, count in counts.items()},
-        paused_at=_maybe(row[1]),
+        paused_at=read_maybe_moment(row[1]),
         pause_reason=row[2],
-        oldest_ready_at=_maybe(row[3]),
+        oldest_ready_at=read_maybe_moment(row[3]),
         sessions=row[4],
     )
 

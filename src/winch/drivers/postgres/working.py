@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,11 +15,13 @@ from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Failu
 from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
-from winch.drivers.postgres.bodies import Verbs, rounds
+from winch.drivers.postgres.bodies import rounds
+from winch.drivers.postgres.gates import GateVerbs
 from winch.drivers.postgres.rows import (
     read_claims,
     read_moment,
     read_tokens,
+    write_alike,
     write_claims,
     write_completed,
     write_jobs,
@@ -50,7 +52,7 @@ LEASE_OVER = "lease over"
 _WINDOW_SECONDS = POISON_WINDOW.total_seconds()
 
 
-class WorkingVerbs(Verbs):
+class WorkingVerbs(GateVerbs):
     """The hot half of Storage; see storage/protocol.py for the contracts."""
 
     # -- producing ---------------------------------------------------------------------------------
@@ -59,9 +61,12 @@ class WorkingVerbs(Verbs):
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
         def plain(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
-            text = write_jobs(jobs)
-            yield self._step("enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS)
-            return [Enqueued(job.id, is_new=True) for job in jobs]
+            if alike := write_alike(jobs):
+                yield self._step("enqueue.alike", is_alone=True, now=now, **alike)
+            else:
+                text = write_jobs(jobs)
+                yield self._step("enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS)
+            return [Enqueued(job.id, True) for job in jobs]
 
         def checked(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             first = {job.id: job for job in reversed(jobs)}
@@ -87,10 +92,11 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
-            times = Counter(job.id for job in jobs)
-            for job in jobs:
-                if times[job.id] > 1 and not (job.is_given_id or is_repeat):
-                    raise ConfigError(f"job id {job.id} was drawn twice")
+            if len({job.id for job in jobs}) < len(jobs):
+                times = Counter(job.id for job in jobs)
+                for job in jobs:
+                    if times[job.id] > 1 and not (job.is_given_id or is_repeat):
+                        raise ConfigError(f"job id {job.id} was drawn twice")
             if any(job.unique_key is not None for job in jobs):
                 return (yield from keyed())
             return (yield from insert(jobs))
@@ -131,32 +137,60 @@ class WorkingVerbs(Verbs):
     # -- working -----------------------------------------------------------------------------------
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        # The first place of a queue counts: a second one would find what the first has locked.
+        queues = list(dict.fromkeys(params.queues))
+
         def body() -> Body[list[Claim]]:
+            if params.gated != 0:
+                return (yield from self._claim_gated(params, now))
             rows = yield self._step(
                 "claim",
                 is_alone=True,
                 session=params.session,
                 token=params.token,
-                # The first place of a queue counts: a second one would find what the first has locked.
-                queues=list(dict.fromkeys(params.queues)),
+                queues=queues,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=params.limit,
                 now=now,
             )
-            return read_claims(rows, params.token, params.queues)
+            return read_claims(rows, params.token, queues)
 
         return self._write("claim", body, now)
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        gated = [o for o in outcomes if o.is_gated or o.brake is not None]
+        if not gated:
+            return self._write("finish", lambda: self._finished(outcomes, now), now)
+        plain = [o for o in outcomes if not (o.is_gated or o.brake is not None)]
+
+        def body() -> Body[list[Answer]]:
+            # In statements of their own, and first: a plain job never waits for a gate.
+            first = iter((yield from self._finished(plain, now)) if plain else [])
+            rest = iter(
+                (
+                    yield from self._finish_gated(
+                        gated, lambda some: self._finished(some, now, is_alone=False), now
+                    )
+                )
+            )
+            return [next(rest if o.is_gated or o.brake is not None else first) for o in outcomes]
+
+        return self._write("finish", body, now)
+
+    def _finished(
+        self, outcomes: Sequence[Finish], now: datetime | None, *, is_alone: bool = True
+    ) -> Body[list[Answer]]:
+        may_be_alone = is_alone
+
         def steps(places: Sequence[int]) -> list[Step]:
             chosen = [outcomes[place] for place in places]
             completed = [outcome for outcome in chosen if _is_plain(outcome)]
             others = [outcome for outcome in chosen if not _is_plain(outcome)]
-            is_alone = len(places) == len(outcomes) and not (completed and others)
+            is_alone = may_be_alone and len(places) == len(outcomes) and not (completed and others)
             made = []
             if completed:
-                text = write_completed(completed)
-                made.append(self._step("finish", is_alone=is_alone, outcomes=text, now=now))
+                values = write_completed(completed)
+                made.append(self._step("finish", is_alone=is_alone, now=now, **values))
             if others:
                 made.append(
                     self._step(
@@ -169,8 +203,16 @@ class WorkingVerbs(Verbs):
                 )
             return made
 
+        took: Sequence[str] | None = None
+        if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
+            values = write_completed(outcomes)
+            ((took,),) = yield self._step("finish", is_alone=may_be_alone, now=now, **values)
+            if took is None:
+                return [Answer.TOOK] * len(outcomes)
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
-        return self._write("finish", lambda: self._end_claims(refs, steps), now)
+        if took is not None:
+            return (yield from self._answers(refs, range(len(refs)), set(took)))
+        return (yield from self._end_claims(refs, steps))
 
     def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def steps(places: Sequence[int]) -> list[Step]:
@@ -188,21 +230,32 @@ class WorkingVerbs(Verbs):
         for places in rounds([ref.id for ref in refs]):
             took: set[str] = set()
             for step in steps(places):
-                took.update(row[0] for row in (yield step))
-            missing = []
-            for place in places:
-                if refs[place].id in took:
-                    answers[place] = Answer.TOOK
-                else:
-                    missing.append(place)
-            if missing:
-                ids = [refs[place].id for place in missing]
-                rows = yield self._step("finish.ended", is_alone=True, ids=ids)
-                ended = {row[0]: read_tokens(row[2], row[3]) for row in rows}
-                for place in missing:
-                    if refs[place].token in ended.get(refs[place].id, ()):
-                        answers[place] = Answer.ALREADY
+                rows = yield step
+                if step.statement.name != "finish":
+                    took.update(row[0] for row in rows)
+                else:  # NULL: all of them
+                    took.update(step.values["ids"] if rows[0][0] is None else rows[0][0])
+            told = yield from self._answers(refs, places, took)
+            for place, answer in zip(places, told, strict=True):
+                answers[place] = answer
         return answers
+
+    def _answers(
+        self, refs: Sequence[ClaimRef], places: Sequence[int], took: Collection[str]
+    ) -> Body[list[Answer]]:
+        """The answers for these places; what did not take is looked up."""
+        ended: dict[str, set[str | None]] = {}
+        if missing := [refs[place].id for place in places if refs[place].id not in took]:
+            rows = yield self._step("finish.ended", is_alone=True, ids=missing)
+            ended = {row[0]: read_tokens(row[2], row[3]) for row in rows}
+        return [
+            Answer.TOOK
+            if refs[place].id in took
+            else Answer.ALREADY
+            if refs[place].token in ended.get(refs[place].id, ())
+            else Answer.LOST
+            for place in places
+        ]
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
@@ -291,7 +344,7 @@ class WorkingVerbs(Verbs):
         def body() -> Body[datetime]:
             ((moment,),) = yield self._step(
                 "start_session",
-                is_alone=True,
+                is_alone=not session.schedules,
                 id=session.id,
                 worker=session.worker,
                 host=session.host,
@@ -303,6 +356,9 @@ class WorkingVerbs(Verbs):
                 lease_seconds=session.lease.total_seconds(),
                 now=now,
             )
+            if session.schedules:
+                text = msgspec.json.encode(session.schedules).decode()
+                yield self._step("start_session.declare", id=session.id, schedules=text, now=now)
             return read_moment(moment)
 
         return self._write("start_session", body, now)
@@ -427,6 +483,11 @@ class WorkingVerbs(Verbs):
         return self._write("trim", body, now)
 
 
+def _are_unlike(outcomes: Sequence[Finish]) -> bool:
+    """Whether no two of them are about one job."""
+    return len({outcome.id for outcome in outcomes}) == len(outcomes)
+
+
 def _is_plain(outcome: Finish) -> bool:
     """Whether the outcome goes the short way: completed, with nothing to add to the row."""
-    return outcome.to is JobState.COMPLETED and outcome.log is None
+    return outcome.to is JobState.COMPLETED and outcome.log is None and outcome.reason is None

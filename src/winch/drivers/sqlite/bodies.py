@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.drivers.sqlite import gates
 from winch.drivers.sqlite.rows import MICROSECOND, Row, put_values, read_job, to_json
 from winch.drivers.sqlite.steps import Ring, Step
 from winch.storage.unique import Holder
@@ -35,7 +36,7 @@ def micros(now: datetime | None) -> int:
     return time.time_ns() // 1000 if now is None else to_micros(now)
 
 
-def ask(name: str, **values: Any) -> Generator[Any, Any, list[Row]]:
+def ask(name: str, /, **values: Any) -> Generator[Any, Any, list[Row]]:
     """One statement; returns its rows."""
     rows: list[Row] = yield Step(name, values)
     return rows
@@ -67,6 +68,7 @@ def store(jobs: Sequence[JobRecord], now: int) -> Body[None]:
         yield Step.each("record.archive", final)
         yield from ask("record.leave", ids=to_json([values["id"] for values in final]))
     yield ring_for(jobs, now)
+    yield from gates.left(jobs, now)
 
 
 def ring_for(jobs: Iterable[JobRecord], now: int) -> Ring:

@@ -1,5 +1,5 @@
-"""The SQLite driver: runners, transactions, bells and upkeep. The verbs are in working, operating and
-reading; how a commit is shared by many callers is in writer."""
+"""The SQLite driver: runners, transactions, bells and upkeep. The verbs are in working, operating,
+reading and scheduling; how a commit is shared by many callers is in writer."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from winch.drivers.sqlite.operating import OperatingVerbs
 from winch.drivers.sqlite.place import Place, parse_url
 from winch.drivers.sqlite.reading import ReadingVerbs
 from winch.drivers.sqlite.rows import to_json
+from winch.drivers.sqlite.scheduling import SchedulingVerbs
 from winch.drivers.sqlite.steps import SQL, Ring, carry
 from winch.drivers.sqlite.time_limit import TimeLimit
 from winch.drivers.sqlite.wake import Board, SqliteBell
@@ -38,7 +39,7 @@ T = TypeVar("T")
 READ_THREADS = 2
 
 
-class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs):
+class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"

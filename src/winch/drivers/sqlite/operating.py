@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+import msgspec
+
 from winch.core.changes import cancelled, retried
+from winch.core.gates import GateSpec, name_of_key
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.drivers.sqlite import gates
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     Body,
@@ -83,7 +87,7 @@ class OperatingVerbs:
             at = micros(now)
             found = yield from read_jobs(ids, is_kept_too=True)
             states = {job.id: job.state for job in found.values()}
-            answers, _ = _act("delete", ids, found, lambda job: None)
+            answers, _ = _act("delete", ids, dict(found), lambda job: None)
             gone = [answer.id for answer in answers if answer.took]
             live = to_json([i for i in gone if not states[i].is_final])
             kept = to_json([i for i in gone if states[i].is_final])
@@ -91,6 +95,7 @@ class OperatingVerbs:
             yield from ask("delete.live", ids=live)
             yield from ask("delete.mark_kept", ids=kept, now=at)
             yield from ask("delete.kept", ids=kept)
+            yield from gates.left((found[i] for i in gone), at, is_deleted=True)
             return answers
 
         return verb("delete", body)
@@ -111,6 +116,27 @@ class OperatingVerbs:
             yield ring
 
         return verb("resume", body)
+
+    def set_limits(
+        self,
+        specs: Mapping[str, GateSpec | None],
+        *,
+        by: str,
+        is_live: bool = True,
+        now: datetime | None = None,
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            at = micros(now)
+            for name, spec in specs.items():
+                values = {"limit": name, "is_live": int(is_live), "by": by, "now": at}
+                if spec is None:
+                    yield from ask("set_limits.remove", **values)
+                else:
+                    yield from ask("set_limits", spec=msgspec.json.encode(spec).decode(), **values)
+            keys = [row[0] for row in (yield from ask("admit.all"))]
+            yield from gates.open_gates([key for key in keys if name_of_key(key) in specs], at)
+
+        return verb("set_limits", body)
 
 
 def _held(ids: Sequence[str], found: Mapping[str, JobRecord]) -> Body[dict[str, str]]:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
+from winch.drivers.sqlite import gates
 from winch.drivers.sqlite.bodies import Body, ask, micros, read_jobs, verb
 from winch.drivers.sqlite.rows import read_events, read_moment, read_session, to_json
 from winch.storage.params import (
@@ -15,6 +16,7 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
+    LimitInfo,
     Page,
     QueueInfo,
     SessionInfo,
@@ -129,9 +131,20 @@ class ReadingVerbs:
                 session=read_session(session[0]) if session else None,
                 serving=serving[0][0],
                 knowing=serving[0][1],
+                gate=(yield from gates.info(job)),
             )
 
         return verb("explain", body, is_read=True)
+
+    def limits(self) -> Verb[list[LimitInfo]]:
+        return verb("limits", gates.limits, is_read=True)
+
+    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
+        def body() -> Body[bool]:
+            ((found,),) = yield from ask("has_gated", queues=to_json(list(queues)))
+            return bool(found)
+
+        return verb("has_gated", body, is_read=True)
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:

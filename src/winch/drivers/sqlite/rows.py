@@ -101,6 +101,7 @@ def read_job(row: Row) -> JobRecord:
         result,
         reason,
         fingerprint,
+        gate,
     ) = row
     return JobRecord(
         id=id_,
@@ -139,6 +140,7 @@ def read_job(row: Row) -> JobRecord:
         result=result,
         reason=reason,
         fingerprint=fingerprint,
+        gate=gate,
     )
 
 

@@ -11,6 +11,7 @@ from winch.core.errors import ConfigError
 from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_limits
+from winch.drivers.sqlite import gates
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
     RING_WITHIN_MICROS,
@@ -100,9 +101,17 @@ class WorkingVerbs:
             at = micros(now)
             tasks = None if params.tasks is None else to_json(params.tasks)
             claims: list[Claim] = []
-            for queue in params.queues:
+            gated = params.limit if params.gated is None else params.gated
+            for queue in dict.fromkeys(params.queues):
                 if len(claims) >= params.limit:
                     break
+                if gated:
+                    found, holding = yield from gates.claim_queue(
+                        params, queue, params.limit - len(claims), gated, at
+                    )
+                    claims += found
+                    gated = max(gated - holding, 0)
+                    continue
                 rows = yield from ask(
                     "claim",
                     now=at,
@@ -122,6 +131,7 @@ class WorkingVerbs:
             at = micros(now)
             rows = yield from ask("finish", ids=to_json([outcome.id for outcome in outcomes]))
             held = {(row[1], row[2]): row[0] for row in rows}
+            gated = {row[1] for row in rows if row[3]}
             answers: dict[int, Answer] = {}
             completed: dict[str, str | None] = {}
             others: dict[str, Finish] = {}
@@ -130,7 +140,8 @@ class WorkingVerbs:
                 if row is None:
                     continue
                 answers[place] = Answer.TOOK
-                if outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None:
+                is_plain = outcome.reason is None and outcome.log is None and outcome.id not in gated
+                if outcome.to is JobState.COMPLETED and is_plain:
                     completed[str(row)] = outcome.result
                 else:
                     others[outcome.id] = outcome
@@ -150,6 +161,8 @@ class WorkingVerbs:
                     for i, other in others.items()
                 ]
                 yield from store(ended, at)
+                if gated or any(other.brake is not None for other in others.values()):
+                    yield from gates.finished(jobs.values(), others, at)
             refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
             return (yield from _answers(refs, answers))
 
@@ -268,6 +281,10 @@ class WorkingVerbs:
                 lease=session.lease // MICROSECOND,
                 now=at,
             )
+            for one in session.schedules:
+                said = {"name": one.name, "definition": one.definition}
+                yield from ask("start_session.declare", id=session.id, timing=one.timing, **said)
+                yield from ask("start_session.schedule", now=at, **said)
             return from_micros(at)
 
         return verb("start_session", body)
@@ -349,11 +366,28 @@ class WorkingVerbs:
 
         return verb("promote", body)
 
+    def admit(
+        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
+    ) -> Verb[Promoted]:
+        def body() -> Body[Promoted]:
+            at = micros(now)
+            if is_sweep:
+                yield from ask("admit.forget")
+                rows = yield from ask("admit.all")
+            else:
+                rows = yield from ask("admit.due", now=at, limit=limit)
+            count = yield from gates.open_gates([row[0] for row in rows], at)
+            ((next_at,),) = yield from ask("admit.next")
+            return Promoted(count, None if next_at is None else from_micros(next_at), from_micros(at))
+
+        return verb("admit", body)
+
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
             at = micros(now)
             rows = yield from ask("prune", now=at, limit=limit)
             yield from ask("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
+            yield from ask("prune.declarations")
             return len(rows)
 
         return verb("prune", body)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from winch.engine.service import Service
+from winch.storage.params import Promoted
 from winch.storage.protocol import Driver
 
 BATCH = 1000
+# Every so many passes all gates are looked at, so that nobody waits where there is room.
+SWEEP_EVERY = 30
 # Not a hair too early: the store's clock decides, and a pass for nothing costs a statement.
 HAIR = 0.0005
 
@@ -19,12 +22,24 @@ class Promoter(Service):
         self._poll = poll
         self._hair = hair  # none is needed where the store and this loop share one clock
         self._bell = driver.bell((), due=True)
+        self._passes = 0
 
     async def run_once(self) -> float:
         await self._bell.arm()
         promoted = await self._driver.arun(self._driver.promote(limit=BATCH))
         if promoted.count == BATCH:
             return 0.0
+        return min(self._until(promoted), await self._admit())
+
+    async def _admit(self) -> float:
+        """Open the gates whose moment has come. Once in a while look at every gate that is waited at."""
+        if not self._driver.capabilities.has_gates:
+            return self._poll
+        is_sweep = self._passes % SWEEP_EVERY == SWEEP_EVERY - 1
+        self._passes += 1
+        return self._until(await self._driver.arun(self._driver.admit(limit=BATCH, is_sweep=is_sweep)))
+
+    def _until(self, promoted: Promoted) -> float:
         if promoted.next_at is None:
             return self._poll
         left = (promoted.next_at - promoted.now).total_seconds()

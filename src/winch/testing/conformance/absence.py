@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from winch.core.errors import ConfigError, SchemaMismatch
+from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.storage.params import Line
 from winch.testing.conformance.bench import Bench
 
@@ -61,6 +62,16 @@ def migrates_itself(bench: Bench) -> None:
         assert driver.check_schema().current is None
 
 
+def has_schedules(bench: Bench) -> None:
+    """Asking for schedules raises ConfigError, and the message names them."""
+    message = ""
+    try:
+        bench.call(bench.driver.schedules())
+    except ConfigError as error:
+        message = str(error)
+    assert "schedules" in message, f"schedules must be refused by name, got {message!r}"
+
+
 def finds_nothing_elsewhere(bench: Bench) -> None:
     job_id = bench.add()
     other = bench.target.another()
@@ -70,6 +81,19 @@ def finds_nothing_elsewhere(bench: Bench) -> None:
         other.close()
 
 
+def has_gates(bench: Bench) -> None:
+    """A job with gates is refused when it is enqueued: it must not run as if it had none."""
+    options = with_gates(None, [GateUse("limit:mail", LIMIT, "limit:mail", n=1)])
+    new = bench.new_job(options=options)
+    message = ""
+    try:
+        bench.enqueue(new)
+    except ConfigError as error:
+        message = str(error)
+    assert "limit" in message, f"limits must be refused by name, got {message!r}"
+    assert bench.find(new.id) == [None]
+
+
 REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "is_durable": is_durable,
     "shares_processes": shares_processes,
@@ -77,4 +101,6 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "keeps_events": keeps_events,
     "keeps_books": keeps_books,
     "migrates_itself": migrates_itself,
+    "has_gates": has_gates,
+    "has_schedules": has_schedules,
 }

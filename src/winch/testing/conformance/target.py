@@ -272,9 +272,70 @@ class PostgresTarget(Target):
         self._own.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 
 
+class RedisTarget(Target):
+    """Two schemas of our own, with and without events, emptied for each case; drivers and their
+    connections are used again. Scripts are flushed again and again, as a restart would."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._name = f"winch_conformance_{secrets.token_hex(4)}"
+        self._schemas = {False: self._name, True: f"{self._name}_events"}
+        self._drivers = {
+            events: self._open(self._schemas[events], events=events) for events in self._schemas
+        }
+        self._schema = self._name
+        self._cases = 0
+        self.name = self._drivers[False].name
+
+    def _open(self, schema: str, *, events: bool = False) -> Any:
+        return connect(self._url, clock=WallClock(), schema=schema, events=events)
+
+    def fresh(self, *, events: bool = False) -> Driver:
+        self._schema = self._schemas[events]
+        opened = self._drivers[events]
+        opened.erase()
+        opened.migrate()
+        self._cases += 1
+        if self._cases % 20 == 0:
+            opened.forget_scripts()
+        driver: Driver = opened
+        return driver
+
+    def finished(self, driver: Driver) -> None:
+        pass
+
+    async def afinished(self, driver: Driver) -> None:
+        pass
+
+    def another(self) -> Driver:
+        opened: Driver = self._open(self._schema)
+        return opened
+
+    @contextmanager
+    def blank(self) -> Iterator[Driver]:
+        driver = self._open(f"{self._name}_blank")
+        try:
+            yield driver
+        finally:
+            driver.erase()
+            driver.close()
+
+    def address(self) -> Address:
+        return Address(self._url, self._schema)
+
+    async def aclose(self) -> None:
+        for driver in self._drivers.values():
+            await driver.aclose()
+
+    def close(self) -> None:
+        for driver in self._drivers.values():
+            driver.erase()
+            driver.close()
+
+
 def target_for(url: str) -> Target:
     """The target for a URL that Winch knows. Nothing that is there already is touched: SQLite gets files
-    of its own beside the one named, PostgreSQL a schema of its own."""
+    of its own beside the one named, PostgreSQL and Redis a schema of its own."""
     match urlsplit(url).scheme:
         case "memory":
             return MemoryTarget()
@@ -283,5 +344,9 @@ def target_for(url: str) -> Target:
             return SqliteTarget(path.parent)
         case "postgresql" | "postgres":
             return PostgresTarget(url)
+        case scheme if scheme.startswith("redis"):
+            return RedisTarget(url)
         case scheme:
-            raise ConfigError(f"url must begin with memory, sqlite or postgresql, got scheme {scheme!r}")
+            raise ConfigError(
+                f"url must begin with memory, sqlite, postgresql or redis, got scheme {scheme!r}"
+            )

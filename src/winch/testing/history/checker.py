@@ -16,6 +16,7 @@ from itertools import pairwise
 from winch.core.job import JobRecord
 from winch.core.lifecycle import ENQUEUED, FINAL, TRANSITIONS, JobState
 from winch.storage.params import Event, SessionInfo
+from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind
 from winch.testing.history.lines import Answered, Ended, Exited, Line, Nemesis, Sent, Started, Told
 from winch.testing.history.records import History, Verdict, Violation, by_job
 
@@ -165,8 +166,8 @@ def i1_nothing_acked_is_lost(facts: _Facts) -> Iterator[Violation]:
     attempted = acked.union(*(line.ids for line in facts.sent), *(line.ids for line in facts.told))
     if not facts.sent and not facts.told:
         return
-    for job in facts.jobs:
-        if job not in attempted:
+    for job, records in facts.jobs.items():
+        if job not in attempted and SCHEDULE_HEADER not in records[0].headers:
             words = "a ghost: nobody ever asked for it"
             yield Violation("I1", job, words, tuple(facts.events.get(job, [])[:1]))
 
@@ -430,6 +431,40 @@ def alive(facts: _Facts) -> Iterator[Violation]:
                 yield Violation("alive", job, words, (earlier.start, run.start))
 
 
+def i8_one_job_for_a_window(facts: _Facts) -> Iterator[Violation]:
+    """Each window has one job, and a row that says so; and those that must have one do."""
+    deleted = {job for job, events in facts.events.items() if events[-1].kind == "deleted"}
+    triggered = {run.job for run in facts.history.runs if run.kind is RunKind.TRIGGERED}
+    found: dict[tuple[str, datetime], list[str]] = {}
+    for job, records in facts.jobs.items():
+        headers = records[0].headers
+        if SCHEDULE_HEADER in headers and job not in triggered:
+            window = datetime.fromisoformat(headers[WINDOW_HEADER])
+            found.setdefault((headers[SCHEDULE_HEADER], window), []).append(job)
+    for (schedule, window), jobs in found.items():
+        if len(jobs) > 1:
+            words = f"{len(jobs)} jobs for the window {window} of {schedule}"
+            yield Violation("I8", jobs[-1], words, tuple(facts.events.get(jobs[-1], [])[:1]))
+    rows = {(run.schedule, run.window): run for run in facts.history.runs}
+    oldest: dict[str, datetime] = {}
+    for run in facts.history.runs:
+        oldest[run.schedule] = min(run.window, oldest.get(run.schedule, run.window))
+        if run.kind is RunKind.ENQUEUED and run.job not in facts.jobs and run.job not in deleted:
+            words = f"the window {run.window} of {run.schedule} says it has this job, and there is none"
+            yield Violation("I8", run.job, words)
+    for (schedule, window), jobs in found.items():
+        # Older rows are forgotten after a while, and all of them when a schedule is removed.
+        if (schedule, window) not in rows and schedule in oldest and window >= oldest[schedule]:
+            yield Violation("I8", jobs[0], f"no row says that the window {window} of {schedule} has it")
+    for schedule, windows in facts.history.windows.items():
+        there = {window for name, window in found if name == schedule}
+        for window in sorted(set(windows) - there):
+            yield Violation("I8", None, f"the window {window} of {schedule} has no job")
+        for window in sorted(there - set(windows)):
+            job = found[schedule, window][0]
+            yield Violation("I8", job, f"{window} is no window of {schedule}, and has a job")
+
+
 RULES: tuple[Rule, ...] = (
     order,
     i1_nothing_acked_is_lost,
@@ -439,6 +474,7 @@ RULES: tuple[Rule, ...] = (
     i4_fence,
     i5_final_is_final,
     i6_done_means_done,
+    i8_one_job_for_a_window,
     i15_graceful_stop,
     i20_one_clock,
     alive,
@@ -467,7 +503,12 @@ def _count(facts: _Facts) -> Counter[str]:
     counters["already"] = sum(1 for answer in facts.answers if answer.answer == "already")
     counters["acked"] = len(acked)
     # Nobody was told about these; that they are there is as right as if they were not.
-    counters["recovered"] = sum(1 for job in facts.jobs if job not in acked) if facts.told else 0
+    untold = [
+        job
+        for job, records in facts.jobs.items()
+        if job not in acked and SCHEDULE_HEADER not in records[0].headers
+    ]
+    counters["recovered"] = len(untold) if facts.told else 0
     counters["runs"] = sum(len(runs) for runs in facts.runs.values())
     counters["events"] = len(facts.history.events)
     return counters

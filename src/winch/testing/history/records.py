@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from time import monotonic, time
 
@@ -12,6 +12,7 @@ import msgspec
 from winch.core.job import JobRecord
 from winch.storage.params import Event, JobFilter, SessionInfo
 from winch.storage.protocol import Driver
+from winch.storage.schedules import KEEP_RUNS, ScheduleRun
 from winch.testing.history.lines import Line, read
 
 PAGE = 1000
@@ -29,6 +30,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[SessionInfo, ...]
     lines: tuple[Line, ...]
     offset: float
+    # What became of the windows of schedules; and which windows must have a job, by schedule.
+    runs: tuple[ScheduleRun, ...] = ()
+    windows: Mapping[str, tuple[datetime, ...]] = {}
     is_quiet: bool = True
     expects_fault: bool = False
     # From the end of a lease to the rescue. None: nobody was there to sweep, so it is not judged.
@@ -94,12 +98,18 @@ def gather(
         if after is None:
             break
     sessions = driver.run(driver.sessions(is_ended_too=True))
+    runs: list[ScheduleRun] = []
+    if driver.capabilities.has_schedules:
+        for row in driver.run(driver.schedules()).found:
+            found_runs = driver.run(driver.schedule_runs(row.name, limit=2 * KEEP_RUNS))
+            runs.extend(found_runs)
     return History(
         events=tuple(events),
         jobs=tuple(jobs),
         sessions=tuple(sessions),
         lines=tuple(read(folder)),
         offset=time() - monotonic(),
+        runs=tuple(runs),
         is_quiet=is_quiet,
         expects_fault=expects_fault,
         takeover_limit=takeover_limit,

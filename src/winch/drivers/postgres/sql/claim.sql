@@ -1,9 +1,9 @@
--- claim: ready -> running.
+-- claim: ready -> running, for plain jobs; admit.take is for those with gates.
 -- Locks: the session FOR KEY SHARE (rescue and end_session conflict, a beat does not), then jobs in order with
 -- SKIP LOCKED. A session that is ended or unknown gets nothing; that and the queue's pause are looked at
 -- once for each queue, not for each job. The queues are walked in the order given, and no more is locked
 -- than is returned. By ctid: a join would hash the whole table.
--- RETURNING has no order: the caller sorts by queue, sort_key and id.
+-- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -31,6 +31,7 @@ WHERE ctid = ANY (ARRAY(
         FROM {schema}.job
         WHERE job.queue = wanted.queue
             AND job.state = 'ready'
+            AND job.gate IS NULL
             AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
             AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL
             AND EXISTS (SELECT FROM live)
@@ -41,5 +42,5 @@ WHERE ctid = ANY (ARRAY(
     LIMIT :limit
 ))
 RETURNING
-    sort_key, id::text, task, version, args, queue, attempt, fence, created_at, run_at, claimed_at,
-    is_suspect, expires_at, headers, options, checkpoint;
+    sort_key, id::text, CASE WHEN cardinality(:queues::text[]) > 1 THEN queue END, task, args, attempt, fence,
+    created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint;

@@ -1,6 +1,13 @@
 -- counts: how many jobs are in each state, counted up to a cap each.
 SELECT 'ready', count(*)
-FROM (SELECT FROM {schema}.job WHERE state = 'ready' LIMIT :cap) AS counted
+FROM (
+    SELECT FROM {schema}.job WHERE state = 'ready' AND gate IS NULL
+    UNION ALL
+    SELECT FROM {schema}.job WHERE state = 'ready' AND gate IS NOT NULL AND tenant IS NULL
+    UNION ALL
+    SELECT FROM {schema}.job WHERE state = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL
+    LIMIT :cap
+) AS counted
 UNION ALL
 SELECT 'running', count(*)
 FROM (SELECT FROM {schema}.job WHERE state = 'running' LIMIT :cap) AS counted

@@ -37,6 +37,32 @@ SELECT CASE WHEN EXISTS (
 ) END
 FROM stored;
 
+-- enqueue.alike: the same for jobs that differ in nothing but id, args and headers and are ready at once, as
+-- one job is, and most of those that are stored by the thousand. What they share is written and worked out
+-- once, and the lists are no JSON: half the cost. Rings as enqueue does.
+WITH clock AS MATERIALIZED (
+    SELECT
+        now,
+        {schema}.sort_key(now, :priority::integer) AS sort_key,
+        now + make_interval(secs => :expires_seconds::float8) AS expires_at
+    FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now) AS given
+),
+stored AS (
+    INSERT INTO {schema}.job (
+        id, created_at, run_at, sort_key, version, priority, state, queue, task, args, expires_at,
+        keep_seconds, max_attempts, headers, options
+    )
+    SELECT
+        new.id, clock.now, clock.now, clock.sort_key, :version::integer, :priority::integer, 'ready',
+        :queue::text, :task::text, new.args, clock.expires_at, :keep_seconds::float8,
+        :max_attempts::integer, new.headers, :options::text
+    FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
+)
+SELECT {schema}.ring(ARRAY[:queue::text], false)
+FROM {schema}.queue
+WHERE name = :queue::text
+    AND waiting_until > clock_timestamp();
+
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves
 -- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The looks into job and

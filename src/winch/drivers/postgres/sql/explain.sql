@@ -17,6 +17,23 @@ SELECT
         SELECT count(*)
         FROM {schema}.job AS other
         WHERE other.state = 'ready'
+            AND other.gate IS NULL
+            AND other.queue = (SELECT queue FROM mine)
+            AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+    ) + (
+        SELECT count(*)
+        FROM {schema}.job AS other
+        WHERE other.state = 'ready'
+            AND other.gate IS NOT NULL
+            AND other.tenant IS NULL
+            AND other.queue = (SELECT queue FROM mine)
+            AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+    ) + (
+        SELECT count(*)
+        FROM {schema}.job AS other
+        WHERE other.state = 'ready'
+            AND other.gate IS NOT NULL
+            AND other.tenant IS NOT NULL
             AND other.queue = (SELECT queue FROM mine)
             AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
     ),

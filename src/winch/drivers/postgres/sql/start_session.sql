@@ -15,3 +15,26 @@ started AS (
 )
 SELECT now
 FROM clock;
+
+-- start_session.declare: the schedules that the session's code defines; new ones begin now.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+wanted AS MATERIALIZED (
+    SELECT name, definition, timing
+    FROM json_to_recordset(:schedules::json) AS wanted (name text, definition text, timing text)
+),
+declared AS (
+    INSERT INTO {schema}.declaration (session, schedule, definition, timing)
+    SELECT :id::uuid, name, definition, timing
+    FROM wanted
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO {schema}.schedule (name, definition, is_code, created_at, last_window)
+SELECT wanted.name, wanted.definition, true, clock.now, clock.now
+FROM wanted, clock
+ORDER BY wanted.name COLLATE "C"
+ON CONFLICT (name) DO UPDATE
+SET definition = excluded.definition
+WHERE schedule.is_code
+    AND schedule.definition <> excluded.definition;

@@ -1,4 +1,4 @@
--- claim: ready -> running, for one queue. Nothing for a session that is ended or unknown, nothing from a
+-- claim: ready -> running, for the plain jobs of one queue; admit.take is for those with gates. Nothing for a session that is ended or unknown, nothing from a
 -- paused queue. The fence grows with each claim of a job, also after a restored backup.
 -- RETURNING has no order: the caller sorts by (sort_key, id).
 UPDATE winch_job
@@ -15,6 +15,7 @@ WHERE rowid IN (
     SELECT rowid
     FROM winch_job
     WHERE state = 'ready'
+        AND gate IS NULL
         AND queue = :queue
         AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
         AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)

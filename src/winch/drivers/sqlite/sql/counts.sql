@@ -1,6 +1,11 @@
 -- counts: how many jobs are in each state, counted up to a cap each over the indexes of the states.
 SELECT 'ready', count(*)
-FROM (SELECT 1 FROM winch_job INDEXED BY winch_job_ready WHERE state = 'ready' LIMIT :cap)
+FROM (
+    SELECT 1 FROM winch_job INDEXED BY winch_job_ready WHERE state = 'ready' AND gate IS NULL
+    UNION ALL
+    SELECT 1 FROM winch_job INDEXED BY winch_job_gated WHERE state = 'ready' AND gate IS NOT NULL
+    LIMIT :cap
+)
 UNION ALL
 SELECT 'running', count(*)
 FROM (SELECT 1 FROM winch_job INDEXED BY winch_job_running WHERE state = 'running' LIMIT :cap)

@@ -1,10 +1,21 @@
--- explain: how many ready jobs of the queue stand before this one.
-SELECT count(*)
-FROM winch_job AS other
-JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
-WHERE other.state = 'ready'
-    AND other.queue = mine.queue
-    AND (other.sort_key, other.id) < (mine.sort_key, mine.id);
+-- explain: how many ready jobs of the queue stand before this one; one look for each of the two indexes.
+SELECT (
+    SELECT count(*)
+    FROM winch_job AS other
+    JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
+    WHERE other.state = 'ready'
+        AND other.gate IS NULL
+        AND other.queue = mine.queue
+        AND (other.sort_key, other.id) < (mine.sort_key, mine.id)
+) + (
+    SELECT count(*)
+    FROM winch_job AS other
+    JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
+    WHERE other.state = 'ready'
+        AND other.gate IS NOT NULL
+        AND other.queue = mine.queue
+        AND (other.sort_key, other.id) < (mine.sort_key, mine.id)
+);
 
 -- explain.paused: why claims from this queue find nothing.
 SELECT pause_reason

@@ -1,6 +1,6 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
 -- Fenced by (id, token): the claims among these that are live, by the number of their row.
-SELECT rowid, id, token
+SELECT rowid, id, token, gate IS NOT NULL
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';

@@ -12,3 +12,7 @@ RETURNING 1;
 -- prune.sessions: sessions that ended long ago.
 DELETE FROM winch_session
 WHERE ended_at <= :before;
+
+-- prune.declarations: what the code of sessions that are gone defined.
+DELETE FROM winch_declaration
+WHERE session NOT IN (SELECT id FROM winch_session);

@@ -2,11 +2,14 @@
 SELECT EXISTS (
     SELECT 1
     FROM json_each(:queues) AS wanted
-    WHERE EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND queue = wanted.value)
+    WHERE (
+            EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NULL AND queue = wanted.value)
+            OR EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = wanted.value)
+        )
         AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = wanted.value AND paused_at IS NOT NULL)
 ) OR (:due AND EXISTS (
     SELECT 1
     FROM winch_job
     WHERE (state = 'scheduled' OR state = 'retrying')
         AND run_at < :soon
-));
+)) OR (:due AND EXISTS (SELECT 1 FROM winch_gate WHERE open_at < :soon));

@@ -1,0 +1,100 @@
+"""What travels in binary on our own connections: long lists of ids out, moments back.
+
+An id is text everywhere in Winch. Sent as text, 500 of them cost the server more to parse than to look
+up, and psycopg as long again to write; here the whole list is turned at once. On a caller's connection,
+which has none of this, `Ids` and `Texts` are the lists that they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.adapt import Buffer, Dumper
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryLoader
+
+_TYPES = psycopg.adapters.types
+_UUID, _TEXT, _MOMENT = (_TYPES[name].oid for name in ("uuid", "text", "timestamptz"))
+# Dimensions, whether there are NULLs, the elements' type; then the length and the first number.
+_HEADER = struct.Struct("!iiIii")
+_LENGTH = struct.Struct("!i")
+_EMPTY = struct.pack("!iiI", 0, 0, _UUID)
+# The length of a UUID, in front of each, in the digits that the ids themselves are written in.
+_UUID_LENGTH = "00000010"
+_UUID_BYTES = 20
+
+# Moments come as microseconds since this one.
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Ids(list[str]):
+    """Ids in canonical text, for a parameter that is `uuid[]`."""
+
+
+class Texts(list[str | None]):
+    """Texts for a parameter that is `text[]`."""
+
+
+class _IdsDumper(Dumper):
+    format = Format.BINARY
+    oid = _TYPES["uuid"].array_oid
+
+    def dump(self, obj: Ids) -> Buffer | None:
+        if not obj:
+            return _EMPTY
+        digits = (_UUID_LENGTH + _UUID_LENGTH.join(obj)).replace("-", "")
+        data = bytes.fromhex(digits)
+        if len(data) != _UUID_BYTES * len(obj):
+            raise psycopg.DataError("not a list of UUIDs")
+        return _HEADER.pack(1, 0, _UUID, len(obj), 1) + data
+
+
+class _TextsDumper(Dumper):
+    format = Format.BINARY
+    oid = _TYPES["text"].array_oid
+
+    def dump(self, obj: Texts) -> Buffer | None:
+        parts = [_HEADER.pack(1, 1, _TEXT, len(obj), 1)]
+        for text in obj:
+            if text is None:
+                parts.append(b"\xff\xff\xff\xff")
+            else:
+                data = text.encode()
+                parts.append(_LENGTH.pack(len(data)))
+                parts.append(data)
+        return b"".join(parts)
+
+
+def adapt(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Make a connection of our own send these lists in binary."""
+    connection.adapters.register_dumper(Ids, _IdsDumper)
+    connection.adapters.register_dumper(Texts, _TextsDumper)
+
+
+def bare_moments(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:
+    """Make a cursor give moments as numbers: a datetime costs more to make than all else of a row, and
+    most of a batch are the same."""
+    cursor.adapters.register_loader(_MOMENT, Int8BinaryLoader)
+
+
+class Moments:
+    """Numbers of a cursor with bare moments to datetimes, each made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, datetime] = {}
+
+    def of(self, micros: int) -> datetime:
+        made = self._made.get(micros)
+        if made is None:
+            made = self._made[micros] = _EPOCH + timedelta(microseconds=micros)
+        return made
+
+
+def same(values: Iterable[str | None]) -> tuple[bool, str | None]:
+    """Whether all the values are one, and which."""
+    found = set(values)
+    return (True, found.pop()) if len(found) == 1 else (not found, None)

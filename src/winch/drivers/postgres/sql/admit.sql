@@ -1,0 +1,296 @@
+-- admit: blocked -> ready, for jobs whose gate has room for them. Locks: the gates before it (admit.lock_keys),
+-- then the job rows with SKIP LOCKED; whoever has one of them opens the gate too.
+WITH admitted AS (
+    UPDATE {schema}.job
+    SET state = 'ready',
+        gate = ''
+    WHERE id = ANY (ARRAY(
+        SELECT id
+        FROM {schema}.job
+        WHERE id = ANY (:ids::uuid[])
+            AND state = 'blocked'
+        ORDER BY id
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING id, queue
+)
+SELECT count(*), (SELECT {schema}.ring(array_agg(DISTINCT queue), false) FROM admitted)
+FROM admitted;
+
+-- admit.begin: which of these queues have ready jobs with gates. Locks: the session FOR KEY SHARE, as claim does;
+-- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold gates for long:
+-- the server ends its transaction.
+WITH live AS MATERIALIZED (
+    SELECT id
+    FROM {schema}.session
+    WHERE id = :session::uuid
+        AND ended_at IS NULL
+    FOR KEY SHARE
+)
+SELECT
+    wanted.queue,
+    set_config('lock_timeout', '5s', true),
+    set_config('idle_in_transaction_session_timeout', '5s', true)
+FROM live, unnest(:queues::text[]) AS wanted (queue)
+WHERE (
+        EXISTS (
+            SELECT
+            FROM {schema}.job
+            WHERE job.queue = wanted.queue AND job.state = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NULL
+        )
+        OR EXISTS (
+            SELECT
+            FROM {schema}.job
+            WHERE job.queue = wanted.queue AND job.state = 'ready' AND job.gate IS NOT NULL
+                AND job.tenant IS NOT NULL
+        )
+    )
+    AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL;
+
+-- admit.candidates: the first ready jobs of a queue, not locked: with gates, of each tenant (found by steps in the
+-- index), and where the first plain ones stand among them.
+WITH RECURSIVE tenants (tenant) AS (
+    (
+        SELECT job.tenant
+        FROM {schema}.job
+        WHERE job.queue = :queue
+            AND job.state = 'ready'
+            AND job.gate IS NOT NULL
+            AND job.tenant IS NOT NULL
+        ORDER BY job.tenant
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.tenant
+    FROM tenants
+    CROSS JOIN LATERAL (
+        SELECT job.tenant
+        FROM {schema}.job
+        WHERE job.queue = :queue
+            AND job.state = 'ready'
+            AND job.gate IS NOT NULL
+            AND job.tenant IS NOT NULL
+            AND job.tenant > tenants.tenant
+        ORDER BY job.tenant
+        LIMIT 1
+    ) AS next
+)
+(
+    SELECT id::text, sort_key, attempt, options, tenant, false
+    FROM {schema}.job
+    WHERE queue = :queue
+        AND state = 'ready'
+        AND gate IS NOT NULL
+        AND tenant IS NULL
+        AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
+    ORDER BY queue, sort_key, id
+    LIMIT :limit + :ahead
+)
+UNION ALL
+(
+    SELECT first.id::text, first.sort_key, first.attempt, first.options, first.tenant, false
+    FROM tenants
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant
+        FROM {schema}.job
+        WHERE job.queue = :queue
+            AND job.state = 'ready'
+            AND job.gate IS NOT NULL
+            AND job.tenant = tenants.tenant
+            AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
+        ORDER BY job.queue, job.tenant, job.sort_key, job.id
+        LIMIT :limit + :spare
+    ) AS first
+)
+UNION ALL
+(
+    SELECT id::text, sort_key, 0, NULL, NULL, true
+    FROM {schema}.job
+    WHERE queue = :queue
+        AND state = 'ready'
+        AND gate IS NULL
+        AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
+    ORDER BY queue, sort_key, id
+    LIMIT :limit
+);
+
+-- admit.lock_keys: locks gates, sorted.
+SELECT {schema}.lock_gates(:keys::text[]);
+
+-- admit.lock: locks the gates that the ends of these claims may open, before any of their rows; tells what gates
+-- the jobs have.
+SELECT job.id::text, job.options, (
+    SELECT {schema}.lock_gates(:keys::text[] || ARRAY(
+        SELECT permit.gate::text FROM {schema}.permit WHERE permit.job = ANY (:ids::uuid[])
+        UNION
+        SELECT 'fifo:' || fifo.fifo FROM {schema}.job AS fifo WHERE fifo.id = ANY (:ids::uuid[]) AND fifo.fifo IS NOT NULL
+    ))
+)
+FROM {schema}.job
+WHERE job.id = ANY (:ids::uuid[]);
+
+-- admit.look: gates under their locks: what they remember, how much of them is out, whose turn it is, who is first,
+-- what is set by their names; and the store's time, which no earlier holder of the lock has seen later.
+SELECT
+    wanted.key,
+    gate.state,
+    {schema}.micros(gate.open_at),
+    (SELECT coalesce(sum(permit.weight), 0)::bigint FROM {schema}.permit WHERE permit.gate = wanted.key),
+    (SELECT permit.job::text FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL),
+    (
+        SELECT job.id::text
+        FROM {schema}.job
+        WHERE job.fifo = wanted.fifo
+        ORDER BY job.fifo, job.created_at, job.id
+        LIMIT 1
+    ),
+    limit_set.spec,
+    {schema}.micros(coalesce(:now::timestamptz, clock_timestamp()))
+FROM unnest(:keys::text[], :names::text[], :fifos::text[]) AS wanted (key, name, fifo)
+LEFT JOIN {schema}.gate ON gate.key = wanted.key
+LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name;
+
+-- admit.take: ready -> running for jobs whose gates have let them through, ready -> blocked for those that are
+-- held. Locks: the job rows with SKIP LOCKED, after the gates. Who was taken or cancelled meanwhile gets no permit.
+WITH kept AS (
+    UPDATE {schema}.gate
+    SET state = changed.state,
+        open_at = to_timestamp(changed.open_at / 1000000.0)
+    FROM json_to_recordset(:gates::json) AS changed (key text, state text, open_at bigint)
+    WHERE gate.key = changed.key
+),
+held AS (
+    UPDATE {schema}.job
+    SET state = 'blocked',
+        gate = waits.gate
+    FROM json_to_recordset(:held::json) AS waits (id uuid, gate text)
+    WHERE job.id = waits.id
+        AND job.id = ANY (ARRAY(
+            SELECT locked.id
+            FROM {schema}.job AS locked
+            WHERE locked.id = ANY (:held_ids::uuid[])
+                AND locked.state = 'ready'
+                AND locked.gate IS NOT NULL
+            ORDER BY locked.id
+            FOR UPDATE SKIP LOCKED
+        ))
+),
+taken AS (
+    UPDATE {schema}.job
+    SET state = 'running',
+        attempt = attempt + 1,
+        fence = greatest(fence + 1, :at::bigint),
+        token = :token::uuid,
+        session = :session::uuid,
+        claimed_at = to_timestamp(:at::bigint / 1000000.0),
+        progress = NULL,
+        log = NULL
+    WHERE id = ANY (ARRAY(
+        SELECT locked.id
+        FROM {schema}.job AS locked
+        WHERE locked.id = ANY (:ids::uuid[])
+            AND locked.state = 'ready'
+            AND locked.gate IS NOT NULL
+        ORDER BY locked.id
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING *
+),
+granted AS (
+    INSERT INTO {schema}.permit (gate, job, token, weight)
+    SELECT given.gate, given.job, CASE WHEN NOT given.is_turn THEN :token::uuid END, given.weight
+    FROM json_to_recordset(:permits::json) AS given (gate text, job uuid, weight integer, is_turn boolean)
+    WHERE given.job IN (SELECT id FROM taken)
+    ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight
+)
+SELECT
+    sort_key, id::text, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
+    expires_at, headers, options, checkpoint
+FROM taken;
+
+-- admit.ring: whoever opens gates may have to do so sooner than it sleeps.
+SELECT {schema}.ring(NULL, true);
+
+-- admit.keep: what gates remember from now on.
+UPDATE {schema}.gate
+SET state = changed.state,
+    open_at = to_timestamp(changed.open_at / 1000000.0)
+FROM json_to_recordset(:gates::json) AS changed (key text, state text, open_at bigint)
+WHERE gate.key = changed.key;
+
+-- admit.waiting: the first jobs that wait at each of these gates.
+SELECT wanted.key, first.id::text, first.options
+FROM unnest(:keys::text[]) AS wanted (key)
+CROSS JOIN LATERAL (
+    SELECT job.id, job.options, job.sort_key
+    FROM {schema}.job
+    WHERE job.state = 'blocked'
+        AND job.gate = wanted.key
+    ORDER BY job.gate, job.sort_key, job.id
+    LIMIT :limit
+) AS first
+ORDER BY wanted.key, first.sort_key, first.id;
+
+-- admit.due: gates whose moment has come.
+SELECT key
+FROM {schema}.gate
+WHERE open_at <= coalesce(:now::timestamptz, clock_timestamp())
+ORDER BY open_at
+LIMIT :limit;
+
+-- admit.next: when the next one comes, and what time it is.
+SELECT min(open_at), coalesce(:now::timestamptz, clock_timestamp())
+FROM {schema}.gate
+WHERE open_at IS NOT NULL;
+
+-- admit.all: every gate at which jobs wait, found by steps in the index.
+WITH RECURSIVE waited (key) AS (
+    (SELECT gate FROM {schema}.job WHERE state = 'blocked' ORDER BY gate LIMIT 1)
+    UNION ALL
+    SELECT next.gate
+    FROM waited
+    CROSS JOIN LATERAL (
+        SELECT job.gate
+        FROM {schema}.job
+        WHERE job.state = 'blocked'
+            AND job.gate > waited.key
+        ORDER BY job.gate
+        LIMIT 1
+    ) AS next
+)
+SELECT key
+FROM waited
+LIMIT :limit;
+
+-- admit.forget: turns of jobs that are gone for good.
+DELETE FROM {schema}.permit
+WHERE NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = permit.job)
+    AND NOT EXISTS (SELECT FROM {schema}.archive WHERE archive.id = permit.job);
+
+-- admit.tidy: gates that remember nothing and that nobody waits at or holds. Locks: their rows with SKIP LOCKED.
+DELETE FROM {schema}.gate
+WHERE key = ANY (ARRAY(
+    SELECT idle.key
+    FROM {schema}.gate AS idle
+    WHERE idle.state IS NULL
+        AND idle.open_at IS NULL
+        AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = idle.key)
+        AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.state = 'blocked' AND job.gate = idle.key)
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+));
+
+-- admit.holders: who holds permits of a gate, and how many wait at it before this job.
+SELECT
+    ARRAY(SELECT permit.job::text FROM {schema}.permit WHERE permit.gate = :key ORDER BY permit.job LIMIT :limit),
+    (
+        SELECT count(*)
+        FROM {schema}.job AS other
+        JOIN {schema}.job AS mine ON mine.id = :id::uuid
+        WHERE other.state = 'blocked'
+            AND other.gate = :key
+            AND CASE
+                WHEN mine.fifo IS NULL THEN (other.sort_key, other.id) < (mine.sort_key, mine.id)
+                ELSE (other.created_at, other.id) < (mine.created_at, mine.id)
+            END
+    );

@@ -1,0 +1,15 @@
+-- limits: what is set.
+SELECT name, spec, is_live, set_by, set_at
+FROM {schema}.limit_set;
+
+-- limits.used: how much of each gate is out.
+SELECT gate, sum(weight)::bigint
+FROM {schema}.permit
+WHERE token IS NOT NULL
+GROUP BY gate;
+
+-- limits.waiting: how many wait at each gate.
+SELECT gate, count(*)
+FROM {schema}.job
+WHERE state = 'blocked'
+GROUP BY gate;

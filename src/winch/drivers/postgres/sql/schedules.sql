@@ -1,0 +1,10 @@
+-- schedules: all of them, or the one of a name, with the definition that is in effect.
+SELECT
+    name, definition, is_code, created_at, last_window, declared_by, next_at, timing, pending, paused_at,
+    pause_reason
+FROM {schema}.schedule_in_effect
+WHERE :name::text IS NULL OR name = :name::text
+ORDER BY name COLLATE "C";
+
+-- schedules.now: the store's time.
+SELECT coalesce(:now::timestamptz, clock_timestamp());

@@ -1,0 +1,31 @@
+"""What the verbs are made of: a verb's body yields calls of scripts and is sent their replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+from winch.drivers.redis.place import Place
+from winch.drivers.redis.scripts import Call, call
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+Body = Generator[Call, Any, T]
+
+
+class Verbs:
+    """The base of the three families of verbs."""
+
+    _place: Place
+    _key: bytes
+
+    def _call(
+        self, name: str, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
+    ) -> Call:
+        return call(self._key, name, args, blobs, confirmations=confirmations)
+
+    def _write(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
+        return Verb(name, body)
+
+    def _read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
+        return Verb(name, body, is_read=True)

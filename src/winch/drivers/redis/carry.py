@@ -1,0 +1,147 @@
+"""How one call reaches the server and what its refusals mean, without touching a socket.
+
+`carried` is a generator of what to do next; a sync and an async runner do it. Refusals that say "not
+here" or "not now" (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, NOSCRIPT, no connection) have
+changed nothing and are tried again, a bounded number of times with growing, random pauses. A reply that
+never came is another matter: the script may have run, so only reads are repeated here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+
+from winch.core.errors import ConfigError, StorageError, StorageFull, StorageUnavailable, WinchError
+from winch.drivers.redis.place import Address, Place
+from winch.drivers.redis.scripts import Call
+
+TRIES = 8
+CONNECT_TRIES = 3
+# The server is there and says that it cannot right now; nothing was changed.
+_PASSING = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS")
+
+
+class ConnectionLost(Exception):
+    """No answer. `was_sent`: the request may have arrived."""
+
+    def __init__(self, address: Address | None, text: str, *, was_sent: bool) -> None:
+        super().__init__(text)
+        self.address = address
+        self.was_sent = was_sent
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the call (to `address`, where one is told) and give back its reply, also an error."""
+
+    request: bytes
+    confirmations: int
+    address: Address | None
+    is_asking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+class Route:
+    """Which server to ask first. Shared by all connections of a driver."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._primary: Address | None = None
+
+    def known(self) -> Address | None:
+        """The server that answered last; None where it has to be found (again)."""
+        if self.place.is_cluster:
+            # Any node tells by MOVED who has the slot.
+            return self._primary or random.choice(self.place.addresses)  # noqa: S311  # not a secret
+        return self._primary if self.place.is_sentinel else self.place.addresses[0]
+
+    def found(self, address: Address) -> None:
+        self._primary = address
+
+    def lost(self) -> None:
+        self._primary = None
+
+
+def carried(what: Call, route: Route) -> Generator[Send | Pause, Any, Any]:
+    """Carry one call out."""
+    request, address, is_asking = what.request, None, False
+    tries = refused = 0
+    while True:
+        try:
+            reply = yield Send(request, what.confirmations, address, is_asking)
+        except ConnectionLost as lost:
+            route.lost()
+            if lost.was_sent and not what.is_read:
+                raise _unavailable(route, str(lost), maybe_applied=True) from lost
+            refused += 1
+            if refused >= CONNECT_TRIES * (len(route.place.addresses) if route.place.is_cluster else 1):
+                raise _unavailable(route, str(lost)) from lost
+            address, is_asking = None, False
+            yield Pause(delay(refused))
+            continue
+        error = reply[0] if what.confirmations and isinstance(reply, list) else reply
+        if not isinstance(error, hiredis.ReplyError):
+            return reply
+        text = str(error)
+        code, _, rest = text.partition(" ")
+        tries += 1
+        if tries > TRIES:
+            raise translated(text, route)
+        address, is_asking = None, False
+        if code == "NOSCRIPT" and what.full is not None:
+            request = what.full()
+        elif code == "MOVED":
+            route.found(_address(rest, route))
+        elif code == "ASK":
+            address, is_asking = _address(rest, route), True
+        elif code in _PASSING:
+            if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
+                route.lost()
+            yield Pause(delay(tries))
+        else:
+            raise translated(text, route)
+
+
+def delay(tries: int) -> float:
+    """Seconds before the next try: short, growing, and different for each of many clients."""
+    return min(0.02 * (1 << tries), 0.5) * random.uniform(0.5, 1.5)  # noqa: S311  # not a secret
+
+
+def _address(text: str, route: Route) -> Address:
+    """The node in "7638 10.0.0.1:6380"; one without a host is the host that was asked."""
+    host, _, port = text.rsplit(" ", maxsplit=1)[-1].rpartition(":")
+    known = route.known()
+    return host or (known[0] if known else "localhost"), int(port)
+
+
+def _unavailable(route: Route, text: str, *, maybe_applied: bool = False) -> StorageUnavailable:
+    return StorageUnavailable(f"{route.place.describe()}: {text}", maybe_applied=maybe_applied)
+
+
+def translated(text: str, route: Route) -> WinchError:
+    """What Winch raises for an error that the server answered with; nothing was changed."""
+    code = text.partition(" ")[0]
+    where = f"{route.place.describe()}: {' '.join(text.split())}"
+    if code == "OOM":
+        return StorageFull(f"{where}; nothing was written")
+    if code == "MISCONF":
+        return StorageFull(f"{where}; the server cannot write to its disk, nothing was written")
+    if code in ("NOAUTH", "WRONGPASS"):
+        return ConfigError(f"{where}; put user and password into the URL, redis://user:password@host")
+    if code == "NOPERM":
+        return StorageError(f"{where}; the user lacks a right, see docs/redis.md")
+    if code in _PASSING or code in ("MOVED", "ASK"):
+        if code == "MOVED" and not route.place.is_cluster:
+            return ConfigError(
+                f"{where}; this is a node of a cluster: begin the URL with redis+cluster://"
+            )
+        return StorageUnavailable(where)
+    return StorageError(where)

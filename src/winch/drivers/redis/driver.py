@@ -1,0 +1,228 @@
+"""The Redis driver: runners, bells and upkeep. The verbs are in working, operating and reading; what
+each does is in lua/, one script per verb."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from winch.core.errors import ConfigError, SchemaMismatch
+from winch.drivers._absent import NoSchedules
+from winch.drivers._migrate import Status
+from winch.drivers.redis.awire import AsyncSide
+from winch.drivers.redis.bodies import Body
+from winch.drivers.redis.books import BookVerbs
+from winch.drivers.redis.carry import Route
+from winch.drivers.redis.gates import GateVerbs
+from winch.drivers.redis.listen import WAITING, Listener, RedisBell
+from winch.drivers.redis.operating import OperatingVerbs
+from winch.drivers.redis.place import Place, parse_url
+from winch.drivers.redis.reading import ReadingVerbs
+from winch.drivers.redis.scripts import command
+from winch.drivers.redis.wire import Pool
+from winch.drivers.redis.working import WorkingVerbs
+from winch.storage.capabilities import Capabilities
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+VERSION = 1
+STEP = "0001_layout"
+log: logging.Logger = logging.getLogger("winch.redis")
+
+
+class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules, GateVerbs):
+    """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
+
+    capabilities: Capabilities = Capabilities(
+        is_durable=True,
+        shares_processes=True,
+        joins_transactions=False,
+        keeps_events=True,
+        keeps_books=True,
+        migrates_itself=True,
+        has_gates=False,
+        has_schedules=False,
+    )
+
+    def __init__(self, place: Place, *, events: bool = False) -> None:
+        self._place = place
+        self._key = f"{place.prefix}meta".encode()
+        self._keeps_events = events
+        self._route = Route(place)
+        self._pool = Pool(place, self._route)
+        self._is_ready = False
+        self._guard = threading.Lock()
+        self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Side] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @classmethod
+    def from_url(cls, url: str, *, schema: str | None = None, events: bool = False) -> RedisDriver:
+        """The driver for a redis:// URL or one of its relatives; opens nothing yet.
+
+        Options in the URL's query: `schema` (what its keys begin with), `timeout` (how long a verb may
+        take, 10s), `pool` (connections that the sync side keeps, 8), `replicated` (replicas that must
+        confirm an enqueue, 0), `ca_file` and `verify=off` for TLS.
+        """
+        place = parse_url(url, schema=schema)
+        if place.is_remote and not place.is_encrypted:
+            log.warning("%s is reached without encryption; use rediss://", place.describe())
+        if place.is_remote and place.password is None:
+            log.warning("%s is reached without a password", place.describe())
+        return cls(place, events=events)
+
+    @property
+    def name(self) -> str:
+        return "redis+cluster" if self._place.is_cluster else "redis"
+
+    # -- runners -----------------------------------------------------------------------------------
+
+    def run(self, verb: Verb[T]) -> T:
+        if not self._is_ready:
+            self._run(self._preparing())
+            self._is_ready = True
+        return self._run(verb.steps())
+
+    def _run(self, steps: Body[T]) -> T:
+        try:
+            what = next(steps)
+            while True:
+                what = steps.send(self._pool.run(what))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def arun(self, verb: Verb[T]) -> T:
+        side = self._side()
+        if not self._is_ready:
+            await self._arun(self._preparing(), side.wires)
+            self._is_ready = True
+        return await self._arun(verb.steps(), side.wires)
+
+    async def _arun(self, steps: Body[T], wires: AsyncSide) -> T:
+        try:
+            what = next(steps)
+            while True:
+                what = steps.send(await wires.run(what))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        raise ConfigError(
+            f"conn= needs a store that shares the caller's database; {self.describe()} has no "
+            "transactions to join. Use a sqlite:/// or postgresql:// URL"
+        )
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        return self.run_on(conn, verb)
+
+    def _side(self) -> _Side:
+        loop = asyncio.get_running_loop()
+        side = self._sides.get(loop)
+        if side is None:
+            with self._guard:
+                for other in [other for other in self._sides if other.is_closed()]:
+                    self._sides.pop(other)
+                side = self._sides[loop] = _Side(self)
+        return side
+
+    # -- waking ------------------------------------------------------------------------------------
+
+    def bell(self, queues: Sequence[str], *, due: bool = False) -> RedisBell:
+        return RedisBell(self._side().listener, queues, due=due)
+
+    async def _announce(self, waiter: str, names: Sequence[str]) -> None:
+        def body() -> Body[None]:
+            yield self._call("wait", waiter=waiter, names=names, seconds=WAITING)
+
+        await self.arun(Verb("wait", body))
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def _preparing(self) -> Body[list[str]]:
+        """What is looked at before the first verb: the layout, and whether the server drops keys."""
+        told = _told((yield command("INFO", "memory")))
+        if told.get("maxmemory_policy", "").startswith("allkeys"):
+            raise ConfigError(
+                f"{self.describe()}: maxmemory-policy is {told['maxmemory_policy']}, so the server "
+                "drops jobs when memory is short; set it to noeviction, or give Winch its own server"
+            )
+        before, after, _ = yield self._call("migrate", version=VERSION, events=self._keeps_events)
+        if int(after) > VERSION:
+            raise SchemaMismatch(
+                f"{self.describe()} has layout {int(after)}, this release knows {VERSION}: upgrade Winch"
+            )
+        return [] if before else [STEP]
+
+    def check_schema(self) -> Status:
+        found: bytes | None = self._pool.run(command("HGET", self._key, "version"))
+        current = None if found is None else int(found)
+        return Status(current, VERSION, is_ready=current == VERSION)
+
+    def migrate(self) -> list[str]:
+        taken = self._run(self._preparing())
+        self._is_ready = True
+        return taken
+
+    def migration_sql(self) -> str:
+        if self.check_schema().is_ready:
+            return ""
+        return f"HSET {self._key.decode()} version {VERSION}"
+
+    def erase(self) -> None:
+        """Remove every key of this store: for tests."""
+        self.check_schema()  # in a cluster: finds the node that has the slot
+        cursor = b"0"
+        while True:
+            cursor, keys = self._pool.run(
+                command("SCAN", cursor, "MATCH", f"{self._place.prefix}*", "COUNT", 1000)
+            )
+            if keys:
+                self._pool.run(command("UNLINK", *keys))
+            if cursor == b"0":
+                break
+        self._is_ready = False
+
+    def forget_scripts(self) -> None:
+        """Make the server forget its scripts, as a restart does: for tests."""
+        self._pool.run(command("SCRIPT", "FLUSH"))
+
+    def describe(self) -> str:
+        return self._place.describe()
+
+    def close(self) -> None:
+        """Give back the sync side's connections."""
+        self._pool.close()
+        self._is_ready = False
+
+    async def aclose(self) -> None:
+        side = self._sides.pop(asyncio.get_running_loop(), None)
+        if side is not None:
+            await side.close()
+        self.close()
+
+
+class _Side:
+    """What a driver holds in one event loop."""
+
+    def __init__(self, driver: RedisDriver) -> None:
+        self.wires = AsyncSide(driver._place, driver._route)
+        # A blocking pop keeps its connection to itself.
+        self.listener = Listener(
+            AsyncSide(driver._place, driver._route), driver._place.prefix, driver._announce
+        )
+
+    async def close(self) -> None:
+        await self.listener.close()
+        await self.wires.aclose()
+
+
+def _told(reply: Any) -> dict[str, str]:
+    """The lines of INFO."""
+    lines = reply.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)

@@ -1,0 +1,87 @@
+"""Every key, in one place. Scripts get them as the Lua table K, made from the table below.
+
+All keys begin with the same hash tag, `{schema}:`, so that they live in one slot and one script may
+touch any of them. A key is a name, or a name with a part behind it (`ready:mail`); names of queues,
+tasks and sessions stand at the end, where no character of theirs can be taken for anything else.
+"""
+
+from __future__ import annotations
+
+from winch.core.job import (
+    HEAD_START,
+    HISTORY_LIMIT,
+    KEEP,
+    LOG_LIMIT,
+    MAX_CRASHES,
+    MAX_RESCUES,
+    POISON_WINDOW,
+)
+from winch.core.lifecycle import FINAL, TRANSITIONS
+
+# name -> what it holds. Only waiters and bells expire by themselves; what a job leaves goes by `prune`.
+KEYS = {
+    "meta": "hash: version of the layout, whether events are kept",
+    "env": "hash: job -> moment of its creation and its envelope",
+    "st": "hash: job -> what verbs have changed; a job that has none is ready and was never claimed",
+    "run": "hash: running job -> token, session, claimed_at, queue",
+    "ids": "zset of all jobs, score 0: they sort by id",
+    "queues": "set: the queues that had jobs",
+    "paused": "hash: queue -> since when, why",
+    "cancelling": "set: running jobs that are asked to stop",
+    "sess": "hash: session -> what it said when it began",
+    "alive": "zset: live session, by the end of its lease",
+    "beats": "hash: session -> its beats",
+    "ended": "hash: ended session -> when, why, the end of its lease",
+    "orphaned": "set: ended sessions that hold running jobs",
+    "uniq": "hash: unique key -> the live job that has it",
+    "ukey": "hash: live job -> its unique key",
+    "keep": "hash: job -> how long it is kept when final, where its task says so",
+    "drop": "zset: jobs that ended together, by the end of their keeping time",
+    "cancelled": "zset of cancelled jobs, score 0",
+    "dead": "zset of dead jobs, score 0",
+    "died": "zset: task with dead jobs, score 0",
+    "groups": "zset: fingerprint, by its number of dead jobs",
+    "events": "stream: every change, where events are kept",
+    "lines_end": "zset: lines of books, by the end of their time",
+    "seq": "number of the last event",
+    "changes": "hash: job -> number of its last event",
+}
+KEYS_OF = {
+    "ready": "zset: ready jobs of a queue, by their sort key",
+    "scheduled": "zset: scheduled jobs of a queue, by run_at",
+    "retrying": "zset: retrying jobs of a queue, by run_at",
+    "tasks": "set: the tasks that the jobs of a queue had",
+    "held": "set: the running jobs of a session",
+    "deaths": "zset: dead jobs of a task, by the moment of death",
+    "alike": "zset: dead jobs with a fingerprint, score 0",
+    "alike_at": "zset: dead jobs with a fingerprint, by the moment of death",
+    "lines": "zset: the keys of a book, score 0",
+    "bodies": "hash: key of a book -> its text and the end of its time",
+    "waiting": "zset: who waits for a queue, until when; `waiting:` is who waits for due jobs",
+    "bell": "list: the wake-ups of one waiter; expires",
+}
+
+_SECOND = 1_000_000
+
+
+def _micros(value: object) -> int:
+    return round(value.total_seconds() * _SECOND)  # type: ignore[attr-defined,no-any-return]
+
+
+def prelude() -> str:
+    """What every script begins with: the keys, the limits and the table of transitions."""
+    lines = ["local P = string.sub(KEYS[1], 1, -5)", "local K = {"]
+    lines += [f"  {name} = P .. '{name}'," for name in KEYS]
+    lines += [f"  {name} = function(of) return P .. '{name}:' .. of end," for name in KEYS_OF]
+    lines += ["}", "local MAY = {"]
+    for verb, table in TRANSITIONS.items():
+        states = ", ".join(f"{state} = true" for state in table)
+        lines.append(f"  {verb} = {{{states}}},")
+    lines += ["}"]
+    lines.append(f"local FINAL = {{{', '.join(f'{state} = true' for state in sorted(FINAL))}}}")
+    lines.append(f"local KEEP = {{{', '.join(f'{s} = {_micros(kept)}' for s, kept in KEEP.items())}}}")
+    lines.append(f"local HEAD_START = {_micros(HEAD_START)}")
+    lines.append(f"local POISON_WINDOW = {_micros(POISON_WINDOW)}")
+    lines.append(f"local HISTORY_LIMIT, LOG_LIMIT = {HISTORY_LIMIT}, {LOG_LIMIT}")
+    lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
+    return "\n".join(lines)

@@ -1,0 +1,128 @@
+"""Wake-ups: one blocking connection for all bells of a driver in one event loop.
+
+Whoever waits writes its name beside the queue (`arm`), looks once more, and waits. A script that makes a
+job ready takes one name for each job and puts a word into that waiter's own list, which its blocking pop
+takes out; a word that comes before the pop stays in the list. What goes wrong here makes waking slower,
+never wrong: the waiting worker looks again by itself, and says again that it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from winch.core.errors import WinchError
+from winch.drivers.redis.awire import AsyncSide
+from winch.drivers.redis.scripts import command
+
+log: logging.Logger = logging.getLogger("winch.redis")
+
+# What a waiter says is good for WAITING seconds; a word for one that died meanwhile is lost, and the
+# job is found by the poll of another.
+WAITING = 5.0
+POP = 2.0
+DUE = ""
+
+Announce = Callable[[str, Sequence[str]], Awaitable[None]]
+
+
+class Listener:
+    """The connection that hears wake-ups, opened again whenever it breaks."""
+
+    def __init__(self, side: AsyncSide, prefix: str, announce: Announce) -> None:
+        self._side = side
+        self._announce = announce
+        self._waiter = secrets.token_hex(8)
+        self._list = f"{prefix}bell:{self._waiter}"
+        self._bells: set[RedisBell] = set()
+        self._runner: asyncio.Task[None] | None = None
+        self.state: str = "not started"
+
+    def add(self, bell: RedisBell) -> None:
+        self._bells.add(bell)
+
+    def discard(self, bell: RedisBell) -> None:
+        self._bells.discard(bell)
+
+    async def announce(self, names: Sequence[str]) -> None:
+        """Say in the store that somebody waits for these."""
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run(), name="winch-listen")
+        try:
+            await self._announce(self._waiter, names)
+        except WinchError as error:
+            log.debug("cannot say that somebody waits: %s", error)
+
+    async def _run(self) -> None:
+        pause = 0.1
+        while self._bells:
+            try:
+                heard = await self._side.run(command("BLPOP", self._list, str(POP)))
+            except (WinchError, OSError) as error:
+                if self.state == "up":
+                    log.warning(
+                        "wake-ups are off until the listener is back, polling goes on: %s", error
+                    )
+                self.state = f"down: {' '.join(str(error).split())}"
+                # Different for each process: a restarted server is not met by all of them at once.
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # not a secret
+                pause = min(pause * 2, 2.0)
+                continue
+            if self.state != "up":
+                self.state, pause = "up", 0.1
+                self._ring(None)  # whatever happened while nobody listened
+            if heard is not None:
+                self._ring(heard[1].decode())
+
+    def _ring(self, name: str | None) -> None:
+        for bell in self._bells:
+            if name is None or name in bell.names:
+                bell.ring()
+
+    async def close(self) -> None:
+        self._bells.clear()
+        if self._runner is not None:
+            self._runner.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._runner
+            self._runner = None
+        self.state = "not started"
+        await self._side.aclose()
+
+
+class RedisBell:
+    """Rings for ready jobs of some queues and, with `due`, for jobs due soon."""
+
+    def __init__(self, listener: Listener, queues: Sequence[str], *, due: bool) -> None:
+        self.names: frozenset[str] = frozenset(queues) | ({DUE} if due else set())
+        self._listener = listener
+        self._rang = asyncio.Event()
+        # Its name is beside the queue until it rings, or for so long.
+        self._said_until = 0.0
+        listener.add(self)
+
+    def ring(self) -> None:
+        self._said_until = 0.0
+        self._rang.set()
+
+    async def arm(self) -> None:
+        self._rang.clear()
+        if time.monotonic() > self._said_until - WAITING / 2:
+            self._said_until = time.monotonic() + WAITING
+            await self._listener.announce(sorted(self.names))
+
+    async def wait(self, timeout: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._rang.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        self._listener.discard(self)

@@ -1,0 +1,82 @@
+-- claim: ready -> running, for a session that is live. Lowest sort key first, then the lower id.
+-- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any
+-- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}
+-- Keys:   alive, paused, tasks, ready, env, st, run, held, events
+-- flags:  allow-oom
+-- parts:  put
+local out = {now}
+if not call('ZSCORE', K.alive, A.session) then return out end
+
+-- The name of the task stands at the start of the envelope, behind 9 bytes of created and 1 of array.
+local function task_of(e)
+  local head = string.byte(e, 11)
+  if head < 192 then return string.sub(e, 12, 11 + head - 160) end
+  if head == 217 then return string.sub(e, 13, 12 + string.byte(e, 12)) end
+  local _, env = read(e)
+  return env[1]
+end
+
+-- Only where the queue has had a task that this worker does not know is each job looked at.
+local function is_mixed(queue)
+  if not A.tasks then return false end
+  for _, task in ipairs(call('SMEMBERS', K.tasks(queue))) do
+    if not A.tasks[task] then return true end
+  end
+  return false
+end
+
+local free = A.limit
+for _, queue in ipairs(A.queues) do
+  if free <= 0 then break end
+  local key, ids, envelopes = K.ready(queue), {}, {}
+  if call('HEXISTS', K.paused, queue) == 1 then
+    ids = {}
+  elseif is_mixed(queue) then
+    local at = 0
+    while #ids < free do
+      local window = call('ZRANGE', key, at, at + 499)
+      if #window == 0 then break end
+      local found = fetch('HMGET', K.env, window)
+      for i, id in ipairs(window) do
+        if #ids < free and A.tasks[task_of(found[i])] then
+          ids[#ids + 1], envelopes[#envelopes + 1] = id, found[i]
+        end
+      end
+      at = at + 500
+    end
+    if #ids > 0 then write('ZREM', key, ids) end
+  else
+    ids = call('ZRANGE', key, 0, free - 1)
+    if #ids > 0 then
+      call('ZREMRANGEBYRANK', key, 0, #ids - 1)
+      envelopes = fetch('HMGET', K.env, ids)
+    end
+  end
+  if #ids > 0 then
+    local states = fetch('HMGET', K.st, ids)
+    local claim, running = pack({A.token, A.session, now, queue}), {}
+    for i = 1, #ids do
+      running[2 * i - 1], running[2 * i] = ids[i], claim
+      if states[i] then
+        local s = read(states[i])
+        if s.p or s.l then  -- a new claim starts without progress and log
+          s.p, s.l = nil, nil
+          states[i] = pack(s)
+          call('HSET', K.st, ids[i], states[i])
+        end
+      end
+    end
+    write('HSET', K.run, running)
+    write('SADD', K.held(A.session), ids)
+    if keeps_events then
+      for i, id in ipairs(ids) do
+        local attempt = states[i] and (read(states[i]).a or 0) + 1 or 1
+        event(id, 'claimed', 'running', A.token, nil, A.session, attempt)
+      end
+    end
+    free = free - #ids
+    out[#out + 1], out[#out + 2] = queue, ids
+    out[#out + 1], out[#out + 2] = envelopes, states
+  end
+end
+return out

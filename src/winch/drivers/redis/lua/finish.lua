@@ -1,0 +1,113 @@
+-- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
+-- Fenced by (id, token).
+-- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
+--         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace}
+-- Return: {answers to done, answers to others}: took | already | lost
+-- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
+-- flags:  allow-oom
+-- parts:  put record fingerprint
+local function finish(j, o)
+  local token, is_asked = j.token, j.q ~= nil
+  leave(j)
+  j.l = longer(j.l, o.log)
+  local to = after_claim(j, o.to)
+  if to ~= 'completed' then
+    grow(j, to == 'cancelled' and 'cancelled' or o.what, o.error, token)
+  end
+  if not o.counts and not FINAL[to] then j.a = j.a - 1 end
+  j.s, j.e = to, token
+  j.R = to == 'completed' and o.result or nil
+  j.u = j.u and FINAL[to] or nil
+  if not (to == 'cancelled' and is_asked) then j.w = o.reason end
+  if not FINAL[to] then j.t = now + o.delay end
+  j.g = to == 'dead' and (o.fingerprint or fingerprint(j.env[1], o.trace)) or nil
+  enter(j, 'finished', token, token)
+end
+
+local ids, tokens, results = A.done[1], A.done[2], A.done[3]
+local answers, ended, states, by_session, changed = {}, {}, {}, {}, {}
+local runs, sts = fetch('HMGET', K.run, ids), fetch('HMGET', K.st, ids)
+local heads, taken = {}, {}
+
+-- Jobs of one claim that had never run before have the same state but for their result: made once.
+local function state_after(r, result)
+  local made = heads[r]
+  if not made then
+    local claim = read(r)
+    made = {claim = claim, whole = {}}
+    made.head = pack('s') .. pack('completed') .. pack('a') .. pack(1) .. pack('n') .. pack(claim[3])
+      .. pack('x') .. pack(claim[2]) .. pack('k') .. pack(claim[3]) .. pack('e') .. pack(claim[1])
+      .. pack('f') .. pack(now)
+    heads[r] = made
+  end
+  local whole = made.whole[result]
+  if not whole then
+    whole = result and '\136' .. made.head .. pack('R') .. pack(result) or '\135' .. made.head
+    made.whole[result] = whole
+  end
+  return made.claim, whole
+end
+
+for i = 1, #ids do
+  local id, r = ids[i], runs[i]
+  if r and not taken[id] then
+    local claim, state = state_after(r, results[i])
+    if claim[1] == tokens[i] then
+      taken[id], answers[i] = true, 'took'
+      if sts[i] then
+        changed[#changed + 1] = i
+      else
+        ended[#ended + 1] = id
+        states[#states + 1], states[#states + 2] = id, state
+        local mine = by_session[claim[2]]
+        if not mine then
+          mine = {}
+          by_session[claim[2]] = mine
+        end
+        mine[#mine + 1] = id
+        if keeps_events then
+          event(id, 'finished', 'completed', claim[1], claim[1], claim[2], 1)
+        end
+      end
+    end
+  end
+end
+if #ended > 0 then
+  write('HDEL', K.run, ended)
+  write('HSET', K.st, states)
+  for session, mine in pairs(by_session) do write('SREM', K.held(session), mine) end
+  if call('EXISTS', K.ukey) == 1 then
+    for i, key in ipairs(fetch('HMGET', K.ukey, ended)) do
+      if key then
+        call('HDEL', K.uniq, key)
+        call('HDEL', K.ukey, ended[i])
+      end
+    end
+  end
+  local usual = string.format('%d', now + KEEP.completed)
+  if call('EXISTS', K.keep) == 1 then
+    local kept = fetch('HMGET', K.keep, ended)
+    for i, id in ipairs(ended) do drop(id, kept[i] and string.format('%d', now + kept[i]) or usual) end
+  else
+    drops[usual] = ended
+  end
+end
+for _, i in ipairs(changed) do
+  finish(load(ids[i]), {to = 'completed', what = 'completed', counts = true, result = results[i] or nil})
+end
+for i = 1, #ids do
+  if not answers[i] then answers[i] = look_up(ids[i], tokens[i]) end
+end
+
+local others = {}
+for i, o in ipairs(A.others) do
+  local j = held_by({o.id, o.token})
+  if j then
+    finish(j, o)
+    others[i] = 'took'
+  else
+    others[i] = look_up(o.id, o.token)
+  end
+end
+done()
+return {answers, others}

@@ -1,0 +1,59 @@
+-- list_jobs: a stretch of jobs, newest id first, from the smallest set that holds them all.
+-- A:      states: state -> true (empty: all), fingerprint, after, count, small (how many may be sorted)
+-- Return: {ids, envelopes, states, claims}; fewer ids than count: that was the end
+-- Keys:   ids, cancelled, dead, alike, run, queues, ready, scheduled, retrying, env, st
+-- flags:  no-writes
+-- parts:
+local function sets_of(states)
+  local keys = {}
+  for state in pairs(states) do
+    if state == 'dead' or state == 'cancelled' then
+      keys[#keys + 1] = {K[state], 'zset'}
+    elseif state == 'running' then
+      keys[#keys + 1] = {K.run, 'hash'}
+    elseif state == 'ready' or state == 'scheduled' or state == 'retrying' then
+      for _, queue in ipairs(call('SMEMBERS', K.queues)) do
+        keys[#keys + 1] = {K[state](queue), 'zset'}
+      end
+    elseif state ~= 'blocked' then
+      return nil
+    end
+  end
+  return keys
+end
+
+local function by_id(key)
+  return call('ZREVRANGEBYLEX', key, A.after and '(' .. A.after or '+', '-', 'LIMIT', 0, A.count)
+end
+
+-- All of the sets sorted, where they are small enough for that.
+local function sorted(keys)
+  local size = 0
+  for _, key in ipairs(keys) do size = size + call(key[2] == 'hash' and 'HLEN' or 'ZCARD', key[1]) end
+  if size > A.small then return nil end
+  local all, page = {}, {}
+  for _, key in ipairs(keys) do
+    local members = key[2] == 'hash' and call('HKEYS', key[1]) or call('ZRANGE', key[1], 0, -1)
+    for _, id in ipairs(members) do
+      if not A.after or id < A.after then all[#all + 1] = id end
+    end
+  end
+  table.sort(all, function(a, b) return a > b end)
+  for i = 1, math.min(A.count, #all) do page[i] = all[i] end
+  return page
+end
+
+local ids
+if A.fingerprint then
+  ids = by_id(K.alike(A.fingerprint))
+elseif next(A.states) == nil then
+  ids = by_id(K.ids)
+else
+  local keys = sets_of(A.states)
+  if keys and #keys == 1 and (keys[1][1] == K.dead or keys[1][1] == K.cancelled) then
+    ids = by_id(keys[1][1])
+  else
+    ids = keys and sorted(keys) or by_id(K.ids)
+  end
+end
+return {ids, fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids), fetch('HMGET', K.run, ids)}

@@ -1,0 +1,32 @@
+-- base: how a script is called, and commands with many arguments.
+-- KEYS[1] is the key `meta`; the others begin like it. ARGV[1] is a msgpack map, A below.
+local call, pack, read = redis.call, cmsgpack.pack, cmsgpack.unpack
+local A = read(ARGV[1])
+
+local function clock()
+  local t = call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+local now = A.now or clock()
+
+-- Lua's stack holds some thousands of arguments.
+local STEP = 4000
+
+local function write(command, key, list)
+  for i = 1, #list, STEP do
+    call(command, key, unpack(list, i, math.min(i + STEP - 1, #list)))
+  end
+end
+
+local function fetch(command, key, list)
+  if #list == 0 then return {} end
+  if #list <= STEP then return call(command, key, unpack(list)) end
+  local found = {}
+  for i = 1, #list, STEP do
+    for _, value in ipairs(call(command, key, unpack(list, i, math.min(i + STEP - 1, #list)))) do
+      found[#found + 1] = value
+    end
+  end
+  return found
+end

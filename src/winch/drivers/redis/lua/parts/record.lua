@@ -1,0 +1,172 @@
+-- record: one job as a table, and how it changes. Says in Lua what core/changes.py says in Python.
+--
+-- env: task, version, args, queue, priority, tenant, fifo, unique key, tags, headers, options, expires,
+--      max_attempts, keep (false where there is none)
+-- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
+--      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
+--      R result, w reason, g fingerprint; and, not stored: id, env, created, token, n0 (fence before)
+local QUEUE, PRIORITY, UNIQUE, KEPT = 4, 5, 8, 14
+
+local function open(id, e, s, r)
+  local created, env = read(e)
+  local j = s and read(s) or {}
+  j.id, j.env, j.created = id, env, created
+  if r then
+    local claim = read(r)
+    j.token, j.x, j.k = claim[1], claim[2], claim[3]
+    j.s, j.a, j.n0 = 'running', (j.a or 0) + 1, j.n
+    j.n = math.max((j.n or 0) + 1, j.k)
+  else
+    j.s = j.s or 'ready'
+  end
+  j.a, j.t = j.a or 0, j.t or created
+  return j
+end
+
+local function load(id)
+  local e = call('HGET', K.env, id)
+  if not e then return nil end
+  return open(id, e, call('HGET', K.st, id), call('HGET', K.run, id))
+end
+
+local UNSTORED = {id = true, env = true, created = true, token = true, n0 = true}
+
+local function save(j)
+  local kept = {}
+  for field, value in pairs(j) do
+    if not UNSTORED[field] then kept[field] = value end
+  end
+  if j.s == 'running' then  -- the claim itself is in `run`
+    kept.s, kept.a, kept.n, kept.x, kept.k = 'ready', j.a - 1, j.n0, nil, nil
+  end
+  call('HSET', K.st, j.id, pack(kept))
+end
+
+local function save_env(j)
+  call('HSET', K.env, j.id, pack(j.created) .. pack(j.env))
+end
+
+-- Take the job out of the place that its state gives it.
+local function leave(j)
+  local queue = j.env[QUEUE]
+  if j.s == 'running' then
+    call('HDEL', K.run, j.id)
+    call('SREM', K.held(j.x), j.id)
+    if j.q then call('SREM', K.cancelling, j.id) end
+  elseif j.s == 'ready' then
+    call('ZREM', K.ready(queue), j.id)
+  elseif j.s == 'scheduled' or j.s == 'retrying' then
+    call('ZREM', K[j.s](queue), j.id)
+  elseif j.s == 'cancelled' then
+    call('ZREM', K.cancelled, j.id)
+  elseif j.s == 'dead' then
+    call('ZREM', K.dead, j.id)
+    call('ZREM', K.deaths(j.env[1]), j.id)
+    if call('EXISTS', K.deaths(j.env[1])) == 0 then call('ZREM', K.died, j.env[1]) end
+    call('ZREM', K.alike(j.g), j.id)
+    call('ZREM', K.alike_at(j.g), j.id)
+    if tonumber(call('ZINCRBY', K.groups, -1, j.g)) <= 0 then call('ZREM', K.groups, j.g) end
+  end
+end
+
+local function free_key(j)
+  local key = j.env[UNIQUE]
+  if key and call('HGET', K.uniq, key) == j.id then call('HDEL', K.uniq, key) end
+  call('HDEL', K.ukey, j.id)
+end
+
+-- Put the job where its state belongs, and tell of it. `token`: the live claim's before the change.
+local function enter(j, kind, token, by)
+  local queue = j.env[QUEUE]
+  if j.s == 'ready' then
+    call('ZADD', K.ready(queue), string.format('%d', j.t - j.env[PRIORITY] * HEAD_START), j.id)
+    ring(queue)
+  elseif j.s == 'scheduled' or j.s == 'retrying' then
+    call('ZADD', K[j.s](queue), string.format('%d', j.t), j.id)
+    if j.t - now < 2000000 then is_due = true end
+  else
+    j.f = now
+    free_key(j)
+    drop(j.id, string.format('%d', now + (j.env[KEPT] or KEEP[j.s])))
+    if j.s == 'cancelled' then
+      call('ZADD', K.cancelled, 0, j.id)
+    elseif j.s == 'dead' then
+      call('ZADD', K.dead, 0, j.id)
+      call('ZADD', K.died, 0, j.env[1])
+      call('ZADD', K.deaths(j.env[1]), string.format('%d', now), j.id)
+      call('ZADD', K.alike(j.g), 0, j.id)
+      call('ZADD', K.alike_at(j.g), string.format('%d', now), j.id)
+      call('ZINCRBY', K.groups, 1, j.g)
+    end
+  end
+  save(j)
+  event(j.id, kind, j.s, token, by, j.x, j.a)
+end
+
+-- The last LOG_LIMIT characters, which are not bytes.
+local function longer(log, more)
+  if not more then return log end
+  local text = (log or '') .. more
+  if #text <= LOG_LIMIT then return text end
+  local _, characters = string.gsub(text, '[^\128-\191]', '')
+  local at = 1
+  for _ = 1, characters - LOG_LIMIT do
+    at = string.find(text, '[^\128-\191]', at + 1)
+  end
+  return string.sub(text, at)
+end
+
+local function remember(j, entry)
+  local history = j.H or {}
+  history[#history + 1] = entry
+  while #history > HISTORY_LIMIT do table.remove(history, 1) end
+  j.H = history
+end
+
+local function grow(j, what, fault, by, at)
+  remember(j, {
+    what = what, at = at or now, attempt = j.a, token = by, session = j.x, claimed_at = j.k,
+    error = fault, log = j.l,
+  })
+end
+
+local function acted(j, what, by, note)
+  remember(j, {what = what, at = now, by = by, note = note})
+end
+
+local function was_ended_by(j, token)
+  if j.e == token then return true end
+  for _, entry in ipairs(j.H or {}) do
+    if entry.token == token then return true end
+  end
+  return false
+end
+
+-- What a fenced write that did not take is told.
+local function look_up(id, token)
+  local s = call('HGET', K.st, id)
+  return s and was_ended_by(read(s), token) and 'already' or 'lost'
+end
+
+local function after_claim(j, to)
+  if j.q and not FINAL[to] then return 'cancelled' end
+  return to
+end
+
+-- Unrun: ready at the old place. Only the holder's own release is remembered by its token.
+local function give_back(j, by, is_holder)
+  local token = j.token
+  leave(j)
+  if j.q then grow(j, 'cancelled', nil, is_holder and token or nil) end
+  j.s = after_claim(j, 'ready')
+  j.a = j.a - 1
+  if is_holder then j.e = token end
+  enter(j, 'released', token, by)
+end
+
+-- The holder's claims among these: id -> job, for each pair that is live.
+local function held_by(claim)
+  local r = call('HGET', K.run, claim[1])
+  if not r or read(r)[1] ~= claim[2] then return nil end
+  return load(claim[1])
+end

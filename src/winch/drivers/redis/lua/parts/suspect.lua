@@ -1,0 +1,31 @@
+-- suspect: a job whose process died under it; dead when that happened too often.
+local function recent(history, what)
+  local times = 0
+  for _, entry in ipairs(history) do
+    if entry.what == 'retried' then
+      times = 0
+    elseif entry.what == what and entry.at > now - POISON_WINDOW then
+      times = times + 1
+    end
+  end
+  return times
+end
+
+local function suspect(j, what, cause, trace, by)
+  local token = j.token
+  leave(j)
+  grow(j, what, {type = what, message = cause}, by)
+  local times = recent(j.H, what)
+  j.s = after_claim(j, times >= LIMITS[what] and 'dead' or 'ready')
+  j.a = j.a - 1
+  if what == 'crashed' then j.c = times else j.r = times end
+  j.u = true
+  if by then j.e = by end
+  if j.s == 'dead' then
+    j.w = string.format('%s %d times; last cause: %s', what, times, cause)
+    j.g = fingerprint(j.env[1], trace)
+  else
+    j.g = nil
+  end
+  enter(j, 'rescued', token, by)
+end

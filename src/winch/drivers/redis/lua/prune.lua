@@ -1,0 +1,35 @@
+-- prune: final jobs whose keeping time is over are deleted; so are sessions that ended long ago.
+-- A:      now; limit, keep_sessions
+-- Return: how many jobs went
+-- Keys:   drop, env, st, ids, keep, cancelled, dead, …, ended, sess, beats
+-- flags:  allow-oom
+-- parts:  put record remove
+local gone, upto = 0, string.format('%d', now)
+while gone < A.limit do
+  local batch = call('ZRANGEBYSCORE', K.drop, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, 1)
+  if #batch == 0 then break end
+  local ids, left = read(batch[1]), {}
+  for i, id in ipairs(ids) do
+    if gone >= A.limit then
+      left[#left + 1] = id
+    else
+      local j = load(id)
+      -- Retried since, or ended anew and kept for longer: then it is in another batch.
+      if j and FINAL[j.s] and j.f + (j.env[KEPT] or KEEP[j.s]) <= now then
+        remove(j)
+        gone = gone + 1
+      end
+    end
+  end
+  call('ZREM', K.drop, batch[1])
+  if #left > 0 then call('ZADD', K.drop, batch[2], pack(left)) end
+end
+local sessions = call('HGETALL', K.ended)
+for i = 1, #sessions, 2 do
+  if read(sessions[i + 1]).at <= now - A.keep_sessions and call('EXISTS', K.held(sessions[i])) == 0 then
+    call('HDEL', K.ended, sessions[i])
+    call('HDEL', K.sess, sessions[i])
+    call('HDEL', K.beats, sessions[i])
+  end
+end
+return gone

@@ -1,0 +1,18 @@
+-- release: running -> ready | cancelled. Fenced by (id, token); the attempt is handed back.
+-- A:      now; claims: {id, token}
+-- Return: took | already | lost for each
+-- Keys:   run, st, env, held, ready, cancelling, cancelled, drop, uniq, ukey, waiting, bell, events
+-- flags:  allow-oom
+-- parts:  put record
+local answers = {}
+for i, claim in ipairs(A.claims) do
+  local j = held_by(claim)
+  if j then
+    give_back(j, claim[2], true)
+    answers[i] = 'took'
+  else
+    answers[i] = look_up(claim[1], claim[2])
+  end
+end
+done()
+return answers

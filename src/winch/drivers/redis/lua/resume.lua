@@ -1,0 +1,10 @@
+-- resume: claims go on; all who wait for the queue are woken.
+-- A:      queue
+-- Return: 1
+-- Keys:   paused, waiting, bell
+-- flags:  allow-oom
+-- parts:  put
+call('HDEL', K.paused, A.queue)
+rings[A.queue] = 1000000
+done()
+return 1

@@ -1,0 +1,366 @@
+"""What is stored, to records and back.
+
+An envelope is a msgpack array behind the moment of creation; a state is a map with short names. Both are
+written down in lua/parts/record.lua. Bytes that somebody has damaged by hand read as empty: one bad job
+must not keep the jobs that were claimed with it from running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import InvalidPayload
+from winch.core.job import Claim, Entry, Failure, JobRecord, from_micros, to_micros
+from winch.core.lifecycle import JobState
+from winch.storage.params import Event, NewJob, SessionInfo
+
+MICROSECOND = timedelta(microseconds=1)
+CREATED = 9  # bytes of the moment of creation, in front of the envelope
+
+_encode = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
+_headers = msgspec.json.Decoder(dict[str, str])
+
+
+class _Error(msgspec.Struct):
+    type: str = ""
+    message: str = ""
+    traceback: str | None = None
+
+
+class _Line(msgspec.Struct):
+    what: str = ""
+    at: int = 0
+    attempt: int = 0
+    token: str | None = None
+    session: str | None = None
+    claimed_at: int | None = None
+    error: _Error | None = None
+    by: str | None = None
+    note: str | None = None
+    log: str | None = None
+
+
+class State(msgspec.Struct):
+    """What verbs have changed of a job; the names are those of lua/parts/record.lua."""
+
+    s: str = "ready"
+    t: int | None = None
+    a: int = 0
+    c: int = 0
+    r: int = 0
+    u: bool = False
+    n: int = 0
+    x: str | None = None
+    k: int | None = None
+    e: str | None = None
+    q: int | None = None
+    p: str | None = None
+    h: str | None = None
+    l: str | None = None  # noqa: E741  # log; the names are as short as can be
+    H: list[_Line] = []
+    f: int | None = None
+    R: str | None = None
+    w: str | None = None
+    g: str | None = None
+
+
+class _Ended(msgspec.Struct):
+    at: int
+    reason: str | None = None
+    lease_until: int = 0
+
+
+class _Paused(msgspec.Struct):
+    at: int
+    reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    job: str
+    v: int
+    kind: str
+    state: str | None = None
+    token: str | None = None
+    by_token: str | None = None
+    session: str | None = None
+    attempt: int = 0
+    at: int = 0
+
+
+class Said(msgspec.Struct, array_like=True):
+    """What a session says of itself when it begins."""
+
+    worker: str
+    host: str
+    pid: int
+    release: str
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    slots: int
+
+
+_envelope = msgspec.msgpack.Decoder(list[Any])
+_state = msgspec.msgpack.Decoder(State)
+_claim = msgspec.msgpack.Decoder(tuple[str, str, int, str])
+_ended = msgspec.msgpack.Decoder(_Ended)
+_paused = msgspec.msgpack.Decoder(_Paused)
+_event = msgspec.msgpack.Decoder(_Event)
+_said = msgspec.msgpack.Decoder(Said)
+_FRESH = State()
+_NO_ENVELOPE: list[Any] = ["", 1, "{}", "", 0, *[False] * 9]
+
+
+def envelope(job: NewJob) -> bytes:
+    """What never changes of a job, but by an operator's hand."""
+    try:
+        return _encode(
+            (
+                job.task,
+                job.version,
+                job.args,
+                job.queue,
+                job.priority,
+                job.tenant or False,
+                job.fifo or False,
+                job.unique_key or False,
+                job.tags,
+                _json(job.headers).decode() if job.headers else False,
+                False if job.options is None else job.options,
+                False if job.expires is None else job.expires // MICROSECOND,
+                False if job.max_attempts is None else job.max_attempts,
+                False if job.keep is None else job.keep // MICROSECOND,
+            )
+        )
+    except UnicodeEncodeError as error:
+        raise InvalidPayload(f"a text of job {job.id} cannot be stored as UTF-8: {error}") from error
+
+
+def _read_envelope(data: bytes) -> tuple[int, list[Any]]:
+    try:
+        found = _envelope.decode(memoryview(data)[CREATED:])
+        return int.from_bytes(data[1:CREATED]), found
+    except msgspec.DecodeError:
+        return 0, _NO_ENVELOPE
+
+
+def _read_state(data: bytes | None) -> State:
+    if data is None:
+        return _FRESH
+    try:
+        return _state.decode(data)
+    except msgspec.DecodeError:
+        return _FRESH
+
+
+def _read_headers(text: Any) -> dict[str, str]:
+    if not text:
+        return {}
+    try:
+        return _headers.decode(text)
+    except msgspec.DecodeError:
+        return {}
+
+
+def moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def micros(at: datetime | None) -> int | None:
+    return None if at is None else to_micros(at)
+
+
+def _entry(line: _Line) -> Entry:
+    error = line.error
+    return Entry(
+        what=line.what,
+        at=from_micros(line.at),
+        attempt=line.attempt,
+        token=line.token,
+        session=line.session,
+        claimed_at=moment(line.claimed_at),
+        error=None if error is None else Failure(error.type, error.message, error.traceback),
+        by=line.by,
+        note=line.note,
+        log=line.log,
+    )
+
+
+def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | None) -> JobRecord:
+    """A job from its envelope, its state and, while it runs, its claim."""
+    created, env = _read_envelope(stored)
+    s = _read_state(state)
+    name, attempt, fence, session, claimed_at, token = s.s, s.a, s.n, s.x, s.k, None
+    if claim is not None:
+        token, session, claimed_at, _ = _claim.decode(claim)
+        name, attempt, fence = "running", s.a + 1, max(s.n + 1, claimed_at)
+    return JobRecord(
+        id=job_id,
+        task=env[0],
+        version=env[1],
+        args=env[2],
+        queue=env[3],
+        priority=env[4],
+        created_at=from_micros(created),
+        run_at=from_micros(created if s.t is None else s.t),
+        state=JobState(name),
+        tenant=env[5] or None,
+        fifo=env[6] or None,
+        unique_key=env[7] or None,
+        tags=tuple(env[8] or ()),
+        headers=_read_headers(env[9]),
+        options=_text(env[10]),
+        expires_at=None if env[11] is False else from_micros(created + env[11]),
+        max_attempts=None if env[12] is False else env[12],
+        keep=None if env[13] is False else env[13] * MICROSECOND,
+        attempt=attempt,
+        crashes=s.c,
+        rescues=s.r,
+        is_suspect=s.u,
+        fence=fence,
+        token=token,
+        session=session,
+        claimed_at=moment(claimed_at),
+        ended_token=s.e,
+        cancel_requested_at=moment(s.q),
+        progress=s.p,
+        checkpoint=s.h,
+        log=s.l,
+        history=tuple(map(_entry, s.H)),
+        finished_at=moment(s.f),
+        result=s.R,
+        reason=s.w,
+        fingerprint=s.g,
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is False else value
+
+
+def read_jobs(reply: Sequence[Any], ids: Sequence[str]) -> list[JobRecord | None]:
+    """Jobs from the reply of `get`."""
+    return [
+        None if stored is None else read_job(job_id, stored, state, claim)
+        for job_id, stored, state, claim in zip(ids, *reply, strict=True)
+    ]
+
+
+def read_claims(reply: Sequence[Any], token: str) -> list[Claim]:
+    """Claims from the reply of `claim`, in the order of the queues."""
+    at: int = reply[0]
+    claimed_at = from_micros(at)
+    moments = _Moments()
+    claims = []
+    for place in range(1, len(reply), 4):
+        queue = reply[place].decode()
+        for job_id, stored, state in zip(*reply[place + 1 : place + 4], strict=True):
+            created, env = _read_envelope(stored)
+            s = _FRESH if state is None else _read_state(state)
+            created_at = moments[created]
+            claims.append(
+                Claim(
+                    id=job_id.decode(),
+                    token=token,
+                    task=env[0],
+                    version=env[1],
+                    args=env[2],
+                    queue=queue,
+                    attempt=s.a + 1,
+                    fence=max(s.n + 1, at),
+                    created_at=created_at,
+                    run_at=created_at if s.t is None else moments[s.t],
+                    claimed_at=claimed_at,
+                    is_suspect=s.u,
+                    expires_at=None if env[11] is False else from_micros(created + env[11]),
+                    headers=_read_headers(env[9]),
+                    options=_text(env[10]),
+                    checkpoint=s.h,
+                )
+            )
+    return claims
+
+
+class _Moments(dict[int, datetime]):
+    """Moments that are made once: jobs enqueued together share theirs."""
+
+    def __missing__(self, micros: int) -> datetime:
+        found = self[micros] = from_micros(micros)
+        return found
+
+
+def read_said(data: bytes) -> tuple[int, int, Said]:
+    """When a session began, its lease in µs, and what it said."""
+    # Two msgpack numbers stand in front: how long each is tells its first byte.
+    started, at = _number(data, 0)
+    lease, at = _number(data, at)
+    return started, lease, _said.decode(memoryview(data)[at:])
+
+
+_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    head = data[at]
+    if head < 0x80:
+        return head, at + 1
+    width = _WIDTHS[head]
+    return int.from_bytes(data[at + 1 : at + 1 + width]), at + 1 + width
+
+
+def read_session(row: Sequence[Any]) -> SessionInfo:
+    """A session from a row of `sessions`."""
+    started, _, said = read_said(row[1])
+    ended = None if row[5] is None else _ended.decode(row[5])
+    return SessionInfo(
+        id=row[0].decode(),
+        worker=said.worker,
+        host=said.host,
+        pid=said.pid,
+        release=said.release,
+        queues=said.queues,
+        tasks=said.tasks,
+        slots=said.slots,
+        started_at=from_micros(started),
+        lease_until=from_micros(int(float(row[2])) if ended is None else ended.lease_until),
+        beats=int(row[3]),
+        running=row[4],
+        ended_at=None if ended is None else from_micros(ended.at),
+        end_reason=None if ended is None else ended.reason,
+    )
+
+
+def read_pause(data: bytes | None) -> tuple[datetime | None, str | None]:
+    if data is None:
+        return None, None
+    found = _paused.decode(data)
+    return from_micros(found.at), found.reason
+
+
+def read_queue_of(claim: bytes) -> str:
+    return _claim.decode(claim)[3]
+
+
+def read_events(reply: Sequence[Any]) -> list[Event]:
+    found = []
+    for place in range(0, len(reply), 2):
+        e = _event.decode(reply[place + 1])
+        found.append(
+            Event(
+                seq=int(reply[place].partition(b"-")[0]),
+                job=e.job,
+                v=e.v,
+                kind=e.kind,
+                state=None if e.state is None else JobState(e.state),
+                token=e.token,
+                by_token=e.by_token,
+                session=e.session,
+                attempt=e.attempt,
+                at=from_micros(e.at),
+            )
+        )
+    return found

@@ -1,0 +1,236 @@
+"""Connections for synchronous callers: plain sockets, hiredis to read and write, kept for reuse."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+
+from winch.core.errors import ConfigError
+from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried
+from winch.drivers.redis.place import Address, Place
+from winch.drivers.redis.scripts import Call, packed
+
+ASKING = packed(b"ASKING")
+_NOTHING = object()
+
+
+def ssl_context(place: Place) -> ssl.SSLContext | None:
+    if not place.is_encrypted:
+        return None
+    context = ssl.create_default_context(cafile=place.ca_file)
+    if not place.verifies:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def greeting(place: Place) -> list[bytes]:
+    """What a new connection says first; each line is answered OK."""
+    said = []
+    if place.password is not None:
+        login = (place.user, place.password) if place.user else (place.password,)
+        said.append(packed("AUTH", *login))
+    if place.database:
+        said.append(packed("SELECT", place.database))
+    return said
+
+
+def check_greeting(answers: Sequence[Any], place: Place, address: Address) -> None:
+    """Raise what keeps the connection from being used: a wrong password, a server that still starts."""
+    for answer in answers:
+        if isinstance(answer, hiredis.ReplyError):
+            if str(answer).startswith("LOADING"):
+                raise ConnectionLost(address, str(answer), was_sent=False)
+            raise ConfigError(f"{place.describe()}: {answer}")
+
+
+def confirming(request: Send, timeout: float) -> bytes:
+    """The bytes of a request, with ASKING before it and WAIT behind it where that is wanted."""
+    data = ASKING + request.request if request.is_asking else request.request
+    if request.confirmations:
+        milliseconds = round(timeout * 1000 / 2)
+        data += packed("WAIT", request.confirmations, milliseconds)
+    return data
+
+
+def replies_to(request: Send) -> int:
+    return 1 + request.is_asking + bool(request.confirmations)
+
+
+def reply_of(request: Send, replies: list[Any]) -> Any:
+    """The reply, or [reply, number of confirmations]."""
+    replies = replies[request.is_asking :]
+    return replies if request.confirmations else replies[0]
+
+
+class Wire:
+    """One connection of a synchronous caller."""
+
+    def __init__(self, place: Place, address: Address) -> None:
+        self.address = address
+        self._timeout = place.timeout
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._socket = _connected(place, address)
+        if said := greeting(place):
+            try:
+                check_greeting(self.ask(b"".join(said), len(said)), place, address)
+            except Exception:
+                self.close()
+                raise
+
+    def ask(self, data: bytes, replies: int) -> list[Any]:
+        was_sent = False
+        try:
+            self._socket.sendall(data)
+            was_sent = True
+            found: list[Any] = []
+            reader = self._reader
+            while True:
+                while (answer := reader.gets()) is not _NOTHING:
+                    found.append(answer)
+                    if len(found) == replies:
+                        return found
+                received = self._socket.recv(262_144)
+                if not received:
+                    raise ConnectionResetError("the server closed the connection")
+                reader.feed(received)
+        except TimeoutError as error:
+            self.close()
+            text = f"no answer within {self._timeout:g} s (timeout= in the URL)"
+            raise ConnectionLost(self.address, text, was_sent=True) from error
+        except (OSError, hiredis.ProtocolError) as error:
+            self.close()
+            raise ConnectionLost(
+                self.address, f"{_named(self.address)}: {error}", was_sent=was_sent or len(data) > 65_536
+            ) from error
+        except BaseException:  # an interrupt: the next reply would be taken for another's
+            self.close()
+            raise
+
+    def is_fresh(self) -> bool:
+        """Whether the server has not hung up while nobody looked."""
+        try:
+            readable, _, _ = select.select([self._socket], [], [], 0)
+        except (OSError, ValueError):
+            return False
+        return not readable
+
+    def close(self) -> None:
+        with suppress(OSError, AttributeError):  # one that was never connected has no socket
+            self._socket.close()
+
+    def __del__(self) -> None:  # of a driver that nobody closed
+        self.close()
+
+
+def _connected(place: Place, address: Address) -> socket.socket:
+    try:
+        found = socket.create_connection(address, timeout=place.timeout / 2)
+        if (context := ssl_context(place)) is not None:
+            found = context.wrap_socket(found, server_hostname=address[0])
+    except OSError as error:
+        text = f"cannot connect to {_named(address)}: {error}"
+        raise ConnectionLost(address, text, was_sent=False) from error
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found.settimeout(place.timeout)
+    return found
+
+
+def _named(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def find_primary(place: Place) -> Address:
+    """Ask the sentinels which server is the primary now."""
+    heard = "none answered"
+    for address in place.addresses:
+        try:
+            sentinel = Wire(Place(place.scheme, (address,), timeout=min(place.timeout, 2.0)), address)
+        except ConnectionLost as error:
+            heard = str(error)
+            continue
+        try:
+            request = packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", place.service or "")
+            (answer,) = sentinel.ask(request, 1)
+        except ConnectionLost as error:
+            heard = str(error)
+            continue
+        finally:
+            sentinel.close()
+        if isinstance(answer, list):
+            return answer[0].decode(), int(answer[1])
+        heard = f"sentinel {_named(address)} knows no {place.service!r}"
+    raise ConnectionLost(None, heard, was_sent=False)
+
+
+class Pool:
+    """The connections of the sync side. A connection is lent to one call at a time."""
+
+    def __init__(self, place: Place, route: Route) -> None:
+        self._place = place
+        self._route = route
+        self._idle: deque[Wire] = deque()
+        self._pid = os.getpid()
+        self._guard = threading.Lock()
+
+    def run(self, what: Call) -> Any:
+        """Carry a call out and return its reply."""
+        steps = carried(what, self._route)
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                    step = steps.send(None)
+                    continue
+                try:
+                    reply = self._send(step)
+                except ConnectionLost as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration as stop:
+            return stop.value
+
+    def _send(self, request: Send) -> Any:
+        wire = self._borrow(request.address)
+        replies = wire.ask(confirming(request, self._place.timeout), replies_to(request))
+        self._give_back(wire)
+        return reply_of(request, replies)
+
+    def _borrow(self, wanted: Address | None) -> Wire:
+        if self._pid != os.getpid():  # a fork shares the sockets: they are the parent's
+            self._idle, self._pid = deque(), os.getpid()
+        address = wanted or self._route.known()
+        if address is None:
+            address = find_primary(self._place)
+            self._route.found(address)
+        while True:
+            try:
+                wire = self._idle.pop()
+            except IndexError:
+                return Wire(self._place, address)
+            if wire.address == address and wire.is_fresh():
+                return wire
+            wire.close()
+
+    def _give_back(self, wire: Wire) -> None:
+        if len(self._idle) < self._place.pool:
+            self._idle.append(wire)
+        else:
+            wire.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()

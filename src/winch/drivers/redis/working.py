@@ -1,0 +1,427 @@
+"""The verbs of producers and workers: enqueue, claim, what ends a claim, sessions, time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.changes import died_of
+from winch.core.errors import ConfigError, EnqueueUncertain
+from winch.core.fingerprint import trace
+from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
+from winch.core.lifecycle import JobState
+from winch.core.retention import dead_bytes, dead_limits
+from winch.drivers.redis.bodies import Body, Verbs
+from winch.drivers.redis.gates import refuse_gates
+from winch.drivers.redis.rows import (
+    MICROSECOND,
+    Said,
+    envelope,
+    micros,
+    read_claims,
+    read_job,
+)
+from winch.storage.params import (
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Enqueued,
+    Finish,
+    NewJob,
+    NewSession,
+    Promoted,
+    Pulse,
+    Rescued,
+    Standing,
+    Trim,
+)
+from winch.storage.verbs import Verb
+
+KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
+LEASE_OVER = "lease over"
+# Dead jobs that are read at once to find those that are too many.
+STRETCH = 500
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+_ANSWERS = {answer.value.encode(): answer for answer in Answer}
+_STANDINGS = {standing.value.encode(): standing for standing in Standing}
+
+
+class WorkingVerbs(Verbs):
+    """The hot half of Storage; see storage/protocol.py for the contracts."""
+
+    # -- producing ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        def body() -> Body[list[Enqueued]]:
+            if not jobs:
+                return []
+            refuse_gates(jobs)
+            args: dict[str, Any] = {"now": micros(now), "names": _names(jobs)}
+            if is_repeat or any(map(_is_special, jobs)):
+                args["jobs"], args["is_repeat"] = [_new(job) for job in jobs], is_repeat
+                blobs = [envelope(job) for job in jobs]
+            else:
+                args["groups"], blobs = _groups(jobs)
+            wanted = self._place.replicated
+            reply = yield self._call("enqueue", blobs=blobs, confirmations=wanted, **args)
+            if wanted:
+                reply, confirmed = reply
+                if not isinstance(confirmed, int) or confirmed < wanted:
+                    raise EnqueueUncertain(
+                        f"{confirmed if isinstance(confirmed, int) else 0} of {wanted} replicas have "
+                        "confirmed the jobs; they are stored, but a failover may lose them. Enqueue "
+                        "again with the same ids",
+                        [job.id for job in jobs],
+                    )
+            found = _decode(reply) or {}
+            if "twice" in found:
+                raise ConfigError(f"job id {found['twice']} was drawn twice")
+            if "answers" not in found:
+                return [Enqueued(job.id, True) for job in jobs]
+            return [_stored(job, answer) for job, answer in zip(jobs, found["answers"], strict=True)]
+
+        return self._write("enqueue", body)
+
+    # -- working -----------------------------------------------------------------------------------
+
+    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        def body() -> Body[list[Claim]]:
+            reply = yield self._call(
+                "claim",
+                now=micros(now),
+                session=params.session,
+                token=params.token,
+                queues=params.queues,
+                limit=params.limit,
+                tasks=None if params.tasks is None else dict.fromkeys(params.tasks, True),
+            )
+            return read_claims(reply, params.token)
+
+        return self._write("claim", body)
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            done: list[Finish] = []
+            others: list[Finish] = []
+            places: list[tuple[int, int]] = []
+            for outcome in outcomes:
+                is_plain = (
+                    outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
+                )
+                chosen = done if is_plain else others
+                places.append((0 if is_plain else 1, len(chosen)))
+                chosen.append(outcome)
+            reply = yield self._call(
+                "finish",
+                now=micros(now),
+                done=(
+                    [outcome.id for outcome in done],
+                    [outcome.token for outcome in done],
+                    [False if outcome.result is None else outcome.result for outcome in done],
+                ),
+                others=[_outcome(outcome) for outcome in others],
+            )
+            return [_ANSWERS[reply[which][place]] for which, place in places]
+
+        return self._write("finish", body)
+
+    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            reply = yield self._call("release", now=micros(now), claims=_pairs(claims))
+            return [_ANSWERS[answer] for answer in reply]
+
+        return self._write("release", body)
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            given: int = yield self._call(
+                "give_up", now=micros(now), session=session, tokens=dict.fromkeys(tokens, True)
+            )
+            return given
+
+        return self._write("give_up", body)
+
+    def crash(
+        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            reply = yield self._call(
+                "crash",
+                now=micros(now),
+                claims=_pairs(claims),
+                cause=cause,
+                trace=trace(Failure("crashed", cause)),
+            )
+            return [_ANSWERS[answer] for answer in reply]
+
+        return self._write("crash", body)
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        def body() -> Body[Answer]:
+            reply = yield self._call(
+                "note",
+                claim=(claim.id, claim.token),
+                progress=note.progress,
+                checkpoint=note.checkpoint,
+                log=note.log,
+            )
+            return _ANSWERS[reply]
+
+        return self._write("note", body)
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        def body() -> Body[list[Standing]]:
+            reply = yield self._call("standing", claims=_pairs(claims))
+            return [_STANDINGS[answer] for answer in reply]
+
+        return self._write("standing", body)
+
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            reply = yield self._call("held", session=session)
+            return [ClaimRef(*pair) for pair in _rows(reply, 2)]
+
+        return self._read("held", body)
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            reply = yield self._call("cancels", sessions=sessions)
+            order = {session: place for place, session in enumerate(sessions)}
+            rows = sorted(_rows(reply, 3), key=lambda row: (order[row[2]], row[0]))
+            return [ClaimRef(row[0], row[1]) for row in rows]
+
+        return self._read("cancels", body)
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+        def body() -> Body[datetime]:
+            said = Said(
+                session.worker,
+                session.host,
+                session.pid,
+                session.release,
+                session.queues,
+                session.tasks,
+                session.slots,
+            )
+            at = yield self._call(
+                "start_session",
+                now=micros(now),
+                id=session.id,
+                blobs=[_encode(said)],
+                lease=session.lease // MICROSECOND,
+            )
+            return from_micros(at)
+
+        return self._write("start_session", body)
+
+    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+        def body() -> Body[list[Pulse]]:
+            at, *beats = yield self._call("beat", now=micros(now), sessions=sessions)
+            moment = from_micros(at)
+            return [
+                Pulse(session, is_live=count >= 0, beats=max(count, 0), now=moment)
+                for session, count in zip(sessions, beats, strict=True)
+            ]
+
+        return self._write("beat", body)
+
+    def end_session(
+        self,
+        session: str,
+        *,
+        started: Sequence[ClaimRef] = (),
+        cause: str | None = None,
+        now: datetime | None = None,
+    ) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            reply = yield self._call(
+                "end_session",
+                now=micros(now),
+                session=session,
+                reason=cause or "stopped",
+                started={ref.id: ref.token for ref in started},
+                cause=cause,
+                trace=None if cause is None else trace(Failure("crashed", cause)),
+            )
+            return [Rescued(row[0], row[1], session, JobState(row[2])) for row in _rows(reply, 3)]
+
+        return self._write("end_session", body)
+
+    def rescue(
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+    ) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            reply = yield self._call(
+                "rescue",
+                now=micros(now),
+                as_of=micros(as_of),
+                limit=limit,
+                cause=LEASE_OVER,
+                trace=trace(Failure("rescued", LEASE_OVER)),
+            )
+            return [Rescued(row[0], row[1], row[2], JobState(row[3])) for row in _rows(reply, 4)]
+
+        return self._write("rescue", body)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+        def body() -> Body[Promoted]:
+            at, count, next_at = yield self._call("promote", now=micros(now), limit=limit)
+            return Promoted(count, None if next_at < 0 else from_micros(next_at), from_micros(at))
+
+        return self._write("promote", body)
+
+    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            gone: int = yield self._call(
+                "prune", now=micros(now), limit=limit, keep_sessions=KEEP_SESSIONS
+            )
+            return gone
+
+        return self._write("prune", body)
+
+    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            tasks = [which.task] if which.task is not None else None
+            if tasks is None:
+                tasks = [task.decode() for task in (yield self._call("deaths"))]
+            before = None
+            if which.older_than is not None:
+                at = micros(now)
+                if at is None:
+                    at, *_ = yield self._call("explain", id="", queue="")
+                before = from_micros(at) - which.older_than
+            gone = 0
+            for task in sorted(tasks):
+                over = yield from self._too_many(task, which, before)
+                if which.is_dry_run:
+                    gone += len(over)
+                    continue
+                over = over[: which.limit - gone]
+                if over:
+                    gone += yield self._call(
+                        "trim",
+                        ids=[job.id for job in over],
+                        died=[micros(job.finished_at) for job in over],
+                    )
+            return gone
+
+        return self._write("trim", body)
+
+    def _too_many(self, task: str, which: Trim, before: datetime | None) -> Body[list[JobRecord]]:
+        """The dead jobs of a task that are past its limits, newest first."""
+        count, most_bytes = which.count, which.bytes
+        over: list[JobRecord] = []
+        start = place = total = 0
+        while True:
+            ids, stored, states = yield self._call("deaths", task=task, start=start, count=STRETCH)
+            for job_id, envelope_, state in zip(ids, stored, states, strict=True):
+                job = read_job(job_id.decode(), envelope_, state, None)
+                if which.queue is not None and job.queue != which.queue:
+                    continue
+                if place == 0 and not which.is_forced:
+                    own = dead_limits(job.options)
+                    count = count if own.dead_count is None else own.dead_count
+                    most_bytes = most_bytes if own.dead_bytes is None else own.dead_bytes
+                place += 1
+                total += dead_bytes(job)
+                if (
+                    (count is not None and place > count)
+                    or (most_bytes is not None and total > most_bytes)
+                    or (before is not None and job.finished_at is not None and job.finished_at <= before)
+                ):
+                    over.append(job)
+            start += len(ids)
+            if len(ids) < STRETCH or (not which.is_dry_run and len(over) >= which.limit):
+                return over
+
+
+# -- what goes to the scripts, and what comes back ---------------------------------------------------
+
+
+def _is_special(job: NewJob) -> bool:
+    return (
+        job.is_given_id
+        or job.delay is not None
+        or job.run_at is not None
+        or job.unique_key is not None
+        or job.keep is not None
+    )
+
+
+def _names(jobs: Iterable[NewJob]) -> dict[str, list[str]]:
+    """The tasks of each queue."""
+    found: dict[str, dict[str, None]] = {}
+    for queue, task in {(job.queue, job.task) for job in jobs}:
+        found.setdefault(queue, {})[task] = None
+    return {queue: list(tasks) for queue, tasks in found.items()}
+
+
+def _groups(jobs: Iterable[NewJob]) -> tuple[list[tuple[str, int, list[str]]], list[bytes]]:
+    """Plain jobs by queue and priority, which have the same sort key, and their envelopes in order."""
+    found: dict[tuple[str, int], list[NewJob]] = {}
+    for job in jobs:
+        found.setdefault((job.queue, job.priority), []).append(job)
+    groups = [(*key, [job.id for job in group]) for key, group in found.items()]
+    return groups, [envelope(job) for group in found.values() for job in group]
+
+
+def _new(job: NewJob) -> tuple[Any, ...]:
+    return (
+        job.id,
+        False,
+        job.queue,
+        job.priority,
+        False if job.delay is None else job.delay // MICROSECOND,
+        False if job.run_at is None else micros(job.run_at),
+        job.is_given_id,
+        job.unique_key or False,
+        job.on_duplicate.value,
+        False if job.keep is None else job.keep // MICROSECOND,
+    )
+
+
+def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:
+    is_new, holder, is_replaced = (*answer, False, False)[:3]
+    return Enqueued(job.id, is_new, holder or None, is_replaced)
+
+
+def _outcome(outcome: Finish) -> dict[str, Any]:
+    error = outcome.error
+    said: dict[str, Any] = {
+        "id": outcome.id,
+        "token": outcome.token,
+        "to": outcome.to.value,
+        "what": outcome.what,
+        "delay": outcome.delay // MICROSECOND,
+        "counts": outcome.counts,
+        "result": outcome.result,
+        "reason": outcome.reason,
+        "log": outcome.log,
+        "fingerprint": outcome.fingerprint,
+    }
+    if error is not None:
+        said["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
+    if outcome.to is JobState.DEAD and outcome.fingerprint is None:
+        said["trace"] = trace(died_of(outcome))
+    # A field that is not there is nil in the script, and so is one that is null.
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _pairs(claims: Iterable[ClaimRef]) -> list[tuple[str, str]]:
+    return [(ref.id, ref.token) for ref in claims]
+
+
+def _rows(reply: Sequence[bytes], width: int) -> list[tuple[str, ...]]:
+    words = [word.decode() for word in reply]
+    return [tuple(words[at : at + width]) for at in range(0, len(words), width)]

@@ -1,0 +1,184 @@
+-- admit: blocked -> ready, for jobs whose gate has room for them.
+UPDATE winch_job
+SET state = 'ready',
+    gate = '',
+    changed_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids))
+    AND state = 'blocked'
+RETURNING queue;
+
+-- admit.candidates: the first ready jobs with gates of a queue, without those of tenants. Nothing for a session
+-- that is ended or unknown, nothing from a paused queue.
+SELECT id, sort_key, attempt, options, tenant
+FROM winch_job
+WHERE state = 'ready'
+    AND gate IS NOT NULL
+    AND queue = :queue
+    AND tenant IS NULL
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+    AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+ORDER BY sort_key, id
+LIMIT :limit;
+
+-- admit.tenants: the first ready jobs of each tenant of a queue. The tenants are found by steps in the index.
+WITH RECURSIVE tenants (tenant) AS (
+    SELECT min(tenant)
+    FROM winch_job
+    WHERE state = 'ready'
+        AND gate IS NOT NULL
+        AND queue = :queue
+        AND tenant > ''
+    UNION ALL
+    SELECT (
+        SELECT min(job.tenant)
+        FROM winch_job AS job
+        WHERE job.state = 'ready'
+            AND job.gate IS NOT NULL
+            AND job.queue = :queue
+            AND job.tenant > tenants.tenant
+    )
+    FROM tenants
+    WHERE tenants.tenant IS NOT NULL
+)
+SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant
+FROM tenants
+JOIN winch_job AS job ON job.rowid IN (
+    SELECT first.rowid
+    FROM winch_job AS first
+    WHERE first.state = 'ready'
+        AND first.gate IS NOT NULL
+        AND first.queue = :queue
+        AND first.tenant = tenants.tenant
+        AND (:tasks IS NULL OR first.task IN (SELECT value FROM json_each(:tasks)))
+    ORDER BY first.sort_key, first.id
+    LIMIT :limit
+)
+WHERE EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+ORDER BY job.tenant, job.sort_key, job.id;
+
+-- admit.plain: where the first plain jobs of a queue stand among them.
+SELECT sort_key, id
+FROM winch_job
+WHERE state = 'ready'
+    AND gate IS NULL
+    AND queue = :queue
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+ORDER BY sort_key, id
+LIMIT :limit;
+
+-- admit.look: what gates remember, how much of them is out, whose turn it is.
+SELECT
+    wanted.value,
+    winch_gate.state,
+    winch_gate.open_at,
+    (SELECT coalesce(sum(weight), 0) FROM winch_permit WHERE gate = wanted.value),
+    (SELECT job FROM winch_permit WHERE gate = wanted.value AND token IS NULL)
+FROM json_each(:keys) AS wanted
+LEFT JOIN winch_gate ON winch_gate.key = wanted.value;
+
+-- admit.head: the first live member of each of these FIFO keys.
+SELECT
+    wanted.value,
+    (SELECT id FROM winch_job WHERE fifo = wanted.value ORDER BY created_at, id LIMIT 1)
+FROM json_each(:keys) AS wanted;
+
+-- admit.specs: what is set by these names.
+SELECT name, spec
+FROM winch_limit
+WHERE name IN (SELECT value FROM json_each(:names));
+
+-- admit.take: ready -> running, for jobs whose gates have let them through. As claim does.
+UPDATE winch_job
+SET state = 'running',
+    attempt = attempt + 1,
+    fence = max(fence + 1, :now),
+    token = :token,
+    session = :session,
+    claimed_at = :now,
+    progress = NULL,
+    log = NULL,
+    changed_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING
+    sort_key, id, task, version, args, queue, attempt, fence, created_at, run_at, is_suspect, expires_at,
+    headers, options, checkpoint;
+
+-- admit.hold: ready -> blocked, at a gate that is closed.
+UPDATE winch_job
+SET state = 'blocked',
+    gate = :gate,
+    changed_at = :now
+WHERE id = :id;
+
+-- admit.permit: lets a claim run, or notes whose turn it is.
+INSERT INTO winch_permit (gate, job, token, weight)
+VALUES (:gate, :job, :token, :weight)
+ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight;
+
+-- admit.keep: what a gate remembers from now on.
+INSERT INTO winch_gate (key, state, open_at)
+VALUES (:key, :state, :open_at)
+ON CONFLICT (key) DO UPDATE SET state = excluded.state, open_at = excluded.open_at;
+
+-- admit.leave: takes back the permits of claims that have ended, and the turns of jobs that are final.
+DELETE FROM winch_permit
+WHERE job IN (SELECT value FROM json_each(:ids))
+    AND (token IS NOT NULL OR job IN (SELECT value FROM json_each(:final)))
+RETURNING gate;
+
+-- admit.waiting: the first jobs that wait at a gate.
+SELECT id, options
+FROM winch_job
+WHERE state = 'blocked'
+    AND gate = :key
+ORDER BY sort_key, id
+LIMIT :limit;
+
+-- admit.due: gates whose moment has come.
+SELECT key
+FROM winch_gate
+WHERE open_at <= :now
+ORDER BY key
+LIMIT :limit;
+
+-- admit.next: when the next one comes.
+SELECT min(open_at)
+FROM winch_gate
+WHERE open_at IS NOT NULL;
+
+-- admit.all: every gate at which jobs wait, found by steps in the index.
+WITH RECURSIVE gates (key) AS (
+    SELECT min(gate) FROM winch_job WHERE state = 'blocked'
+    UNION ALL
+    SELECT (SELECT min(job.gate) FROM winch_job AS job WHERE job.state = 'blocked' AND job.gate > gates.key)
+    FROM gates
+    WHERE gates.key IS NOT NULL
+)
+SELECT key
+FROM gates
+WHERE key IS NOT NULL;
+
+-- admit.forget: turns of jobs that are gone for good, and gates that nobody needs to remember.
+DELETE FROM winch_permit
+WHERE NOT EXISTS (SELECT 1 FROM winch_job WHERE id = winch_permit.job)
+    AND NOT EXISTS (SELECT 1 FROM winch_archive WHERE id = winch_permit.job);
+
+-- admit.holders: who holds permits of a gate.
+SELECT job
+FROM winch_permit
+WHERE gate = :key
+ORDER BY job
+LIMIT :limit;
+
+-- admit.ahead: how many wait at the same gate before this job.
+SELECT count(*)
+FROM winch_job AS other
+JOIN winch_job AS mine ON mine.id = :id
+WHERE other.state = 'blocked'
+    AND other.gate = mine.gate
+    AND CASE
+        WHEN mine.fifo IS NULL THEN (other.sort_key, other.id) < (mine.sort_key, mine.id)
+        ELSE (other.created_at, other.id) < (mine.created_at, mine.id)
+    END;

@@ -1,0 +1,15 @@
+-- limits: what is set.
+SELECT name, spec, is_live, set_by, set_at
+FROM winch_limit;
+
+-- limits.used: how much of each gate is out.
+SELECT gate, sum(weight)
+FROM winch_permit
+WHERE token IS NOT NULL
+GROUP BY gate;
+
+-- limits.waiting: how many wait at each gate.
+SELECT gate, count(*)
+FROM winch_job
+WHERE state = 'blocked'
+GROUP BY gate;

@@ -1,0 +1,140 @@
+"""What becomes of an attempt that has ended: told to subscribers, and handed to the finisher."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from winch.core.fingerprint import fingerprint
+from winch.core.gates import is_gated
+from winch.core.job import Claim
+from winch.core.lifecycle import FINAL, JobState
+from winch.core.outcome import Settled
+from winch.engine.attempt import Attempt, Interrupt
+from winch.engine.events import Events, JobEvent, kind_of
+from winch.engine.executor import COMPLETED
+from winch.engine.finisher import Finisher
+from winch.engine.isolation import Crash
+from winch.engine.log import log
+from winch.engine.places import Places
+from winch.engine.rates import Tally
+from winch.storage.params import ClaimRef, Finish
+
+
+class Recorder:
+    """The one way from an attempt's end to the store."""
+
+    def __init__(
+        self,
+        finisher: Finisher,
+        places: Places,
+        events: Events,
+        monotonic: Callable[[], float],
+        tally: Tally,
+    ) -> None:
+        self._tally = tally
+        self._finisher = finisher
+        self._places = places
+        self._events = events
+        self._monotonic = monotonic
+        self._is_talkative = log.isEnabledFor(logging.DEBUG)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody hears what is told; where nobody does, nothing is made to be told."""
+        return self._is_talkative or self._events.is_heard
+
+    def record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
+        claim = attempt.claim
+        if attempt.is_finished:
+            self.tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
+            self._tally.ended(claim, "completed", self._monotonic() - began)
+            self._places.written([ref_of(claim)])
+        elif isinstance(ended, Crash):
+            log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
+            self._finisher.crash(ref_of(claim), ended.cause)
+            self.tell("crashed", claim, reason=ended.cause)
+            self._tally.ended(claim, "crashed", self._monotonic() - began)
+        elif ended is not None:
+            self.finish(claim, ended, began)
+        elif attempt.interrupted is Interrupt.STOP:
+            self._finisher.release([ref_of(claim)])
+        else:
+            self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
+
+    def finish(self, claim: Claim, settled: Settled, began: float) -> None:
+        has_gates = claim.options is not None and is_gated(claim.options)
+        self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
+        if settled is COMPLETED and not self.is_heard and not has_gates:
+            self._finisher.finish(
+                Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed")
+            )
+            return
+        if settled.error is not None:
+            log.warning(
+                "job %s (%s) attempt %d failed: %s: %s; it is %s now%s",
+                claim.id,
+                claim.task,
+                claim.attempt,
+                settled.error.type,
+                settled.error.message,
+                settled.to,
+                f", due in {settled.delay.total_seconds():.1f}s" if settled.delay else "",
+            )
+        self.tell(
+            kind_of(settled.to, settled.what),
+            claim,
+            duration=timedelta(seconds=self._monotonic() - began),
+            error=settled.error,
+            reason=settled.reason,
+        )
+        self._finisher.finish(
+            Finish(
+                id=claim.id,
+                token=claim.token,
+                to=settled.to,
+                what=settled.what,
+                delay=settled.delay,
+                counts=settled.counts,
+                result=settled.result,
+                error=settled.error,
+                reason=settled.reason,
+                log=settled.log,
+                brake=settled.brake,
+                is_gated=has_gates,
+                fingerprint=(
+                    fingerprint(claim.task, settled.error)
+                    if settled.to is JobState.DEAD and settled.error is not None
+                    else None
+                ),
+            )
+        )
+
+    def tell(self, kind: str, claim: Claim, **facts: Any) -> None:
+        if self._is_talkative:
+            took = facts.get("duration")
+            took = "" if took is None else f" after {took.total_seconds():.3f}s"
+            log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
+        if self._events.wants(kind):
+            event = JobEvent(
+                kind=kind,
+                job_id=claim.id,
+                task=claim.task,
+                queue=claim.queue,
+                attempt=claim.attempt,
+                **facts,
+            )
+            self._events.tell(event)
+
+
+def _outcome(settled: Settled) -> str:
+    """The word under which an attempt's end is counted."""
+    if settled.to in FINAL:
+        return settled.to.value
+    return "snoozed" if settled.what == "snoozed" else "failed"
+
+
+def ref_of(claim: Claim) -> ClaimRef:
+    return ClaimRef(claim.id, claim.token)

@@ -1,0 +1,337 @@
+"""`app.schedules` and `@app.schedule`: define schedules, look at them and act on them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.cron import Dst
+from winch.core.duration import parse_duration
+from winch.core.errors import (
+    ConfigError,
+    ScheduleNotFound,
+    StorageUnavailable,
+    UnknownTask,
+    did_you_mean,
+)
+from winch.core.lifecycle import JobState
+from winch.core.schedule import (
+    DEFAULT_CATCH_UP,
+    MISSED_AFTER,
+    MOST_CATCH_UP,
+    Misfire,
+    Overlap,
+    Timing,
+    choice,
+    next_windows,
+    timing,
+)
+from winch.engine.operation import Operation
+from winch.engine.options import EnqueueOptions, _name, enqueue_options
+from winch.engine.registry import Registry
+from winch.engine.task import Bound, Task, alike
+from winch.storage.params import NewJob
+from winch.storage.protocol import Driver
+from winch.storage.schedules import (
+    Answered,
+    Change,
+    Changed,
+    Definition,
+    Pause,
+    Put,
+    Remove,
+    Resume,
+    RunKind,
+    ScheduleRow,
+    ScheduleRun,
+    Skip,
+    Trigger,
+    read_definition,
+)
+
+# What of a job a schedule may say; the rest is the task's.
+JOB_OPTIONS = (
+    "queue",
+    "priority",
+    "expires",
+    "timeout",
+    "retry",
+    "retention",
+    "tags",
+    "headers",
+    "unique",
+)
+POLICIES = ("misfire", "catch_up", "overlap", "jitter")
+TIMES = ("cron", "every", "tz", "dst")
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """One schedule as it stands. `is_active`: a worker ticks it; `late_by`: how long a window has been
+    due that nobody has dealt with, once that is more than ten seconds."""
+
+    name: str
+    task: str
+    timing: Timing
+    misfire: Misfire
+    catch_up: int
+    overlap: Overlap
+    jitter: timedelta
+    args: str
+    queue: str
+    is_code: bool
+    is_active: bool
+    created_at: datetime
+    last_window: datetime
+    next_at: datetime | None
+    now: datetime
+    waiting: datetime | None = None
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    definition: Definition
+
+    @property
+    def late_by(self) -> timedelta | None:
+        if self.next_at is None or not self.is_active or self.paused_at is not None:
+            return None
+        late = self.now - self.next_at
+        return late if late > MISSED_AFTER else None
+
+    def next(self, count: int = 5) -> list[datetime]:
+        """Its next windows, by the store's time of this look."""
+        return next_windows(self.timing, max(self.now, self.last_window), count)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one window; `state` is where its job is now, None when it is gone or never was."""
+
+    window: datetime
+    kind: RunKind
+    at: datetime
+    job: str | None = None
+    state: JobState | None = None
+    finished_at: datetime | None = None
+    note: str | None = None
+
+
+def define(task: Task[Any, Any], args: Mapping[str, Any] | None, said: Mapping[str, Any]) -> Definition:
+    """A definition from what a person said, checked. None counts as not said."""
+    given = {key: value for key, value in said.items() if value is not None}
+    known = (*TIMES, *POLICIES, *JOB_OPTIONS)
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"a schedule has no option {key!r}{did_you_mean(key, known)}")
+    when = timing(given.get("cron"), every=given.get("every"), tz=given.get("tz", "UTC"),
+                  dst=given.get("dst", Dst.ONCE))  # fmt: skip
+    catch_up = given.get("catch_up", DEFAULT_CATCH_UP)
+    if not isinstance(catch_up, int) or isinstance(catch_up, bool) or not 1 <= catch_up <= MOST_CATCH_UP:
+        raise ConfigError(f"catch_up must be a whole number from 1 to {MOST_CATCH_UP}, got {catch_up!r}")
+    jitter = parse_duration(given.get("jitter", timedelta(0)), "jitter")
+    options = enqueue_options({key: given[key] for key in JOB_OPTIONS if key in given}, JOB_OPTIONS)
+    return Definition(
+        timing=when,
+        job=_job(task, args, options),
+        misfire=choice(Misfire, given.get("misfire", Misfire.LATEST), "misfire"),
+        catch_up=catch_up,
+        overlap=choice(Overlap, given.get("overlap", Overlap.ALLOW), "overlap"),
+        jitter=jitter,
+    )
+
+
+def _job(task: Task[Any, Any], args: Mapping[str, Any] | None, options: EnqueueOptions) -> NewJob:
+    if args is not None and not isinstance(args, Mapping):
+        raise ConfigError(f"args must be a mapping of argument names to values, got {args!r}")
+    return Bound(task, (), dict(args or {}), options, alike(task, options)).new_job("")
+
+
+class ScheduleDesk:
+    """The operations behind `app.schedules`; each is written once for both doors."""
+
+    def __init__(
+        self,
+        driver: Callable[[], Driver],
+        tasks: Registry,
+        draw_id: Callable[[], str],
+    ) -> None:
+        self._driver = driver
+        self._tasks = tasks
+        self._draw_id = draw_id
+
+    def add(
+        self,
+        name: str,
+        task: str | Task[Any, Any],
+        args: Mapping[str, Any] | None,
+        said: Mapping[str, Any],
+    ) -> Operation[Schedule]:
+        _name(name, "schedule name")
+        definition = define(self._task(task), args, said)
+        put = Put(definition=definition.text, timing=definition.timing.key, is_new=True)
+        changed = yield from self._change(name, put)
+        if changed.answer is Answered.EXISTS:
+            raise ConfigError(
+                f"a schedule named {name!r} is there already, with another definition; change it with "
+                "app.schedules.edit"
+            )
+        return (yield from self.get(name))
+
+    def edit(
+        self, name: str, args: Mapping[str, Any] | None, said: Mapping[str, Any]
+    ) -> Operation[Schedule]:
+        current = yield from self.get(name)
+        before = current.definition
+        when = before.timing
+        kept: dict[str, Any] = {
+            "misfire": before.misfire,
+            "catch_up": before.catch_up,
+            "overlap": before.overlap,
+            "jitter": before.jitter,
+        }
+        given = {key: value for key, value in said.items() if value is not None}
+        if not given.keys() & {"cron", "every"}:
+            kept |= {"cron": when.cron, "every": when.every}
+        if "every" not in given and when.cron is not None:
+            kept |= {"tz": when.tz, "dst": when.dst}
+        merged = {**kept, **given}
+        if before.job.task in self._tasks or args is not None or given.keys() & set(JOB_OPTIONS):
+            task = self._task(before.job.task)
+            values = dict(args) if args is not None else msgspec.json.decode(before.job.args)
+            after = define(task, values, merged)
+            if not given.keys() & set(JOB_OPTIONS):
+                # What was said about the job when it was added stays.
+                job = msgspec.structs.replace(before.job, args=after.job.args, version=after.job.version,
+                                              unique_key=after.job.unique_key)  # fmt: skip
+                after = msgspec.structs.replace(after, job=job)
+        else:
+            after = _retimed(before, merged)
+        put = Put(definition=after.text, timing=after.timing.key, is_new=False)
+        yield from self._change(name, put)
+        return (yield from self.get(name))
+
+    def get(self, name: str) -> Operation[Schedule]:
+        found = yield self._driver().schedules(name=name)
+        if not found.found:
+            raise ScheduleNotFound(name)
+        return _schedule(found.found[0], found.now)
+
+    def list(self) -> Operation[builtins.list[Schedule]]:
+        self._check()
+        found = yield self._driver().schedules()
+        return [_schedule(row, found.now) for row in found.found]
+
+    def pause(self, name: str, reason: str | None) -> Operation[None]:
+        yield from self._change(name, Pause(reason=reason))
+
+    def resume(self, name: str) -> Operation[None]:
+        yield from self._change(name, Resume())
+
+    def remove(self, name: str) -> Operation[None]:
+        yield from self._change(name, Remove())
+
+    def trigger(self, name: str) -> Operation[ScheduleRun]:
+        changed = yield from self._change(name, Trigger(self._draw_id()))
+        run: ScheduleRun = changed.runs[0]
+        return run
+
+    def skip(self, name: str) -> Operation[datetime]:
+        """Skip the next window; returns it."""
+        for _ in range(10):
+            window = (yield from self.get(name)).next_at
+            if window is None:
+                raise ConfigError(f"schedule {name!r} has no window to come")
+            changed = yield from self._change(name, Skip(window=window))
+            if changed.answer is Answered.DONE:
+                return window
+        raise StorageUnavailable(f"schedule {name!r} moves on faster than it can be skipped")
+
+    def history(self, name: str, limit: int) -> Operation[builtins.list[Run]]:
+        self._check()
+        yield from self.get(name)
+        runs: Sequence[ScheduleRun] = yield self._driver().schedule_runs(name, limit=limit)
+        ids = [run.job for run in runs if run.job is not None]
+        jobs = (yield self._driver().get(ids)) if ids else []
+        by_id = {job.id: job for job in jobs if job is not None}
+        return [
+            Run(
+                window=run.window,
+                kind=run.kind,
+                at=run.at,
+                job=run.job,
+                state=by_id[run.job].state if run.job in by_id else None,
+                finished_at=by_id[run.job].finished_at if run.job in by_id else None,
+                note=run.note,
+            )
+            for run in runs
+        ]
+
+    def _task(self, task: str | Task[Any, Any]) -> Task[Any, Any]:
+        if isinstance(task, Task):
+            return task
+        if task not in self._tasks:
+            raise UnknownTask(task, self._tasks.names)
+        return self._tasks.get(task)
+
+    def _check(self) -> None:
+        driver = self._driver()
+        if not driver.capabilities.has_schedules:
+            raise ConfigError(
+                f"schedules are not available on {driver.describe()} in this release; use a sqlite:/// "
+                "or postgresql:// URL"
+            )
+
+    def _change(self, name: str, change: Change) -> Operation[Changed]:
+        self._check()
+        changed: Changed = yield self._driver().change_schedule(name, change)
+        if changed.answer is Answered.MISSING:
+            raise ScheduleNotFound(name)
+        if changed.answer is Answered.DECLARED:
+            raise ConfigError(
+                f"schedule {name!r} is defined in code, which has the say as long as a worker runs it; "
+                "change the code, or pause it"
+            )
+        return changed
+
+
+def _retimed(before: Definition, merged: Mapping[str, Any]) -> Definition:
+    """The definition with other times and policies, for a task that is not known here."""
+    when = timing(merged.get("cron"), every=merged.get("every"), tz=merged.get("tz", "UTC"),
+                  dst=merged.get("dst", Dst.ONCE))  # fmt: skip
+    return msgspec.structs.replace(
+        before,
+        timing=when,
+        misfire=choice(Misfire, merged["misfire"], "misfire"),
+        catch_up=merged["catch_up"],
+        overlap=choice(Overlap, merged["overlap"], "overlap"),
+        jitter=parse_duration(merged["jitter"], "jitter"),
+    )
+
+
+def _schedule(row: ScheduleRow, now: datetime) -> Schedule:
+    said = read_definition(row.definition)
+    return Schedule(
+        name=row.name,
+        task=said.job.task,
+        timing=said.timing,
+        misfire=said.misfire,
+        catch_up=said.catch_up,
+        overlap=said.overlap,
+        jitter=said.jitter,
+        args=said.job.args,
+        queue=said.job.queue,
+        is_code=row.is_code,
+        is_active=row.is_active,
+        created_at=row.created_at,
+        last_window=row.last_window,
+        next_at=row.next_at or said.timing.next_after(row.last_window),
+        now=now,
+        waiting=row.pending,
+        paused_at=row.paused_at,
+        pause_reason=row.pause_reason,
+        definition=said,
+    )
+
+
+__all__ = ["Run", "Schedule", "ScheduleDesk", "define"]

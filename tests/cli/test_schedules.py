@@ -1,0 +1,74 @@
+"""`winch schedules`, and what `winch doctor` says about them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from tests.cli.command import Command
+from winch import App
+from winch.storage.schedules import Put, Tick
+
+
+def test_a_schedule_from_the_command_line(winch: Command) -> None:
+    winch.shop()
+    added = winch(
+        "schedules", "add", "sum", "shop.add", "--cron", "30 2 * * *", "--tz", "America/New_York",
+        "--args", '{"a": 1}', "--overlap", "skip", "-A", "shop:app",
+    )  # fmt: skip
+    assert (added.code, "added" in added.out) == (0, True), added.err
+    [shown] = winch("schedules", "list", "--json").json["schedules"]
+    assert (shown["name"], shown["task"], shown["overlap"], shown["tz"]) == (
+        "sum",
+        "shop.add",
+        "skip",
+        "America/New_York",
+    )
+    assert "30 2 * * * America/New_York" in winch("schedules", "list").out
+    windows = winch("schedules", "next", "sum", "-n", "3", "--json").json["next"]
+    assert len(windows) == 3
+    assert "E" in winch("schedules", "next", "sum").out, "the own zone is shown, EST or EDT"
+    job = winch("schedules", "trigger", "sum").out.strip()
+    assert winch("jobs", "show", job, "--json").json["args"] == {"a": 1}
+    assert winch("schedules", "skip", "sum", "--json").json["skipped"] == windows[0]
+    winch("schedules", "pause", "sum", "--reason", "stocktaking")
+    page = winch("schedules", "show", "sum").out
+    for part in ("At 02:30", "overlap skip", "dst once", "stocktaking", "triggered", "skipped", job):
+        assert part in page
+    winch("schedules", "resume", "sum")
+    data = winch("schedules", "show", "sum", "--json").json
+    assert [run["kind"] for run in data["history"]] == ["skipped", "triggered"]
+    assert not data["is_paused"]
+    assert winch("schedules", "remove", "sum").code == 0
+    gone = winch("schedules", "show", "sum")
+    assert (gone.code, "no schedule named 'sum'" in gone.err) == (1, True)
+
+
+def test_mistakes_are_one_line(winch: Command) -> None:
+    winch.shop()
+    add = ("schedules", "add", "sum", "shop.add", "-A", "shop:app", "--args", '{"a": 1}')
+    for more, told in (
+        (("--cron", "30 2 * *"), "five fields"),
+        (("--every", "5m", "--tz", "Europe/London"), "go with a cron expression"),
+        ((), "takes a cron expression or every"),
+    ):
+        answer = winch(*add, *more)
+        assert (answer.code, told in answer.err) == (2, True), answer.err
+    assert winch("schedules", "add", "sum", "shop.ad", "--cron", "@daily", "-A", "shop:app").code == 2
+
+
+def test_doctor_names_late_and_paused_schedules(winch: Command, app: App) -> None:
+    app.schedules.add("paused", task="shop.add", every="1h", args={"a": 1})
+    app.schedules.pause("paused", reason="stocktaking")
+    one = app.schedules.add("late", task="shop.add", every="1m", args={"a": 1})
+    assert winch("doctor").code == 0
+    app.schedules.remove("late")
+    driver, ago = app.ready(), datetime.now(UTC) - timedelta(hours=1)
+    text = one.definition.text
+    put = Put(definition=text, timing=one.timing.key, is_new=True)
+    driver.run(driver.change_schedule("late", put, now=ago))
+    driver.run(driver.change_schedule("late", Tick(definition=text, since=ago), now=ago))
+    answer = winch("doctor", "--json")
+    assert answer.code == 1
+    told = {finding["level"]: finding["text"] for finding in answer.json["findings"]}
+    assert told["problem"].startswith("schedule 'late' is late: its window of")
+    assert "late by 59m" in winch("schedules", "list").out

@@ -1,0 +1,187 @@
+"""What is particular to the Redis driver: its scripts, its URLs, its refusals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import winch.drivers.redis
+from tests.redis_servers import RedisServer
+from winch.core.errors import ConfigError, StorageFull, StorageUnavailable
+from winch.core.fingerprint import fingerprint_of_trace
+from winch.core.ids import job_id, random_id
+from winch.core.lifecycle import JobState
+from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.redis.keys import KEYS, KEYS_OF
+from winch.drivers.redis.place import parse_url
+from winch.drivers.redis.scripts import command, names, script
+from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession
+
+LUA = Path(winch.drivers.redis.__file__).parent / "lua"
+SQL = LUA.parents[1] / "postgres" / "sql"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def driver(server: RedisServer) -> Iterator[RedisDriver]:
+    driver = RedisDriver.from_url(server.url)
+    driver.erase()
+    yield driver
+    driver.close()
+
+
+def new_job(tick: int, **fields: object) -> NewJob:
+    job = {"id": job_id(tick, bytes(8)), "task": "mail.send", "args": "{}", **fields}
+    return NewJob(**job)  # type: ignore[arg-type]
+
+
+# -- scripts -----------------------------------------------------------------------------------------
+
+
+def test_every_verb_has_a_file_as_in_postgres() -> None:
+    # `deaths` is what `trim` reads, `migrate` writes the layout's version.
+    assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {"deaths", "migrate"}
+    missing = {file.stem for file in SQL.glob("*.sql")} - set(names())
+    if not RedisDriver.capabilities.has_schedules:
+        missing = {name for name in missing if "schedule" not in name}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_header_says_how_a_script_is_called(name: str) -> None:
+    text = (LUA / f"{name}.lua").read_text()
+    assert text.startswith(f"-- {name}: ")
+    for line in ("-- A: ", "-- Return: ", "-- Keys: ", "-- flags:", "-- parts:"):
+        assert line in text, f"{name}.lua has no {line!r}"
+
+
+def test_scripts_use_only_keys_that_are_listed() -> None:
+    used = set()
+    for file in LUA.rglob("*.lua"):
+        used |= set(re.findall(r"\bK\.(\w+)", file.read_text()))
+        assert "'KEYS'" not in file.read_text(), "a walk over all keys stops the server"
+    assert used <= set(KEYS) | set(KEYS_OF)
+    # `scheduled` and `retrying` are reached by the name of the state.
+    assert set(KEYS) | set(KEYS_OF) == used | {"scheduled", "retrying", "cancelled", "dead"}
+
+
+@pytest.mark.servers
+def test_lua_makes_the_same_fingerprints(driver: RedisDriver) -> None:
+    source = (LUA / "parts" / "fingerprint.lua").read_text() + "\nreturn fingerprint(ARGV[1], ARGV[2])"
+    for length in (0, 1, 54, 55, 56, 63, 64, 65, 118, 119, 120, 1000):
+        text = "ü" + "x" * length
+        told = driver._pool.run(command("EVAL", source, 0, "mail.send", text))
+        assert told.decode() == fingerprint_of_trace("mail.send", text)
+
+
+@pytest.mark.servers
+def test_a_server_that_forgot_the_scripts_is_told_them_again(driver: RedisDriver) -> None:
+    for tick in range(3):
+        driver.forget_scripts()
+        assert driver.run(driver.enqueue([new_job(tick)]))[0].is_new
+
+
+def test_a_script_that_reads_says_so() -> None:
+    assert script("get").is_read
+    assert not script("claim").is_read
+
+
+# -- where the store is ------------------------------------------------------------------------------
+
+
+def test_urls_are_taken_apart() -> None:
+    place = parse_url("rediss://ada:se%40cret@db.example:7000/3?schema=shop&timeout=2s&replicated=1")
+    assert (place.user, place.password, place.database) == ("ada", "se@cret", 3)
+    assert place.addresses == (("db.example", 7000),)
+    assert (place.prefix, place.timeout, place.replicated) == ("{shop}:", 2.0, 1)
+    assert "cret" not in place.describe()
+    place = parse_url("redis+sentinel://a,b:1,[::1]:2/main")
+    assert place.addresses == (("a", 26379), ("b", 1), ("::1", 2))
+    assert place.service == "main"
+
+
+@pytest.mark.parametrize(
+    "url, text",
+    [
+        ("redis://h/zero", "number of a database"),
+        ("redis://h?tiemout=1", "did you mean 'timeout'"),
+        ("redis://h?timeout=soon", "timeout"),
+        ("redis://h?schema=A-B", "schema"),
+        ("redis://h?replicated=9", "replicated"),
+        ("redis://h:port", "address"),
+        ("redis+sentinel://h", "mymaster"),
+        ("redis+cluster://h/1", "database 0"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_a_reason(url: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        parse_url(url)
+
+
+# -- refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.servers
+def test_a_server_that_drops_keys_is_refused(server: RedisServer) -> None:
+    server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(ConfigError, match="maxmemory-policy is allkeys-lru"):
+            RedisDriver.from_url(server.url).run(RedisDriver.from_url(server.url).counts())
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+@pytest.mark.servers
+def test_a_server_that_is_not_there_is_unavailable_and_nothing_was_applied() -> None:
+    driver = RedisDriver.from_url("redis://127.0.0.1:1")
+    with pytest.raises(StorageUnavailable, match="cannot connect") as caught:
+        driver.run(driver.enqueue([new_job(1)]))
+    assert not caught.value.maybe_applied
+
+
+@pytest.mark.servers
+def test_full_memory_keeps_jobs_out_but_lets_workers_finish(
+    server: RedisServer, driver: RedisDriver
+) -> None:
+    jobs = [new_job(tick) for tick in range(5)]
+    driver.run(driver.enqueue(jobs))
+    session, token = random_id(b"s" * 16), random_id(b"t" * 16)
+    driver.run(
+        driver.start_session(
+            NewSession(
+                id=session,
+                worker="w",
+                host="h",
+                pid=1,
+                release="1",
+                queues=("default",),
+                tasks=("mail.send",),
+                slots=1,
+                lease=timedelta(seconds=30),
+            )
+        )
+    )
+    params = ClaimParams(session=session, token=token, queues=("default",), limit=3)
+    claims = driver.run(driver.claim(params))
+    server.ask("CONFIG", "SET", "maxmemory", "1mb")
+    try:
+        with pytest.raises(StorageFull, match="nothing was written"):
+            driver.run(driver.enqueue([new_job(99)]))
+        assert driver.run(driver.get([new_job(99).id])) == [None]
+        outcomes = [
+            Finish(id=c.id, token=token, to=JobState.COMPLETED, what="completed") for c in claims
+        ]
+        assert driver.run(driver.finish(outcomes)) == [Answer.TOOK] * 3
+        assert driver.run(driver.beat([session]))[0].is_live
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory", "0")
+    assert driver.run(driver.enqueue([new_job(99)]))[0].is_new
