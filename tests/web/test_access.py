@@ -206,7 +206,7 @@ def test_tenants_do_not_meet(make_web: Callable[..., Web]) -> None:
             path = route.path.replace("{id}", mine["id"])
             answer = web.ask(route.method, path, {} if route.body else None, token=b)
             assert answer.status_code == 404, f"{route.method} {path}"
-    for path in ("/stats", "/queues", "/workers", "/dead/groups", "/events"):
+    for path in ("/stats", "/queues", "/workers", "/dead/groups", "/events", "/schedules", "/limits"):
         assert web.api("GET", path, token=b).status_code == 403
 
 

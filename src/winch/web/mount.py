@@ -15,12 +15,13 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
 from winch.engine.log import log
-from winch.web.api import jobs, live, queues, work
+from winch.web.api import jobs, live, queues, schedules, work
 from winch.web.door import Door
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import jobs as job_pages
 from winch.web.pages import overview, system
 from winch.web.pages import queues as queue_pages
+from winch.web.pages import schedules as schedule_pages
 from winch.web.pages.base import error_page, link, wants_page
 from winch.web.problems import Problem
 from winch.web.routes import Route
@@ -33,11 +34,13 @@ ROUTES: tuple[Route, ...] = (
     *jobs.ROUTES,
     *work.ROUTES,
     *queues.ROUTES,
+    *schedules.ROUTES,
     *live.ROUTES,
     *overview.ROUTES,
     *job_pages.ROUTES,
     *queue_pages.ROUTES,
     *dead_pages.ROUTES,
+    *schedule_pages.ROUTES,
     *system.ROUTES,
 )
 

@@ -27,10 +27,12 @@ NAV: tuple[tuple[str, str, str, str], ...] = (
     ("/jobs", "Jobs", "j", "read"),
     ("/queues", "Queues", "q", "read"),
     ("/dead", "Dead letters", "d", "read"),
+    ("/schedules", "Schedules", "s", "read"),
     ("/workers", "Workers", "w", "read"),
+    ("/limits", "Limits", "l", "read"),
     ("/operations", "Operations", "p", "operate"),
     ("/audit", "Audit", "a", "admin"),
-    ("/settings", "Settings", "s", "read"),
+    ("/settings", "Settings", "e", "read"),
 )
 THEMES = ("system", "light", "dark")
 # What an action says when it is done; a code in the address, so that nobody can put words in our mouth.
@@ -40,6 +42,9 @@ DID = {
     "deleted": "The job is deleted.",
     "paused": "The queue is paused: running jobs go on, no new ones are claimed.",
     "resumed": "The queue goes on.",
+    "schedule-paused": "The schedule is paused: no window gets a job until it goes on.",
+    "schedule-resumed": "The schedule goes on from its next window.",
+    "skipped": "The next window gets no job.",
     "revoked": "The token is revoked.",
     "enqueued": "The job is enqueued.",
     "out": "You are logged out.",
