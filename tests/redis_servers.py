@@ -192,6 +192,17 @@ class RedisCluster:
                     return node
         raise ServerError("the primary has no replica")
 
+    def move_slot(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """Move a slot key by key while clients use it, as `redis-cli --cluster reshard` does."""
+        ids = {node: node.ask("CLUSTER", "MYID").decode() for node in (source, target)}
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+        while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, 10):
+            words = [key.decode() for key in keys]
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *words)
+        for node in (target, source, *(n for n in self.nodes if n not in (source, target))):
+            node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+
     def remove(self) -> None:
         for node in self.nodes:
             node.remove()

@@ -15,8 +15,13 @@ from winch.core.unique import MAX_KEY_CHARS, Unique, key_of
     "fields, options, message",
     [
         ((), {"mode": "rejct"}, r"did you mean 'reject'\?"),
-        ((), {"mode": "debounce"}, "not available in this release"),
-        ((), {"within": "1h"}, "not available in this release"),
+        ((), {"mode": "keep_last"}, "not available in this release"),
+        ((), {"mode": "debounce"}, "needs wait"),
+        ((), {"wait": "1s"}, "wait and max_wait with"),
+        ((), {"within": "1h", "mode": "replace"}, "within with mode"),
+        ((), {"within": "1h", "until": "started"}, "not both"),
+        ((), {"within": "0s"}, "longer than zero"),
+        ((), {"until": "done"}, "until must be one of final, started"),
         (("a",), {"key": "k"}, "not both"),
         ((7,), {}, "names of arguments"),
         ((), {"key": ""}, "non-empty printable text"),
@@ -27,6 +32,12 @@ from winch.core.unique import MAX_KEY_CHARS, Unique, key_of
 def test_what_cannot_be_is_refused(fields: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Unique(*fields, **options)
+
+
+def test_it_shows_what_it_says() -> None:
+    said = Unique("a", mode="debounce", wait="5s", max_wait="1m")
+    assert repr(said) == "Unique('a', mode='debounce', wait='5s', max_wait='1m')"
+    assert "within='1h'" in repr(Unique(within="60m"))
 
 
 def test_a_key_of_values_does_not_depend_on_their_order() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from winch import App, ConfigError, DuplicateJob, JobState, Unique
+from winch.testing import virtual
 
 
 def test_a_second_enqueue_gives_the_first_job() -> None:
@@ -96,3 +97,40 @@ def test_a_wrong_key_is_refused(unique: Any, message: str) -> None:
         def u(order: int) -> None: ...
 
     assert app.jobs.list() == []
+
+
+def test_windows_debounce_and_started() -> None:
+    app = App("memory://")
+    ran: list[object] = []
+
+    @app.task(name="charge", unique=Unique("order", within="1h"))
+    def charge(order: int) -> None:
+        ran.append(order)
+
+    @app.task(name="index", unique=Unique("doc", mode="debounce", wait="5s", max_wait="12s"))
+    def index(doc: int, text: str) -> None:
+        ran.append(text)
+
+    @app.task(name="sync", unique=Unique(until="started"))
+    async def sync() -> None:
+        if not again:
+            again.append(await sync.aenqueue())
+
+    again: list[Any] = []
+    with virtual(app) as world:
+        first = charge.enqueue(7)
+        world.run_all()
+        assert charge.enqueue(7).id == first.id
+        world.advance("1h")
+        assert charge.enqueue(7).is_new
+        world.run_all()
+        assert ran == [7, 7]
+        for text in "abcd":
+            index.enqueue(1, text)
+            world.advance("4s")
+        world.run_all()
+        assert ran[2:] == ["c", "d"], "at the latest after 12 s, and once more for what came then"
+        sync.enqueue()
+        assert not sync.enqueue().is_new
+        world.advance("1ms")
+        assert again[0].is_new

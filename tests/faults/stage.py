@@ -14,6 +14,7 @@ import msgspec
 
 from tests.faults.apps import HEARTBEAT, LEASE, SETTINGS, SWEEP, FaultApp, make
 from tests.faults.fleet import Fleet, Worker, until
+from tests.redis_servers import RedisServer
 from tests.servers import Databases
 from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
 from winch.core.ids import random_id
@@ -48,8 +49,13 @@ class Stage:
         self._temporary = tempfile.TemporaryDirectory(prefix="winch-faults-")
         self.folder = Path(self._temporary.name)
         self._made: str | None = None
+        self._server: RedisServer | None = None
         if url is None and store == "sqlite":
             url = f"sqlite:///{self.folder / 'winch.db'}"
+        elif url is None and store == "redis":
+            self._server = RedisServer(fsync="always")
+            self._server.start()
+            url = self._server.url
         elif url is None:
             url = self._made = databases.new_database()
         self.url = url
@@ -74,6 +80,8 @@ class Stage:
         self.app.close()
         if self._made is not None:
             self._databases.drop_database(self._made)
+        if self._server is not None:
+            self._server.remove()
         self._temporary.cleanup()
 
     # -- acting ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_
 table schedule: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=200, vacuum_truncate=off
 table schedule_run:
 table session: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table unique_kept:
 table unique_key: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table winch_migration:
 column winch.archive.01 id: uuid not null
@@ -189,6 +190,9 @@ column winch.session.11 lease_until: timestamp with time zone not null
 column winch.session.12 beats: bigint not null default 0
 column winch.session.13 ended_at: timestamp with time zone
 column winch.session.14 end_reason: text
+column winch.unique_kept.01 key: text not null
+column winch.unique_kept.02 job: uuid not null
+column winch.unique_kept.03 until: timestamp with time zone not null
 column winch.unique_key.01 key: text not null
 column winch.unique_key.02 job: uuid not null
 column winch.winch_migration.01 number: integer not null
@@ -216,6 +220,7 @@ constraint winch.schedule.schedule_pkey: PRIMARY KEY (name)
 constraint winch.schedule_run.schedule_run_pkey: PRIMARY KEY (schedule, window_at)
 constraint winch.session.session_end_has_reason: CHECK (((ended_at IS NULL) = (end_reason IS NULL)))
 constraint winch.session.session_pkey: PRIMARY KEY (id)
+constraint winch.unique_kept.unique_kept_pkey: PRIMARY KEY (key)
 constraint winch.unique_key.unique_key_pkey: PRIMARY KEY (key)
 constraint winch.winch_migration.winch_migration_pkey: PRIMARY KEY (number)
 index winch.archive_alike: CREATE INDEX archive_alike ON ONLY winch.archive USING btree (fingerprint, id) INCLUDE (task, queue, finished_at) WHERE (fingerprint IS NOT NULL) -- serves groups and the list of one group
@@ -256,6 +261,8 @@ index winch.schedule_pending: CREATE INDEX schedule_pending ON winch.schedule US
 index winch.schedule_pkey: CREATE UNIQUE INDEX schedule_pkey ON winch.schedule USING btree (name)
 index winch.schedule_run_pkey: CREATE UNIQUE INDEX schedule_run_pkey ON winch.schedule_run USING btree (schedule, window_at)
 index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
+index winch.unique_kept_pkey: CREATE UNIQUE INDEX unique_kept_pkey ON winch.unique_kept USING btree (key)
+index winch.unique_kept_until: CREATE INDEX unique_kept_until ON winch.unique_kept USING btree (until) -- serves prune
 index winch.unique_key_pkey: CREATE UNIQUE INDEX unique_key_pkey ON winch.unique_key USING btree (key)
 index winch.winch_migration_pkey: CREATE UNIQUE INDEX winch_migration_pkey ON winch.winch_migration USING btree (number)
 function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable

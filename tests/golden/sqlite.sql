@@ -322,6 +322,12 @@ CREATE TABLE winch_session (
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 
+CREATE TABLE winch_unique_kept (
+    key TEXT PRIMARY KEY NOT NULL,
+    job TEXT NOT NULL,
+    until INTEGER NOT NULL
+) STRICT;
+
 CREATE INDEX winch_archive_alike ON winch_archive (fingerprint, id, task, queue, finished_at)
 WHERE fingerprint IS NOT NULL;
 
@@ -363,3 +369,5 @@ CREATE INDEX winch_schedule_next ON winch_schedule (next_at) WHERE paused_at IS 
 CREATE INDEX winch_schedule_pending ON winch_schedule (name) WHERE pending IS NOT NULL;
 
 CREATE INDEX winch_session_live ON winch_session (lease_until) WHERE ended_at IS NULL;
+
+CREATE INDEX winch_unique_kept_until ON winch_unique_kept (until);

@@ -207,11 +207,15 @@ class Successor(Protocol):
     def delay(self) -> timedelta | None: ...
     @property
     def run_at(self) -> datetime | None: ...
+    @property
+    def max_wait(self) -> timedelta | None: ...
 
 
 def replaced(job: JobRecord, new: Successor, at: datetime) -> JobRecord:
     """The waiting job with the arguments, priority and time of another, and all attempts before it."""
     due = at + new.delay if new.delay is not None else new.run_at
+    if due is not None and new.max_wait is not None:
+        due = min(due, job.created_at + new.max_wait)
     is_later = due is not None and due > at
     return replace(
         job,

@@ -8,46 +8,59 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from winch.core.duration import Duration, format_duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 
 MAX_KEY_CHARS = 256
 # Named in the specification, built by a later release: refused, never silently ignored.
-LATER_MODES = ("debounce", "keep_last")
+LATER_MODES = ("keep_last",)
 
 
 class Duplicate(StrEnum):
-    """What becomes of a job whose key is held: answered with the holder, refused, or its successor."""
+    """What becomes of a job whose key is held: answered with the holder, refused, or its successor; or
+    put off: the successor of one that waits, and a job of its own beside one that runs."""
 
     RETURN = "return"
     REJECT = "reject"
     REPLACE = "replace"
+    DEBOUNCE = "debounce"
+
+
+class Until(StrEnum):
+    """How long a job holds its key: until it is final, or until another wants it when it has started."""
+
+    FINAL = "final"
+    STARTED = "started"
 
 
 class Unique:
     """One live job for each value of these arguments, or of all of them; or for a `key` of your own.
 
     `mode` says what a second enqueue does: "return" the job that is there, "reject" it with
-    DuplicateJob, or "replace" the arguments, priority and time of the one that waits.
+    DuplicateJob, "replace" the arguments, priority and time of the one that waits, or "debounce":
+    replace it and run `wait` after the last enqueue, but not later than `max_wait` after the first;
+    beside one that runs it is a job of its own. `until="started"` leaves the key to others once the job
+    runs. `within` keeps it for that long after the enqueue, even when the job is final.
     """
 
-    __slots__ = ("fields", "key", "mode")
+    __slots__ = ("fields", "key", "max_wait", "mode", "until", "wait", "within")
 
     def __init__(
         self,
         *fields: str,
         key: str | None = None,
         mode: str = "return",
-        within: object = None,
+        within: Duration | None = None,
+        until: str = "final",
+        wait: Duration | None = None,
+        max_wait: Duration | None = None,
     ) -> None:
-        if within is not None:
-            raise ConfigError(
-                "Unique(within=…) is not available in this release; a key is held until its job is final"
-            )
         if mode in LATER_MODES:
             raise ConfigError(
                 f"Unique(mode={mode!r}) is not available in this release; there are: "
@@ -61,15 +74,42 @@ class Unique:
         for name in fields:
             if not isinstance(name, str) or not name:
                 raise ConfigError(f"Unique takes names of arguments, got {name!r}")
+        if until not in list(Until):
+            raise ConfigError(f"Unique until must be one of {', '.join(Until)}, got {until!r}")
         self.fields = fields
         self.key = None if key is None else check_key(key)
         self.mode = Duplicate(mode)
+        self.until = Until(until)
+        self.within: timedelta | None = None if within is None else _positive(within, "within")
+        self.wait: timedelta | None = None if wait is None else _positive(wait, "wait")
+        self.max_wait: timedelta | None = None if max_wait is None else _positive(max_wait, "max_wait")
+        is_put_off = self.mode is Duplicate.DEBOUNCE
+        if (wait is not None or max_wait is not None) and not is_put_off:
+            raise ConfigError('Unique takes wait and max_wait with mode="debounce"')
+        if is_put_off and wait is None:
+            raise ConfigError('Unique(mode="debounce") needs wait, such as wait="5s"')
+        if within is not None and self.mode not in (Duplicate.RETURN, Duplicate.REJECT):
+            raise ConfigError('Unique takes within with mode="return" or "reject"')
+        if within is not None and self.until is Until.STARTED:
+            raise ConfigError('Unique takes within or until="started", not both')
 
     def __repr__(self) -> str:
         said = [repr(name) for name in self.fields]
         if self.key is not None:
             said.append(f"key={self.key!r}")
-        return f"Unique({', '.join([*said, f'mode={str(self.mode)!r}'])})"
+        said.append(f"mode={str(self.mode)!r}")
+        if self.until is Until.STARTED:
+            said.append("until='started'")
+        spans = {"within": self.within, "wait": self.wait, "max_wait": self.max_wait}
+        said += [f"{name}={format_duration(s)!r}" for name, s in spans.items() if s is not None]
+        return f"Unique({', '.join(said)})"
+
+
+def _positive(value: Duration, name: str) -> timedelta:
+    parsed = parse_duration(value, name)
+    if not parsed:
+        raise ConfigError(f"{name} must be longer than zero")
+    return parsed
 
 
 def check_key(key: object) -> str:

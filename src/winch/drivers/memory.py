@@ -86,6 +86,7 @@ class _State:
     events: list[Event] = field(default_factory=list)
     books: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
+    kept_keys: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     schedules: ScheduleState = field(default_factory=ScheduleState)
 
     def __post_init__(self) -> None:
@@ -160,12 +161,16 @@ class MemoryDriver(MemorySchedules):
                 if is_known and not (new.is_given_id or is_repeat):
                     raise ConfigError(f"job id {new.id} was drawn twice")
             known = {new.id for new in jobs if self._is_known(new.id)}
-            plan = planned(jobs, self._holders(), known)
+            plan = planned(jobs, self._holding(jobs, at), known)
             stored = []
+            for holder in plan.take_over.values():
+                self._state.live[holder] = replace(self._state.live[holder], unique_key=None)
             for new in plan.store:
                 is_new = not self._is_known(new.id)
                 if is_new:
                     self._insert(new, at)
+                if is_new and new.unique_key is not None and new.unique_within is not None:
+                    self._state.kept_keys[new.unique_key] = (new.id, at + new.unique_within)
                 stored.append(Enqueued(new.id, is_new))
             for holder, new in plan.replace.items():
                 self._replace(self._state.live[holder], new, at)
@@ -180,6 +185,22 @@ class MemoryDriver(MemorySchedules):
             for job in self._state.live.values()
             if job.unique_key is not None
         }
+
+    def _key_holder(self, job: JobRecord) -> str | None:
+        """Who has the unique key of a final job by now."""
+        holder = self._holders().get(job.unique_key or "")
+        return holder.id if holder is not None and job.state in FINAL else None
+
+    def _holding(self, jobs: Sequence[NewJob], at: datetime) -> dict[str, Holder]:
+        """Who has the keys of these jobs; with `unique_within` a final job may."""
+        found = self._holders()
+        for new in jobs:
+            key = new.unique_key
+            if key is not None and new.unique_within is not None and key not in found:
+                job_id, until = self._state.kept_keys.get(key, ("", at))
+                if until > at and job_id in self._state.archive:
+                    found[key] = Holder(job_id, None)
+        return found
 
     def _replace(self, job: JobRecord, new: NewJob, at: datetime) -> None:
         after = changes.replaced(job, new, at)
@@ -545,6 +566,9 @@ class MemoryDriver(MemorySchedules):
             for session_id, session in list(self._state.sessions.items()):
                 if session.ended_at is not None and session.ended_at <= at - KEEP_SESSIONS:
                     del self._state.sessions[session_id]
+            kept = self._state.kept_keys
+            for key in [key for key, (_, until) in kept.items() if until <= at]:
+                del kept[key]
             return len(over[:limit])
 
         return self._verb("prune", body)
@@ -843,6 +867,7 @@ class MemoryDriver(MemorySchedules):
                 session=None if session is None else self._session_info(session),
                 serving=len(serving),
                 knowing=sum(1 for s in serving if job.task in s.info.tasks),
+                key_holder=self._key_holder(job),
                 gate=self._state.gates.info(job),
             )
 

@@ -371,7 +371,7 @@ def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> Non
             continue
         words = (
             "cannot be replaced: it does not wait any more"
-            if job.on_duplicate is Duplicate.REPLACE
+            if job.on_duplicate in (Duplicate.REPLACE, Duplicate.DEBOUNCE)
             else "holds it"
         )
         raise DuplicateJob(

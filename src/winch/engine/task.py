@@ -12,7 +12,7 @@ from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
 from winch.core.gates import with_gates
-from winch.core.unique import Duplicate, key_of
+from winch.core.unique import Duplicate, Until, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
 from winch.engine.context import Context
@@ -301,7 +301,7 @@ def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
         args="",
         queue=said.queue or own.queue,
         priority=own.priority if said.priority is None else said.priority,
-        delay=said.delay,
+        delay=said.delay if said.delay or said.run_at or unique is None else unique.wait,
         run_at=said.run_at,
         expires=said.expires or own.expires,
         tags=own.tags + tuple(tag for tag in said.tags if tag not in own.tags),
@@ -312,6 +312,9 @@ def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
         max_attempts=retry.attempts,
         keep=kept_for(said.retention, own.retention),
         on_duplicate=Duplicate.RETURN if unique is None else unique.mode,
+        unique_until=Until.FINAL if unique is None else unique.until,
+        unique_within=None if unique is None else unique.within,
+        max_wait=None if unique is None else unique.max_wait,
     )
 
 

@@ -11,6 +11,16 @@ from winch.storage.params import Facts
 
 def explain(facts: Facts) -> str:
     """One or two sentences with names and numbers."""
+    said = _explain(facts)
+    if facts.key_holder is not None:
+        said += (
+            f" Its unique key {facts.job.unique_key!r} is held by job {facts.key_holder} now, so it "
+            "cannot be retried before that one is final."
+        )
+    return said
+
+
+def _explain(facts: Facts) -> str:
     job = facts.job
     match job.state:
         case JobState.SCHEDULED:

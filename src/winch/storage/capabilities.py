@@ -24,3 +24,5 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Limits, rates, FIFO keys, tenants and scopes hold jobs back."""
     has_schedules: bool = True
     """Schedules, and their windows, are kept in the store."""
+    has_unique_windows: bool = True
+    """Unique keys can be held for a time, left by jobs that run, and put off (debounce)."""

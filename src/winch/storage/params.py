@@ -11,14 +11,16 @@ import msgspec
 from winch.core.gates import GateSpec
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
-from winch.core.unique import Duplicate
+from winch.core.unique import Duplicate, Until
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
 
     At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
-    `on_duplicate` says what becomes of it when a live job holds its `unique_key`.
+    `on_duplicate` says what becomes of it when a live job holds its `unique_key`; with `unique_within`
+    one that was stored less than so long ago holds it too, and with `unique_until` STARTED one that runs
+    does not. A job that is put off runs at most `max_wait` after it was created.
     """
 
     id: str
@@ -33,6 +35,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     fifo: str | None = None
     unique_key: str | None = None
     on_duplicate: Duplicate = Duplicate.RETURN
+    unique_until: Until = Until.FINAL
+    unique_within: timedelta | None = None
+    max_wait: timedelta | None = None
     tags: tuple[str, ...] = ()
     headers: dict[str, str] = {}
     options: str | None = None
@@ -326,6 +331,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionInfo | None
     serving: int
     knowing: int
+    key_holder: str | None = None
     gate: GateInfo | None = None
 
 

@@ -7,32 +7,34 @@ it asks); the rest follows from the order of the call.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from winch.core.lifecycle import TRANSITIONS, JobState
-from winch.core.unique import Duplicate
+from winch.core.unique import Duplicate, Until
 from winch.storage.params import Enqueued, NewJob
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The live job that has a key."""
+    """The job that has a key; `state` is None for one that is final and has it `within` a time."""
 
     id: str
-    state: JobState
+    state: JobState | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`store` are the jobs to insert, `replace` the waiting jobs to change by what they are changed to.
+    """`store` are the jobs to insert, `replace` the waiting jobs to change by what they are changed to,
+    `take_over` the keys that running jobs lose to a job of `store`, with the jobs that lose them.
     `answers` has None where the insert decides. Refused: nothing of the call is stored."""
 
     answers: list[Enqueued | None]
     store: list[NewJob]
     replace: dict[str, NewJob]
     is_refused: bool
+    take_over: dict[str, str] = field(default_factory=dict)
 
 
 def planned(jobs: Sequence[NewJob], held: Mapping[str, Holder], known: Collection[str] = ()) -> Plan:
@@ -42,10 +44,14 @@ def planned(jobs: Sequence[NewJob], held: Mapping[str, Holder], known: Collectio
     store: list[NewJob] = []
     mine: dict[str, int] = {}  # key -> its place in `store`
     replace: dict[str, NewJob] = {}
+    take_over: dict[str, str] = {}
     is_refused = False
     for job in jobs:
         key = job.unique_key
-        holder = None if key is None else held.get(key)
+        holder = None if key is None or key in take_over else held.get(key)
+        if key is not None and holder is not None and job.id not in known and _leaves(holder, job):
+            take_over[key] = holder.id
+            holder = None
         if job.id in known:
             answers.append(Enqueued(job.id, is_new=False))
         elif key is None or (holder is not None and holder.id == job.id):
@@ -58,7 +64,7 @@ def planned(jobs: Sequence[NewJob], held: Mapping[str, Holder], known: Collectio
         else:
             first = holder.id if holder is not None else store[mine[key]].id
             is_replaced = False
-            if job.on_duplicate is Duplicate.REPLACE:
+            if job.on_duplicate in (Duplicate.REPLACE, Duplicate.DEBOUNCE):
                 if holder is None:
                     store[mine[key]] = _in_place_of(store[mine[key]], job)
                     is_replaced = True
@@ -73,7 +79,16 @@ def planned(jobs: Sequence[NewJob], held: Mapping[str, Holder], known: Collectio
             for job, answer in zip(jobs, answers, strict=True)
         ]
         return Plan(answers, [], {}, is_refused)
-    return Plan(answers, store, replace, is_refused)
+    return Plan(answers, store, replace, is_refused, take_over)
+
+
+def takes_over(job: NewJob) -> bool:
+    """Whether this job may take its key from one that runs."""
+    return job.unique_until is Until.STARTED or job.on_duplicate is Duplicate.DEBOUNCE
+
+
+def _leaves(holder: Holder, job: NewJob) -> bool:
+    return holder.state is JobState.RUNNING and holder.id != job.id and takes_over(job)
 
 
 def filled(plan: Plan, stored: Sequence[Enqueued]) -> list[Enqueued]:

@@ -42,4 +42,8 @@ def checks_for(app: App) -> list[Callable[[App], Findings]]:
         from winch.cli.checks.postgres import check_postgres
 
         found.append(check_postgres)
+    elif app.driver.name.startswith("redis"):
+        from winch.cli.checks.redis import check_redis
+
+        found.append(check_redis)
     return [*found, check_workers, check_jobs, check_schedules]

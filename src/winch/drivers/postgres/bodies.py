@@ -72,11 +72,11 @@ class Verbs:
             locking = {held[key].id: key for key in replacing if key in held and key not in left}
             if locking:
                 rows = yield self._step("enqueue.lock", ids=list(locking))
-                states = {row[0]: JobState(row[1]) for row in rows}
+                states = {(row[0], row[2]): JobState(row[1]) for row in rows}
                 for job_id, key in locking.items():
-                    if job_id in states:
-                        held[key] = Holder(job_id, states[job_id])
-                    else:  # it ended while we waited for it, and its key is free
+                    if (job_id, key) in states:
+                        held[key] = Holder(job_id, states[job_id, key])
+                    else:  # it ended while we waited for it, or lost its key to another
                         del held[key]
                         left[key] = wanted[key]
         raise StorageUnavailable(

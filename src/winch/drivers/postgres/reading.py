@@ -115,6 +115,10 @@ class ReadingVerbs(GateVerbs):
             rows = []
             if job.session is not None:
                 rows = yield self._step("explain.session", is_alone=True, session=job.session)
+            holder = None
+            if job.unique_key is not None and job.state in FINAL:
+                held = yield self._step("enqueue.holders", is_alone=True, keys=[job.unique_key])
+                holder = next((row[1] for row in held if row[2] is not None), None)
             return Facts(
                 job=job,
                 now=read_moment(at),
@@ -124,6 +128,7 @@ class ReadingVerbs(GateVerbs):
                 session=read_session(rows[0]) if rows else None,
                 serving=serving,
                 knowing=knowing,
+                key_holder=holder,
                 gate=(yield from self._gate_info(job, now)),
             )
 

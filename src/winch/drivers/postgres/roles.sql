@@ -29,6 +29,7 @@ REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive FROM
 -- results, no claims. `ring` looks up who waits.
 GRANT INSERT ON {schema}.job, {schema}.given_id TO {producer};
 GRANT SELECT, INSERT, DELETE ON {schema}.unique_key TO {producer};
+GRANT SELECT, INSERT, UPDATE ON {schema}.unique_kept TO {producer};
 GRANT SELECT (id, queue, state, run_at) ON {schema}.job TO {producer};
 GRANT SELECT (id) ON {schema}.given_id, {schema}.archive TO {producer};
 GRANT SELECT (name, waiting_until) ON {schema}.queue TO {producer};
@@ -38,7 +39,7 @@ GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
         {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line,
-        {schema}.gate, {schema}.permit, {schema}.limit_set
+        {schema}.gate, {schema}.permit, {schema}.limit_set, {schema}.unique_kept
     TO {worker};
 GRANT SELECT ON {schema}.schedule_in_effect TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};

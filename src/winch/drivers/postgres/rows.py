@@ -51,6 +51,7 @@ class _NewRow(msgspec.Struct, omit_defaults=True):
     expires_seconds: float | None = None
     max_attempts: int | None = None
     keep_seconds: float | None = None
+    max_wait_seconds: float | None = None
 
 
 def write_jobs(jobs: Iterable[NewJob]) -> str:
@@ -76,6 +77,7 @@ def write_jobs(jobs: Iterable[NewJob]) -> str:
                 write_span(job.expires),
                 job.max_attempts,
                 write_span(job.keep),
+                write_span(job.max_wait),
             )
             for job in jobs
         ]

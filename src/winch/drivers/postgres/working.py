@@ -42,7 +42,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
-from winch.storage.unique import filled, planned
+from winch.storage.unique import Holder, filled, planned, takes_over
 from winch.storage.verbs import Verb
 
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
@@ -114,17 +114,31 @@ class WorkingVerbs(GateVerbs):
             for job in jobs:
                 if job.unique_key is not None and job.id not in known:
                     wanted.setdefault(job.unique_key, job.id)
-                    if job.on_duplicate is Duplicate.REPLACE:
+                    if job.on_duplicate is Duplicate.REPLACE or takes_over(job):
                         replacing.add(job.unique_key)
             held = yield from self._take_keys(wanted, replacing)
             won = [key for key in wanted if key not in held]
+            within = {job.unique_key for job in jobs if job.unique_within is not None}
+            if asked := [key for key in won if key in within]:
+                for key, holder in (yield self._step("enqueue.kept", keys=asked, now=now)):
+                    held[key] = Holder(holder, None)
             plan = planned(jobs, held, known)
             if plan.is_refused:
                 if won:
                     yield self._step("enqueue.unkey", keys=won)
                 return filled(plan, [])
+            if plan.take_over:
+                winners = {job.unique_key: job.id for job in reversed(plan.store)}
+                yield self._step(
+                    "enqueue.take_over",
+                    keys=list(plan.take_over),
+                    losers=list(plan.take_over.values()),
+                    winners=[winners[key] for key in plan.take_over],
+                )
             stored = (yield from insert(plan.store)) if plan.store else []
-            if won and not all(answer.is_new for answer in stored):
+            if within:
+                yield from self._keep_keys(plan.store, stored, now)
+            if won and (within or not all(answer.is_new for answer in stored)):
                 yield self._step("enqueue.unkey", keys=won)
             if plan.replace:
                 changed = [msgspec.structs.replace(new, id=i) for i, new in plan.replace.items()]
@@ -133,6 +147,24 @@ class WorkingVerbs(GateVerbs):
             return filled(plan, stored)
 
         return self._write("enqueue", body, now)
+
+    def _keep_keys(
+        self, jobs: Sequence[NewJob], stored: Sequence[Enqueued], now: datetime | None
+    ) -> Body[None]:
+        """Note until when the jobs that were stored have their unique keys, final or not."""
+        kept = {
+            job.unique_key: job
+            for job, answer in zip(jobs, stored, strict=True)
+            if answer.is_new and job.unique_key is not None and job.unique_within is not None
+        }
+        if kept:
+            yield self._step(
+                "enqueue.keep",
+                keys=list(kept),
+                jobs=[job.id for job in kept.values()],
+                seconds=[(job.unique_within or timedelta(0)).total_seconds() for job in kept.values()],
+                now=now,
+            )
 
     # -- working -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import hiredis
 
-from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried
+from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried, first
 from winch.drivers.redis.place import Address, Place
 from winch.drivers.redis.scripts import Call
 from winch.drivers.redis.wire import (
@@ -149,7 +149,15 @@ class AsyncSide:
 
     async def run(self, what: Call) -> Any:
         """Carry a call out and return its reply."""
-        steps = carried(what, self._route)
+        outcome: Any
+        try:
+            outcome = await self._send(first(what))
+        except ConnectionLost as error:
+            outcome = error
+        else:
+            if not what.confirmations and type(outcome) is not hiredis.ReplyError:
+                return outcome
+        steps = carried(what, self._route, outcome)
         try:
             step = next(steps)
             while True:
@@ -167,12 +175,12 @@ class AsyncSide:
             return stop.value
 
     async def _send(self, request: Send) -> Any:
-        wire = await self._wire(request.address)
+        wire = await self._wire()
         replies = await wire.ask(confirming(request, self._place.timeout), replies_to(request))
         return reply_of(request, replies)
 
-    async def _wire(self, wanted: Address | None) -> AsyncWire:
-        address = wanted or self._route.known()
+    async def _wire(self) -> AsyncWire:
+        address = self._route.known()
         if address is None:
             loop = asyncio.get_running_loop()
             address = await loop.run_in_executor(None, find_primary, self._place)

@@ -22,6 +22,8 @@ class Verbs:
     def _call(
         self, name: str, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
     ) -> Call:
+        if self._place.is_cluster:
+            args["in_cluster"] = True
         return call(self._key, name, args, blobs, confirmations=confirmations)
 
     def _write(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:

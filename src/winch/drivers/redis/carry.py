@@ -19,10 +19,12 @@ from winch.core.errors import ConfigError, StorageError, StorageFull, StorageUna
 from winch.drivers.redis.place import Address, Place
 from winch.drivers.redis.scripts import Call
 
-TRIES = 8
+TRIES = 10
 CONNECT_TRIES = 3
 # The server is there and says that it cannot right now; nothing was changed.
-_PASSING = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS")
+# ASK sends one command to the node that a slot moves to; a script needs all keys of its slot, so it
+# waits until the move is over.
+_PASSING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS")
 
 
 class ConnectionLost(Exception):
@@ -36,12 +38,10 @@ class ConnectionLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the call (to `address`, where one is told) and give back its reply, also an error."""
+    """Send the call and give back its reply, also an error."""
 
     request: bytes
     confirmations: int
-    address: Address | None
-    is_asking: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,24 @@ class Route:
         self._primary = None
 
 
-def carried(what: Call, route: Route) -> Generator[Send | Pause, Any, Any]:
-    """Carry one call out."""
-    request, address, is_asking = what.request, None, False
+def first(what: Call) -> Send:
+    """What is sent first; most calls need no more."""
+    return Send(what.request, what.confirmations)
+
+
+def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, Any, Any]:
+    """Carry on with a call whose first try came to `outcome`, a reply or a ConnectionLost."""
+    request = what.request
     tries = refused = 0
+    is_first = True
     while True:
         try:
-            reply = yield Send(request, what.confirmations, address, is_asking)
+            if not is_first:
+                outcome = yield Send(request, what.confirmations)
+            is_first = False
+            if isinstance(outcome, ConnectionLost):
+                raise outcome
+            reply = outcome
         except ConnectionLost as lost:
             route.lost()
             if lost.was_sent and not what.is_read:
@@ -84,7 +95,6 @@ def carried(what: Call, route: Route) -> Generator[Send | Pause, Any, Any]:
             refused += 1
             if refused >= CONNECT_TRIES * (len(route.place.addresses) if route.place.is_cluster else 1):
                 raise _unavailable(route, str(lost)) from lost
-            address, is_asking = None, False
             yield Pause(delay(refused))
             continue
         error = reply[0] if what.confirmations and isinstance(reply, list) else reply
@@ -95,13 +105,10 @@ def carried(what: Call, route: Route) -> Generator[Send | Pause, Any, Any]:
         tries += 1
         if tries > TRIES:
             raise translated(text, route)
-        address, is_asking = None, False
         if code == "NOSCRIPT" and what.full is not None:
             request = what.full()
         elif code == "MOVED":
             route.found(_address(rest, route))
-        elif code == "ASK":
-            address, is_asking = _address(rest, route), True
         elif code in _PASSING:
             if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
                 route.lost()
@@ -137,8 +144,8 @@ def translated(text: str, route: Route) -> WinchError:
     if code in ("NOAUTH", "WRONGPASS"):
         return ConfigError(f"{where}; put user and password into the URL, redis://user:password@host")
     if code == "NOPERM":
-        return StorageError(f"{where}; the user lacks a right, see docs/redis.md")
-    if code in _PASSING or code in ("MOVED", "ASK"):
+        return StorageError(f"{where}; the user lacks a right, see docs/howto/redis.md")
+    if code in _PASSING or code == "MOVED":
         if code == "MOVED" and not route.place.is_cluster:
             return ConfigError(
                 f"{where}; this is a node of a cluster: begin the URL with redis+cluster://"

@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.drivers._absent import NoSchedules
@@ -17,6 +17,7 @@ from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
+from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
 from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
@@ -46,6 +47,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         migrates_itself=True,
         has_gates=False,
         has_schedules=False,
+        has_unique_windows=False,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:
@@ -55,6 +57,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         self._route = Route(place)
         self._pool = Pool(place, self._route)
         self._is_ready = False
+        self._is_warned = False
         self._guard = threading.Lock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Side] = (
             weakref.WeakKeyDictionary()
@@ -74,6 +77,10 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         if place.is_remote and place.password is None:
             log.warning("%s is reached without a password", place.describe())
         return cls(place, events=events)
+
+    @property
+    def place(self) -> Place:
+        return self._place
 
     @property
     def name(self) -> str:
@@ -146,11 +153,22 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
 
     def _preparing(self) -> Body[list[str]]:
         """What is looked at before the first verb: the layout, and whether the server drops keys."""
-        told = _told((yield command("INFO", "memory")))
-        if told.get("maxmemory_policy", "").startswith("allkeys"):
+        told = parse_info((yield command("INFO", "everything")))
+        policy = told.get("maxmemory_policy", "")
+        if policy.startswith("allkeys"):
             raise ConfigError(
-                f"{self.describe()}: maxmemory-policy is {told['maxmemory_policy']}, so the server "
+                f"{self.describe()}: maxmemory-policy is {policy}, so the server "
                 "drops jobs when memory is short; set it to noeviction, or give Winch its own server"
+            )
+        version = told.get("redis_version", "7.0")
+        if int(version.partition(".")[0]) < 7:
+            raise ConfigError(f"{self.describe()} is Redis {version}; Winch needs 7.0 or later")
+        if told.get("aof_enabled") == "0" and not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "%s writes nothing to disk as it happens (appendonly no): a restart of the server loses "
+                "jobs. `winch doctor` says more",
+                self.describe(),
             )
         before, after, _ = yield self._call("migrate", version=VERSION, events=self._keeps_events)
         if int(after) > VERSION:
@@ -192,6 +210,11 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         """Make the server forget its scripts, as a restart does: for tests."""
         self._pool.run(command("SCRIPT", "FLUSH"))
 
+    def facts(self) -> ServerFacts:
+        """What there is to know about the server, for `winch doctor`."""
+        self.check_schema()  # in a cluster: finds the node that has the slot
+        return read_facts(self._pool.run)
+
     def describe(self) -> str:
         return self._place.describe()
 
@@ -220,9 +243,3 @@ class _Side:
     async def close(self) -> None:
         await self.listener.close()
         await self.wires.aclose()
-
-
-def _told(reply: Any) -> dict[str, str]:
-    """The lines of INFO."""
-    lines = reply.decode(errors="replace").splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)

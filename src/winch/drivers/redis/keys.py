@@ -7,6 +7,8 @@ tasks and sessions stand at the end, where no character of theirs can be taken f
 
 from __future__ import annotations
 
+import re
+
 from winch.core.job import (
     HEAD_START,
     HISTORY_LIMIT,
@@ -41,6 +43,7 @@ KEYS = {
     "dead": "zset of dead jobs, score 0",
     "died": "zset: task with dead jobs, score 0",
     "groups": "zset: fingerprint, by its number of dead jobs",
+    "nothing": "never exists: asked for to learn whether the slot is moving",
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",
@@ -68,20 +71,34 @@ def _micros(value: object) -> int:
     return round(value.total_seconds() * _SECOND)  # type: ignore[attr-defined,no-any-return]
 
 
-def prelude() -> str:
-    """What every script begins with: the keys, the limits and the table of transitions."""
+def prelude(text: str) -> str:
+    """What a script begins with: the keys, limits and rows of the transition table that it names.
+
+    Only those: all of it is run anew with each call.
+    """
+    used = set(re.findall(r"\bK\.(\w+)", text))
+    if "K[" in text:  # by the name of a state
+        used |= {"scheduled", "retrying", "ready", "cancelled", "dead"}
     lines = ["local P = string.sub(KEYS[1], 1, -5)", "local K = {"]
-    lines += [f"  {name} = P .. '{name}'," for name in KEYS]
-    lines += [f"  {name} = function(of) return P .. '{name}:' .. of end," for name in KEYS_OF]
-    lines += ["}", "local MAY = {"]
-    for verb, table in TRANSITIONS.items():
-        states = ", ".join(f"{state} = true" for state in table)
-        lines.append(f"  {verb} = {{{states}}},")
-    lines += ["}"]
-    lines.append(f"local FINAL = {{{', '.join(f'{state} = true' for state in sorted(FINAL))}}}")
-    lines.append(f"local KEEP = {{{', '.join(f'{s} = {_micros(kept)}' for s, kept in KEEP.items())}}}")
-    lines.append(f"local HEAD_START = {_micros(HEAD_START)}")
-    lines.append(f"local POISON_WINDOW = {_micros(POISON_WINDOW)}")
+    lines += [f"  {name} = P .. '{name}'," for name in KEYS if name in used]
+    lines += [
+        f"  {name} = function(of) return P .. '{name}:' .. of end," for name in KEYS_OF if name in used
+    ]
+    lines.append("}")
+    if "MAY" in text:
+        lines.append("local MAY = {")
+        for verb, table in TRANSITIONS.items():
+            if re.search(rf"MAY\.{verb}\b|operate\('{verb}'", text):
+                states = ", ".join(f"{state} = true" for state in table)
+                lines.append(f"  {verb} = {{{states}}},")
+        lines.append("}")
+    if "FINAL" in text:
+        lines.append(f"local FINAL = {{{', '.join(f'{state} = true' for state in sorted(FINAL))}}}")
+    if "KEEP" in text:
+        kept = ", ".join(f"{state} = {_micros(keep)}" for state, keep in KEEP.items())
+        lines.append(f"local KEEP = {{{kept}}}")
+    lines.append(f"local HEAD_START, POISON_WINDOW = {_micros(HEAD_START)}, {_micros(POISON_WINDOW)}")
     lines.append(f"local HISTORY_LIMIT, LOG_LIMIT = {HISTORY_LIMIT}, {LOG_LIMIT}")
-    lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
+    if "LIMITS" in text:
+        lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
     return "\n".join(lines)

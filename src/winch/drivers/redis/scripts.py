@@ -36,10 +36,9 @@ class Script:
     def of(cls, name: str, body: str) -> Script:
         flags = _said(_FLAGS, name, body)
         names = _said(_PARTS, name, body)
-        parts = [prelude(), _text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
-        # The body is a function of its own: a script may have no more than 200 local names at once.
-        lines = [f"#!lua flags={','.join(flags)}", *parts, body]
-        text = "\n".join(lines).encode()
+        parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
+        source = "\n".join([*parts, body])
+        text = "\n".join([f"#!lua flags={','.join(flags)}", prelude(source), source]).encode()
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         return cls(name, text, digest.encode(), "no-writes" in flags)
 

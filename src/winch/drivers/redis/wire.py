@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections import deque
@@ -16,11 +17,12 @@ from typing import Any
 import hiredis
 
 from winch.core.errors import ConfigError
-from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried
+from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried, first
 from winch.drivers.redis.place import Address, Place
 from winch.drivers.redis.scripts import Call, packed
 
-ASKING = packed(b"ASKING")
+# A connection used so many seconds ago is not asked whether it is still there.
+FRESH = 0.25
 _NOTHING = object()
 
 
@@ -55,21 +57,20 @@ def check_greeting(answers: Sequence[Any], place: Place, address: Address) -> No
 
 
 def confirming(request: Send, timeout: float) -> bytes:
-    """The bytes of a request, with ASKING before it and WAIT behind it where that is wanted."""
-    data = ASKING + request.request if request.is_asking else request.request
+    """The bytes of a request, with WAIT behind it where that is wanted."""
+    data = request.request
     if request.confirmations:
-        milliseconds = round(timeout * 1000 / 2)
+        milliseconds = round(timeout * 1000 / 5)
         data += packed("WAIT", request.confirmations, milliseconds)
     return data
 
 
 def replies_to(request: Send) -> int:
-    return 1 + request.is_asking + bool(request.confirmations)
+    return 2 if request.confirmations else 1
 
 
 def reply_of(request: Send, replies: list[Any]) -> Any:
     """The reply, or [reply, number of confirmations]."""
-    replies = replies[request.is_asking :]
     return replies if request.confirmations else replies[0]
 
 
@@ -81,6 +82,7 @@ class Wire:
         self._timeout = place.timeout
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._socket = _connected(place, address)
+        self._used_at = 0.0
         if said := greeting(place):
             try:
                 check_greeting(self.ask(b"".join(said), len(said)), place, address)
@@ -95,6 +97,7 @@ class Wire:
             was_sent = True
             found: list[Any] = []
             reader = self._reader
+            self._used_at = time.monotonic()
             while True:
                 while (answer := reader.gets()) is not _NOTHING:
                     found.append(answer)
@@ -104,7 +107,7 @@ class Wire:
                 if not received:
                     raise ConnectionResetError("the server closed the connection")
                 reader.feed(received)
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:
             self.close()
             text = f"no answer within {self._timeout:g} s (timeout= in the URL)"
             raise ConnectionLost(self.address, text, was_sent=True) from error
@@ -118,7 +121,9 @@ class Wire:
             raise
 
     def is_fresh(self) -> bool:
-        """Whether the server has not hung up while nobody looked."""
+        """Whether the server has not hung up while nobody looked, where that is likely."""
+        if time.monotonic() - self._used_at < FRESH:
+            return True
         try:
             readable, _, _ = select.select([self._socket], [], [], 0)
         except (OSError, ValueError):
@@ -143,7 +148,14 @@ def _connected(place: Place, address: Address) -> socket.socket:
         raise ConnectionLost(address, text, was_sent=False) from error
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    found.settimeout(place.timeout)
+    if isinstance(found, ssl.SSLSocket):
+        found.settimeout(place.timeout)
+    else:
+        # The kernel's own limits: with Python's, each call would first ask whether it may.
+        found.settimeout(None)
+        limit = struct.pack("ll", int(place.timeout), int(place.timeout % 1 * 1e6))
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     return found
 
 
@@ -186,7 +198,15 @@ class Pool:
 
     def run(self, what: Call) -> Any:
         """Carry a call out and return its reply."""
-        steps = carried(what, self._route)
+        outcome: Any
+        try:
+            outcome = self._send(first(what))
+        except ConnectionLost as error:
+            outcome = error
+        else:
+            if not what.confirmations and type(outcome) is not hiredis.ReplyError:
+                return outcome
+        steps = carried(what, self._route, outcome)
         try:
             step = next(steps)
             while True:
@@ -204,15 +224,19 @@ class Pool:
             return stop.value
 
     def _send(self, request: Send) -> Any:
-        wire = self._borrow(request.address)
-        replies = wire.ask(confirming(request, self._place.timeout), replies_to(request))
+        wire = self._borrow()
+        if request.confirmations:
+            replies = wire.ask(confirming(request, self._place.timeout), replies_to(request))
+            self._give_back(wire)
+            return reply_of(request, replies)
+        (reply,) = wire.ask(request.request, 1)
         self._give_back(wire)
-        return reply_of(request, replies)
+        return reply
 
-    def _borrow(self, wanted: Address | None) -> Wire:
+    def _borrow(self) -> Wire:
         if self._pid != os.getpid():  # a fork shares the sockets: they are the parent's
             self._idle, self._pid = deque(), os.getpid()
-        address = wanted or self._route.known()
+        address = self._route.known()
         if address is None:
             address = find_primary(self._place)
             self._route.found(address)

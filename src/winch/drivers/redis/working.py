@@ -38,6 +38,7 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
+from winch.storage.unique import takes_over
 from winch.storage.verbs import Verb
 
 KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
@@ -63,14 +64,31 @@ class WorkingVerbs(Verbs):
             if not jobs:
                 return []
             refuse_gates(jobs)
-            args: dict[str, Any] = {"now": micros(now), "names": _names(jobs)}
-            if is_repeat or any(map(_is_special, jobs)):
-                args["jobs"], args["is_repeat"] = [_new(job) for job in jobs], is_repeat
-                blobs = [envelope(job) for job in jobs]
-            else:
-                args["groups"], blobs = _groups(jobs)
             wanted = self._place.replicated
-            reply = yield self._call("enqueue", blobs=blobs, confirmations=wanted, **args)
+            is_special = is_repeat or any(map(_is_special, jobs))
+            if is_special:
+                what = self._call(
+                    "enqueue_special",
+                    blobs=[envelope(job) for job in jobs],
+                    confirmations=wanted,
+                    confirm=wanted > 0,
+                    now=micros(now),
+                    names=_names(jobs),
+                    jobs=[_new(job) for job in jobs],
+                    is_repeat=is_repeat,
+                )
+            else:
+                groups, blobs = _groups(jobs)
+                what = self._call(
+                    "enqueue",
+                    blobs=blobs,
+                    confirmations=wanted,
+                    confirm=wanted > 0,
+                    now=micros(now),
+                    names=_names(jobs),
+                    groups=groups,
+                )
+            reply = yield what
             if wanted:
                 reply, confirmed = reply
                 if not isinstance(confirmed, int) or confirmed < wanted:
@@ -80,11 +98,13 @@ class WorkingVerbs(Verbs):
                         "again with the same ids",
                         [job.id for job in jobs],
                     )
-            found = _decode(reply) or {}
+            if not is_special:
+                if reply:
+                    raise ConfigError(f"job id {reply.decode()} was drawn twice")
+                return [Enqueued(job.id, True) for job in jobs]
+            found = _decode(reply)
             if "twice" in found:
                 raise ConfigError(f"job id {found['twice']} was drawn twice")
-            if "answers" not in found:
-                return [Enqueued(job.id, True) for job in jobs]
             return [_stored(job, answer) for job, answer in zip(jobs, found["answers"], strict=True)]
 
         return self._write("enqueue", body)
@@ -359,16 +379,21 @@ def _is_special(job: NewJob) -> bool:
     )
 
 
-def _names(jobs: Iterable[NewJob]) -> dict[str, list[str]]:
+def _names(jobs: Sequence[NewJob]) -> dict[str, list[str]]:
     """The tasks of each queue."""
+    if len(jobs) == 1:
+        return {jobs[0].queue: [jobs[0].task]}
     found: dict[str, dict[str, None]] = {}
     for queue, task in {(job.queue, job.task) for job in jobs}:
         found.setdefault(queue, {})[task] = None
     return {queue: list(tasks) for queue, tasks in found.items()}
 
 
-def _groups(jobs: Iterable[NewJob]) -> tuple[list[tuple[str, int, list[str]]], list[bytes]]:
+def _groups(jobs: Sequence[NewJob]) -> tuple[list[tuple[str, int, list[str]]], list[bytes]]:
     """Plain jobs by queue and priority, which have the same sort key, and their envelopes in order."""
+    if len(jobs) == 1:
+        job = jobs[0]
+        return [(job.queue, job.priority, [job.id])], [envelope(job)]
     found: dict[tuple[str, int], list[NewJob]] = {}
     for job in jobs:
         found.setdefault((job.queue, job.priority), []).append(job)
@@ -377,6 +402,11 @@ def _groups(jobs: Iterable[NewJob]) -> tuple[list[tuple[str, int, list[str]]], l
 
 
 def _new(job: NewJob) -> tuple[Any, ...]:
+    if job.unique_within is not None or takes_over(job):
+        raise ConfigError(
+            'Unique with within=, until="started" or mode="debounce" is not available on Redis in this '
+            "release; use a sqlite:/// or postgresql:// URL"
+        )
     return (
         job.id,
         False,

@@ -58,6 +58,12 @@ def holders(keys: Iterable[str]) -> Body[dict[str, Holder]]:
     return {key: Holder(job_id, JobState(state)) for key, job_id, state in rows}
 
 
+def kept_holders(keys: Iterable[str | None], at: int) -> Body[dict[str, Holder]]:
+    """The final jobs that have these unique keys for a while yet."""
+    rows = yield from ask("enqueue.kept", keys=to_json(list(keys)), now=at)
+    return {key: Holder(job_id, None) for key, job_id in rows}
+
+
 def store(jobs: Sequence[JobRecord], now: int) -> Body[None]:
     """Write changed live jobs: back to their table, or to the archive. Rings for what can run."""
     live = [put_values(job, now) for job in jobs if not job.state.is_final]

@@ -8,7 +8,7 @@ from datetime import datetime
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.drivers.sqlite import gates
-from winch.drivers.sqlite.bodies import Body, ask, micros, read_jobs, verb
+from winch.drivers.sqlite.bodies import Body, ask, holders, micros, read_jobs, verb
 from winch.drivers.sqlite.rows import read_events, read_moment, read_session, to_json
 from winch.storage.params import (
     DeadGroup,
@@ -122,6 +122,10 @@ class ReadingVerbs:
             ahead = yield from ask("explain", id=job.id)
             serving = yield from ask("explain.serving", queue=job.queue, task=job.task)
             session = yield from ask("sessions.one", session=job.session)
+            holder = None
+            if job.unique_key is not None and job.state in FINAL:
+                held = (yield from holders([job.unique_key])).get(job.unique_key)
+                holder = None if held is None else held.id
             return Facts(
                 job=job,
                 now=from_micros(micros(now)),
@@ -131,6 +135,7 @@ class ReadingVerbs:
                 session=read_session(session[0]) if session else None,
                 serving=serving[0][0],
                 knowing=serving[0][1],
+                key_holder=holder,
                 gate=(yield from gates.info(job)),
             )
 

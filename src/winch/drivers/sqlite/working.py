@@ -18,6 +18,7 @@ from winch.drivers.sqlite.bodies import (
     Body,
     ask,
     holders,
+    kept_holders,
     micros,
     read_jobs,
     ring_for,
@@ -71,8 +72,13 @@ class WorkingVerbs:
             plan = None
             chosen = jobs
             if keys:
-                plan = planned(jobs, (yield from holders(keys)), known)
+                held = yield from holders(keys)
+                if within := {j.unique_key for j in jobs if j.unique_within is not None} - set(held):
+                    held |= yield from kept_holders(within, at)
+                plan = planned(jobs, held, known)
                 chosen = plan.store
+                if plan.take_over:
+                    yield from ask("enqueue.take_over", ids=to_json(list(plan.take_over.values())))
             answers = []
             fresh: dict[str, NewJob] = {}
             for job in chosen:
@@ -88,6 +94,9 @@ class WorkingVerbs:
                 raise _drawn_twice(", ".join(fresh)) from error
             if plan is None:
                 return answers
+            kept = [job for job in fresh.values() if job.unique_within is not None]
+            if kept:
+                yield Step.each("enqueue.keep", [_kept(job, at) for job in kept])
             if plan.replace:
                 yield from _replace(plan.replace, at)
             return filled(plan, answers)
@@ -388,6 +397,7 @@ class WorkingVerbs:
             rows = yield from ask("prune", now=at, limit=limit)
             yield from ask("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
             yield from ask("prune.declarations")
+            yield from ask("prune.keys", now=at)
             return len(rows)
 
         return verb("prune", body)
@@ -472,6 +482,11 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         elif run_at - at < RING_WITHIN_MICROS:
             ring.due = True
     yield ring
+
+
+def _kept(job: NewJob, at: int) -> dict[str, object]:
+    within = (job.unique_within or timedelta(0)) // MICROSECOND
+    return {"key": job.unique_key, "job": job.id, "until": at + within}
 
 
 def _replace(news: Mapping[str, NewJob], at: int) -> Body[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.core.gates import LIMIT, GateUse, with_gates
@@ -72,6 +73,18 @@ def has_schedules(bench: Bench) -> None:
     assert "schedules" in message, f"schedules must be refused by name, got {message!r}"
 
 
+def has_unique_windows(bench: Bench) -> None:
+    """A job that needs them is refused by name, and not stored."""
+    new = bench.new_job(unique_key="k", unique_within=timedelta(hours=1))
+    message = ""
+    try:
+        bench.enqueue(new)
+    except ConfigError as error:
+        message = str(error)
+    assert "within" in message, f"within= must be refused by name, got {message!r}"
+    assert bench.find(new.id) == [None]
+
+
 def finds_nothing_elsewhere(bench: Bench) -> None:
     job_id = bench.add()
     other = bench.target.another()
@@ -103,4 +116,5 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "migrates_itself": migrates_itself,
     "has_gates": has_gates,
     "has_schedules": has_schedules,
+    "has_unique_windows": has_unique_windows,
 }

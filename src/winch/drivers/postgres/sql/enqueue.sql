@@ -147,7 +147,7 @@ LEFT JOIN {schema}.job ON job.id = unique_key.job
 WHERE unique_key.key = ANY (:keys::text[]);
 
 -- enqueue.lock: the holders that are to be replaced, as they are now and stay. Locks: the job rows, by id.
-SELECT id::text, state
+SELECT id::text, state, unique_key
 FROM {schema}.job
 WHERE id = ANY (:ids::uuid[])
 ORDER BY id
@@ -160,11 +160,16 @@ WITH clock AS MATERIALIZED (
 new AS MATERIALIZED (
     SELECT
         job.*,
-        greatest(clock.now, job.run_at, clock.now + make_interval(secs => job.delay_seconds)) AS due
+        greatest(clock.now, least(
+            greatest(clock.now, job.run_at, clock.now + make_interval(secs => job.delay_seconds)),
+            holder.created_at + make_interval(secs => job.max_wait_seconds)
+        )) AS due
     FROM json_to_recordset(:jobs::json) AS job (
         id uuid, version integer, args text, priority integer, delay_seconds double precision,
-        run_at timestamptz
-    ), clock
+        run_at timestamptz, max_wait_seconds double precision
+    )
+    JOIN {schema}.job AS holder ON holder.id = job.id
+    CROSS JOIN clock
 ),
 replaced AS (
     UPDATE {schema}.job
@@ -191,3 +196,36 @@ FROM replaced;
 DELETE FROM {schema}.unique_key
 WHERE key = ANY (:keys::text[])
     AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = unique_key.job);
+
+-- enqueue.kept: the final jobs that have these unique keys for a while yet. Asked by who has taken the keys.
+SELECT unique_kept.key, unique_kept.job::text
+FROM {schema}.unique_kept
+WHERE unique_kept.key = ANY (:keys::text[])
+    AND unique_kept.until > coalesce(:now::timestamptz, clock_timestamp())
+    AND EXISTS (SELECT FROM {schema}.archive WHERE archive.id = unique_kept.job);
+
+-- enqueue.keep: jobs have their keys at least for so long.
+INSERT INTO {schema}.unique_kept (key, job, until)
+SELECT kept.key, kept.job, coalesce(:now::timestamptz, clock_timestamp()) + make_interval(secs => kept.seconds)
+FROM unnest(:keys::text[], :jobs::uuid[], :seconds::double precision[]) AS kept (key, job, seconds)
+ORDER BY kept.key COLLATE "C"
+ON CONFLICT (key) DO UPDATE
+SET job = excluded.job,
+    until = excluded.until;
+
+-- enqueue.take_over: running jobs, which are locked, leave their unique keys to others.
+WITH taken AS MATERIALIZED (
+    SELECT key, loser, winner
+    FROM unnest(:keys::text[], :losers::uuid[], :winners::uuid[]) AS taken (key, loser, winner)
+),
+left_to AS (
+    UPDATE {schema}.unique_key
+    SET job = taken.winner
+    FROM taken
+    WHERE unique_key.key = taken.key
+        AND unique_key.job = taken.loser
+)
+UPDATE {schema}.job
+SET unique_key = NULL
+FROM taken
+WHERE job.id = taken.loser;

@@ -1,11 +1,15 @@
 -- prune: completed | cancelled | dead -> gone, when their keeping time is over, and sessions that ended long
--- ago. Partitions whose day has come are dropped whole; partitions are made ahead.
+-- ago, and unique keys whose time is over. Partitions whose day has come are dropped whole; partitions are made ahead.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 forgotten AS (
     DELETE FROM {schema}.session
     WHERE ended_at <= (SELECT now FROM clock) - make_interval(secs => :session_seconds)
+),
+over AS (
+    DELETE FROM {schema}.unique_kept
+    WHERE until <= (SELECT now FROM clock)
 )
 SELECT {schema}.prune_archive(now, :limit)
 FROM clock;

@@ -1,146 +1,59 @@
--- enqueue: -> ready | scheduled. All of the call or nothing; deny-oom before anything is written.
--- A:      now; names: queue -> tasks; groups: {queue, priority, ids} of plain jobs; or
---         jobs: {id, –, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep}
---         with is_repeat (a plain job has none of the last six). ARGV[2…]: their envelopes, in order
--- Return: msgpack: {twice = id} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
--- Keys:   env, ids, st, ready, scheduled, queues, tasks, keep, uniq, ukey, waiting, bell, events
+-- enqueue: -> ready, for plain jobs: all of the call or nothing. Others go through enqueue_special.
+-- A:      now; confirm; names: queue -> tasks; groups: {queue, priority, ids}. ARGV[2…]: envelopes, in order
+-- Return: '' when stored; or an id that was there or came twice, and nothing is stored
+-- Keys:   env, ids, ready, queues, tasks, waiting, bell, events
 -- flags:
--- parts:  put record
-local created = pack(now)
-for queue, tasks in pairs(A.names) do
-  call('SADD', K.queues, queue)
-  call('SADD', K.tasks(queue), unpack(tasks))
-end
+-- parts:  put
+-- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
+if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 
-if A.groups then
-  local seen = {}
-  for _, group in ipairs(A.groups) do
-    local known = fetch('ZMSCORE', K.ids, group[3])
-    for i, id in ipairs(group[3]) do
-      if known[i] or seen[id] then return pack({twice = id}) end
-      seen[id] = true
-    end
+local created, before = pack(now), 1
+-- `ids` first: its answer tells whether all are new, and what it added is taken back if not.
+for place, group in ipairs(A.groups) do
+  local ids, all = group[3], {}
+  for i = 1, #ids do
+    local at = 2 * i
+    all[at - 1], all[at] = '0', ids[i]
   end
-  local before = 1
-  for _, group in ipairs(A.groups) do
-    local queue, ids = group[1], group[3]
-    local key = string.format('%d', now - group[2] * HEAD_START)
-    local pairs_, ready, all = {}, {}, {}
-    for i = 1, #ids do
-      local id, at = ids[i], 2 * i
-      pairs_[at - 1], pairs_[at] = id, created .. ARGV[before + i]
-      ready[at - 1], ready[at] = key, id
-      all[at - 1], all[at] = '0', id
-    end
-    write('HSET', K.env, pairs_)
-    write('ZADD', K.ready(queue), ready)
-    write('ZADD', K.ids, all)
-    rings[queue] = (rings[queue] or 0) + #ids
-    before = before + #ids
-    if keeps_events then
-      for _, id in ipairs(ids) do event(id, 'enqueued', 'ready', nil, nil, nil, 0) end
-    end
+  local added = 0
+  for i = 1, #all, STEP do
+    added = added + call('ZADD', K.ids, 'NX', unpack(all, i, math.min(i + STEP - 1, #all)))
   end
-  done()
-  return pack({})
-end
-
-local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE, NEW_KEEP =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local known, times = {}, {}
-for place, job in ipairs(A.jobs) do
-  job[ENVELOPE] = ARGV[1 + place]
-  times[job[ID]] = (times[job[ID]] or 0) + 1
-  known[job[ID]] = call('HEXISTS', K.env, job[ID]) == 1
-end
-for _, job in ipairs(A.jobs) do
-  local is_there = known[job[ID]] or times[job[ID]] > 1
-  if is_there and not (job[GIVEN] or A.is_repeat) then return pack({twice = job[ID]}) end
-end
-
--- What storage/unique.py says, in the order of the call.
-local answers, store, mine, replace, is_refused = {}, {}, {}, {}, false
-for place, job in ipairs(A.jobs) do
-  local key, id = job[KEY], job[ID]
-  local holder = key and call('HGET', K.uniq, key) or nil
-  if known[id] then
-    answers[place] = {false}
-  elseif not key or holder == id then
-    store[#store + 1] = {place, job}
-  elseif not holder and (not mine[key] or store[mine[key]][2][ID] == id) then
-    mine[key] = mine[key] or #store + 1
-    store[#store + 1] = {place, job}
-  else
-    local is_replaced = false
-    if job[ON_DUPLICATE] == 'replace' then
-      if not holder then
-        local first = store[mine[key]][2]
-        local envelope, other = read(first[ENVELOPE]), read(job[ENVELOPE])
-        envelope[2], envelope[3], envelope[PRIORITY] = other[2], other[3], other[PRIORITY]
-        first[ENVELOPE], first[NEW_PRIORITY] = pack(envelope), job[NEW_PRIORITY]
-        first[DELAY], first[RUN_AT] = job[DELAY], job[RUN_AT]
-        is_replaced = true
-      elseif MAY.replace[load(holder).s] then
-        replace[#replace + 1] = {holder, job}
-        is_replaced = true
+  if added < #ids then
+    local twice, seen = nil, {}
+    for earlier = 1, place do
+      for _, id in ipairs(A.groups[earlier][3]) do
+        if call('HEXISTS', K.env, id) == 1 then
+          twice = twice or id
+        else
+          if seen[id] then twice = twice or id end
+          seen[id] = true
+          call('ZREM', K.ids, id)
+        end
       end
     end
-    is_refused = is_refused or (job[ON_DUPLICATE] ~= 'return' and not is_replaced)
-    answers[place] = {false, holder or store[mine[key]][2][ID], is_replaced}
+    return twice
   end
 end
-if is_refused then
-  for place = 1, #A.jobs do
-    local answer = answers[place]
-    answers[place] = {false, answer and answer[2] or false, false}
+for queue, tasks in pairs(A.names) do
+  if call('SADD', K.tasks(queue), unpack(tasks)) > 0 then call('SADD', K.queues, queue) end
+end
+for _, group in ipairs(A.groups) do
+  local queue, ids = group[1], group[3]
+  local key = string.format('%d', now - group[2] * HEAD_START)
+  local stored, ready = {}, {}
+  for i = 1, #ids do
+    local id, at = ids[i], 2 * i
+    stored[at - 1], stored[at] = id, created .. ARGV[before + i]
+    ready[at - 1], ready[at] = key, id
   end
-  return pack({answers = answers})
-end
-
-local function due_at(job)
-  local due = job[DELAY] and now + job[DELAY] or job[RUN_AT] or nil
-  return due and due > now and due or nil
-end
-
-for _, chosen in ipairs(store) do
-  local place, job = chosen[1], chosen[2]
-  local id, queue = job[ID], job[NEW_QUEUE]
-  answers[place] = {not known[id]}
-  if not known[id] then
-    known[id] = true
-    call('HSET', K.env, id, created .. job[ENVELOPE])
-    call('ZADD', K.ids, 0, id)
-    if job[KEY] then
-      call('HSET', K.uniq, job[KEY], id)
-      call('HSET', K.ukey, id, job[KEY])
-    end
-    if job[NEW_KEEP] then call('HSET', K.keep, id, string.format('%d', job[NEW_KEEP])) end
-    local due = due_at(job)
-    if due then
-      call('HSET', K.st, id, pack({s = 'scheduled', t = due}))
-      call('ZADD', K.scheduled(queue), string.format('%d', due), id)
-      if due - now < 2000000 then is_due = true end
-    else
-      call('ZADD', K.ready(queue), string.format('%d', now - job[NEW_PRIORITY] * HEAD_START), id)
-      ring(queue)
-    end
-    event(id, 'enqueued', due and 'scheduled' or 'ready', nil, nil, nil, 0)
+  write('HSET', K.env, stored)
+  write('ZADD', K.ready(queue), ready)
+  rings[queue] = (rings[queue] or 0) + #ids
+  before = before + #ids
+  if keeps_events then
+    for _, id in ipairs(ids) do event(id, 'enqueued', 'ready', nil, nil, nil, 0) end
   end
-end
-
-for _, pair in ipairs(replace) do
-  local j, job = load(pair[1]), pair[2]
-  local was, other, due = j.s, read(job[ENVELOPE]), due_at(job)
-  leave(j)
-  j.s, j.t, j.a, j.w = due and 'scheduled' or 'ready', due or now, 0, nil
-  j.env[2], j.env[3], j.env[PRIORITY] = other[2], other[3], other[PRIORITY]
-  remember(j, {what = 'replaced', at = now})
-  save_env(j)
-  -- A job that waits where it waited is no event: its state is the same.
-  local told = keeps_events
-  keeps_events = told and was ~= j.s
-  enter(j, 'replaced', nil, nil)
-  keeps_events = told
 end
 done()
-return pack({answers = answers})
+return ''

@@ -27,7 +27,6 @@ return operate('retry', function(j)
     j.env[place] = value
   end
   save_env(j)
-  call('SADD', K.queues, j.env[QUEUE])
-  call('SADD', K.tasks(j.env[QUEUE]), j.env[1])
+  if call('SADD', K.tasks(j.env[QUEUE]), j.env[1]) > 0 then call('SADD', K.queues, j.env[QUEUE]) end
   enter(j, 'retried', nil, nil)
 end, holder_of)

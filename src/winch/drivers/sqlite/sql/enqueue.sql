@@ -48,3 +48,22 @@ SET state = :state,
     history = :history,
     changed_at = :now
 WHERE id = :id;
+
+-- enqueue.kept: the final jobs that have these unique keys for a while yet.
+SELECT winch_unique_kept.key, winch_unique_kept.job
+FROM winch_unique_kept
+JOIN winch_archive ON winch_archive.id = winch_unique_kept.job
+WHERE winch_unique_kept.key IN (SELECT value FROM json_each(:keys))
+    AND winch_unique_kept.until > :now;
+
+-- enqueue.keep: a job has its key at least until then.
+INSERT INTO winch_unique_kept (key, job, until)
+VALUES (:key, :job, :until)
+ON CONFLICT (key) DO UPDATE
+SET job = excluded.job,
+    until = excluded.until;
+
+-- enqueue.take_over: running jobs leave their unique keys to others.
+UPDATE winch_job
+SET unique_key = NULL
+WHERE id IN (SELECT value FROM json_each(:ids));

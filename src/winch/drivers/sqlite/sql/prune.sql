@@ -16,3 +16,7 @@ WHERE ended_at <= :before;
 -- prune.declarations: what the code of sessions that are gone defined.
 DELETE FROM winch_declaration
 WHERE session NOT IN (SELECT id FROM winch_session);
+
+-- prune.keys: unique keys whose time is over.
+DELETE FROM winch_unique_kept
+WHERE until <= :now;

@@ -3,6 +3,13 @@
 local call, pack, read = redis.call, cmsgpack.pack, cmsgpack.unpack
 local A = read(ARGV[1])
 
+-- While a slot moves, some of its keys are here and some are not, and a script that meets one that is not
+-- ends half done. A key that never exists tells before anything is written: the node that gives the slot
+-- away will not answer for a key that it does not have.
+if A.in_cluster and type(redis.pcall('EXISTS', K.nothing)) == 'table' then
+  return redis.error_reply('TRYAGAIN the slot is moving to another node')
+end
+
 local function clock()
   local t = call('TIME')
   return t[1] * 1000000 + t[2]

@@ -1,0 +1,225 @@
+"""Redis dies, fails over, forgets its scripts, moves its slot: what each mode promises is kept.
+
+`appendfsync always` loses nothing that was acknowledged. `everysec` may lose the last second.
+In a cluster `replicated=1` keeps every acknowledged enqueue through a failover; the end of a job may be
+taken back, so a finished job may run once more. No token is accepted twice in any of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults import test_kills as kills
+from tests.faults.stage import Stage
+from tests.redis_servers import RedisCluster, RedisServer, WatchedRedis
+from tests.servers import Databases, wait_until
+from winch.core.lifecycle import JobState
+from winch.testing.history import read
+from winch.testing.history.lines import Told
+
+pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
+
+
+# -- workers die (F1, F3, F4) ------------------------------------------------------------------------
+
+
+def test_the_jobs_of_a_killed_worker_are_taken_over(postgres_server: Databases) -> None:
+    kills.test_the_jobs_of_a_killed_worker_are_taken_over("redis", postgres_server)
+
+
+def test_a_worker_that_slept_past_its_lease_changes_nothing(postgres_server: Databases) -> None:
+    kills.test_a_worker_that_slept_past_its_lease_changes_nothing("redis", postgres_server)
+
+
+@pytest.mark.slow
+def test_a_handler_that_holds_the_gil_is_not_run_twice(postgres_server: Databases) -> None:
+    kills.test_a_handler_that_holds_the_gil_is_not_run_twice("redis", postgres_server)
+
+
+# -- the server dies (F14) ---------------------------------------------------------------------------
+
+
+def test_a_server_that_syncs_always_loses_nothing_when_it_is_killed(postgres_server: Databases) -> None:
+    with (
+        RedisServer(fsync="always") as server,
+        Stage("kill -9 of Redis", "redis", postgres_server, server.url) as stage,
+    ):
+        recoveries = _under_load(stage, lambda: _crash(stage, server), times=2)
+        stage.until_final(60)
+        verdict = stage.judge(takeover_limit=None)
+        assert verdict.counters["outage"] == 2
+        assert max(recoveries) < 5.0
+        stage.measured(f"work went on after {', '.join(f'{s:.2f}' for s in recoveries)} s")
+
+
+@pytest.mark.slow
+def test_a_server_that_syncs_each_second_loses_no_more_than_that(postgres_server: Databases) -> None:
+    with (
+        RedisServer(fsync="everysec") as server,
+        Stage("kill -9 of Redis, everysec", "redis", postgres_server, server.url) as stage,
+    ):
+        _under_load(stage, lambda: _crash(stage, server), times=2)
+        # What is written is in the system's cache, which a killed process does not take along: nothing
+        # is lost here. A power cut is what `everysec` gambles on, and doctor says so.
+        stage.until_final(60)
+        stage.judge(takeover_limit=None)
+
+
+def test_forgotten_scripts_are_told_again_under_load(postgres_server: Databases) -> None:
+    with (
+        RedisServer() as server,
+        Stage("SCRIPT FLUSH", "redis", postgres_server, server.url) as stage,
+    ):
+
+        def flush() -> None:
+            for _ in range(20):
+                server.ask("SCRIPT", "FLUSH")
+                time.sleep(0.02)
+            stage.recorder.nemesis("outage", note="20 flushes")
+
+        _under_load(stage, flush, times=1)
+        stage.until_final(30)
+        assert stage.judge(takeover_limit=None).counters["rescued"] == 0
+
+
+# -- failover (F15) ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_cluster_that_replicates_loses_no_acknowledged_job_when_a_primary_dies(
+    postgres_server: Databases,
+) -> None:
+    with (
+        RedisCluster() as cluster,
+        Stage(
+            "kill -9 of a primary", "redis+cluster", postgres_server, f"{cluster.url}?replicated=1"
+        ) as stage,
+    ):
+
+        def fail_over() -> None:
+            primary = cluster.primary_of("{winch}:meta")
+            primary.kill9()
+            stage.recorder.nemesis("outage", note=f"kill -9 of the primary on {primary.port}")
+            assert wait_until(lambda: cluster.primary_of("{winch}:meta") is not primary, 30)
+            primary.start()  # comes back as a replica, and loses what it alone had
+            cluster.wait_until_whole()
+
+        _under_load(stage, fail_over, times=2, seconds=40)
+        _judge_rewound(stage)
+
+
+@pytest.mark.slow
+def test_a_manual_failover_loses_no_acknowledged_job(postgres_server: Databases) -> None:
+    with (
+        RedisCluster() as cluster,
+        Stage(
+            "CLUSTER FAILOVER TAKEOVER", "redis+cluster", postgres_server, f"{cluster.url}?replicated=1"
+        ) as stage,
+    ):
+
+        def take_over() -> None:
+            primary = cluster.primary_of("{winch}:meta")
+            cluster.replica_of(primary).ask("CLUSTER", "FAILOVER", "TAKEOVER")
+            stage.recorder.nemesis("outage", note=f"takeover from {primary.port}")
+            assert wait_until(lambda: cluster.primary_of("{winch}:meta") is not primary, 30)
+            cluster.wait_until_whole()
+
+        _under_load(stage, take_over, times=2, seconds=40)
+        _judge_rewound(stage)
+
+
+@pytest.mark.slow
+def test_a_slot_that_moves_under_load_takes_its_jobs_along(postgres_server: Databases) -> None:
+    with (
+        RedisCluster(replicas=0) as cluster,
+        Stage("resharding", "redis+cluster", postgres_server, cluster.url) as stage,
+    ):
+
+        def move() -> None:
+            source = cluster.primary_of("{winch}:meta")
+            target = next(node for node in cluster.nodes if node is not source)
+            cluster.move_slot(source.ask("CLUSTER", "KEYSLOT", "{winch}:meta"), source, target)
+            stage.recorder.nemesis("outage", note=f"slot from {source.port} to {target.port}")
+
+        _under_load(stage, move, times=2, seconds=40)
+        stage.until_final(60)
+        stage.judge(takeover_limit=None)
+
+
+@pytest.mark.slow
+def test_workers_follow_the_sentinels_to_the_new_primary(postgres_server: Databases) -> None:
+    with (
+        WatchedRedis() as watched,
+        Stage("Sentinel failover", "redis", postgres_server, f"{watched.url}?replicated=1") as stage,
+    ):
+
+        def fail_over() -> None:
+            watched.primary.kill9()
+            stage.recorder.nemesis("outage", note="kill -9 of the primary")
+            assert wait_until(lambda: watched.replica.info("replication")["role"] == "master", 30)
+            # Enqueues are confirmed again only when there is somebody to confirm them.
+            watched.primary.start()
+            watched.primary.ask("REPLICAOF", "127.0.0.1", watched.replica.port)
+
+        _under_load(stage, fail_over, times=1, seconds=40)
+        _judge_rewound(stage)
+
+
+# -- the pieces --------------------------------------------------------------------------------------
+
+
+def _crash(stage: Stage, server: RedisServer) -> None:
+    server.kill9()
+    stage.recorder.nemesis("outage", note="kill -9 of the server")
+    server.start()
+
+
+def _under_load(
+    stage: Stage, fault: Callable[[], None], *, times: int, seconds: float = 20
+) -> list[float]:
+    """Make the fault while jobs are stored and run; returns how long it took until work went on."""
+    workers = [stage.fleet.worker(concurrency=4) for _ in range(2)]
+    producer = stage.fleet.helper("-m", "tests.faults.producer", "1")
+    for worker in workers:
+        stage.ready(worker)
+    slow = stage.enqueue("slow", 1.0, times=4)
+    stage.until_started(slow)
+    recoveries = []
+    for _ in range(times):
+        enough = _acked(stage) + 100
+        stage.until(lambda: _acked(stage) > enough, seconds, "some load")  # noqa: B023
+        fault()
+        began, before = time.monotonic(), len(stage.ends())
+        stage.until(lambda: len(stage.ends()) > before, seconds, "work to go on")  # noqa: B023
+        recoveries.append(time.monotonic() - began)
+    enough = _acked(stage) + 20
+    stage.until(lambda: _acked(stage) > enough, seconds, "more load after the fault")
+    os.kill(producer.pid, signal.SIGKILL)
+    return recoveries
+
+
+def _judge_rewound(stage: Stage) -> None:
+    """After a failover the store may have been set back: acknowledged jobs are there and end, whatever
+    else the history says of ends that were taken back."""
+    stage.until_final(60)
+    told = [line for line in read(stage.recorder.folder) if isinstance(line, Told)]
+    acked = [job for line in told if line.outcome == "acked" for job in line.ids]
+    found = stage.jobs(acked)
+    assert len(found) == len(set(acked)), f"{len(set(acked)) - len(found)} acknowledged jobs are lost"
+    assert {job.state for job in found} <= {JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED}
+    tokens = [run.token for run in stage.runs()]
+    pairs = [(run.job, run.token) for run in stage.runs()]
+    assert tokens
+    assert len(pairs) == len(set(pairs)), "a claim ran twice"
+    stage.end_workers()
+    stage.measured(f"{len(found)} acknowledged, 0 lost")
+
+
+def _acked(stage: Stage) -> int:
+    lines = read(stage.recorder.folder)
+    return sum(1 for line in lines if isinstance(line, Told) and line.outcome == "acked")
