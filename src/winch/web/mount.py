@@ -60,9 +60,9 @@ def build(app: App, config: SiteConfig) -> ASGIApp:
     site = Site(app, config, ROUTES)
     inner = Starlette(
         routes=[
-            # A queue's name may hold a slash.
+            # The name of a queue or a schedule may hold a slash.
             Path(
-                route.path.replace("{queue}", "{queue:path}"),
+                route.path.replace("{queue}", "{queue:path}").replace("s/{name}", "s/{name:path}"),
                 site.endpoint(route),
                 methods=[route.method],
             )

@@ -1,4 +1,4 @@
-"""What a server does beside answering: it promotes, rescues and prunes as a worker's supervisor does, so
+"""What a server does beside answering: it promotes, ticks, rescues and prunes as a worker's supervisor does, so
 that workers in other languages need no Python process beside them; and it samples the queues.
 
 A sweeper must have proof that the store could be reached for a whole lease before it calls anybody
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.schedules import Ticker
 from winch.engine.service import Service
 from winch.storage.params import Line
 from winch.web.pages.overview import sample_line
@@ -104,6 +105,7 @@ class Upkeep:
             self._services = [
                 proof,
                 Promoter(driver, said.poll.total_seconds()),
+                Ticker(driver, said.poll.total_seconds()),
                 Rescuer(driver, said.sweep.total_seconds(), proof.proven_at),
                 Pruner(driver),
                 Sampler(driver),
