@@ -1,4 +1,4 @@
-"""What a server does beside answering: it promotes, ticks, rescues and prunes as a worker's supervisor does, so
+"""What a server does beside answering: it promotes, ticks, rescues and prunes as a worker does, so
 that workers in other languages need no Python process beside them; and it samples the queues.
 
 A sweeper must have proof that the store could be reached for a whole lease before it calls anybody
