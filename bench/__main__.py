@@ -1,6 +1,6 @@
 """Run the bench.
 
-python -m bench                        everything; takes a good hour
+python -m bench                        everything; takes an hour or two
 python -m bench --quick                the main rows against the best two peers of each store
 python -m bench --only 'pg drain'      scenarios whose name begins so; may be given again
 python -m bench --seconds 1 --rounds 1 a look while developing, not a result
@@ -14,7 +14,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from bench import report, table
 from bench.catalog import PEERS, RAW, WINCH
 from bench.environments import CannotInstall, Environment, environment
 from bench.measure import Bench, Lengths
-from bench.scenario import Scenario, run_all
+from bench.scenario import Results, Scenario, run_all
 from bench.scenarios import drain, enqueue, growth, latency, limits, worker
 from bench.stores import PG_SETTINGS, REDIS_SETTINGS, Stores
 
@@ -50,7 +50,12 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every finally runs
     chosen = choose(options)
     if not chosen:
-        print("no scenario of that name; see --list", file=sys.stderr)
+        print(f"no scenario's name begins with {options.only}; see --list", file=sys.stderr)
+        return 2
+    for name in {*options.peer} - {"none", *(peer.name for peer in PEERS)}:
+        print(
+            f"no peer is named {name!r}; there are {', '.join(p.name for p in PEERS)}", file=sys.stderr
+        )
         return 2
     if options.list:
         for scenario in chosen:
@@ -62,21 +67,37 @@ def main(argv: Sequence[str]) -> int:
     if options.seconds:
         seconds = options.seconds
         lengths = Lengths(seconds, seconds, int(100 * seconds), min(1.0, seconds / 5))
+    date = datetime.now(UTC).date().isoformat()
+    is_written = not options.dry and not options.seconds
+
+    def gather(found: Results) -> report.Run:
+        about = describe(bench, chosen, options, time.monotonic() - started)
+        missing: Mapping[str, str] = absent
+        if is_written:
+            found, missing = report.with_earlier(date, options.quick, found, absent)
+        return report.Run(date, options.quick, about, table.rows(found), found, missing)
+
+    def keep(found: Results) -> None:
+        if is_written:
+            report.write(gather(found))
+
     try:
         with Stores() as stores:
             bench = Bench(stores, environments, lengths)
             results = run_all(
-                chosen, bench, rounds=options.rounds, is_quick=options.quick, absent=absent, say=say
+                chosen,
+                bench,
+                rounds=options.rounds,
+                is_quick=options.quick,
+                absent=absent,
+                say=say,
+                keep=keep,
             )
-            about = describe(bench, chosen, options, time.monotonic() - started)
+            run = gather(results)
     except KeyboardInterrupt:
         print("\nstopped; servers, workers and temporary folders are gone", file=sys.stderr)
         return 130
-    date = datetime.now(UTC).date().isoformat()
-    if not options.dry and not options.seconds:
-        results, absent = report.with_earlier(date, options.quick, results, absent)
-    rows = table.rows(results)
-    run = report.Run(date, options.quick, about, rows, results, absent)
+    rows = run.rows
     print(f"\n{report.table_text(rows)}\n")
     unmeasured = [row for row in rows if row.reason]
     for row in unmeasured:
@@ -85,10 +106,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(unmeasured)} of {len(rows)} rows were not measured in this run")
     for name, reason in absent.items():
         print(f"not installed: {name}: {reason}")
-    if options.dry or options.seconds:
-        print("nothing was written: --seconds and --dry are for a look")
-        return 0
-    print(f"\nwritten: {report.write(run)}")
+    print(f"written: {report.write(run)}" if is_written else "nothing was written: this was a look")
     return 0
 
 
@@ -102,7 +120,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
-    parser.add_argument("--peer", action="append", default=[], help="only these beside Winch")
+    parser.add_argument("--peer", action="append", default=[], help="only these beside Winch, or none")
     parser.add_argument(
         "--seconds", type=float, help="length of a run, for a look: sizes shrink with it"
     )

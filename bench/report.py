@@ -179,6 +179,7 @@ def results_part(run: Run, image: str) -> str:
     if run.absent:
         parts += ["", "Could not be installed:", ""]
         parts += [f"- {name}: {reason}" for name, reason in run.absent.items()]
+    parts += ["", "### The cost of a job in a drain", "", *_costs(run.results)]
     parts += ["", "### Every figure", "", *_figures(run.results)]
     return "\n".join(parts) + "\n"
 
@@ -196,6 +197,20 @@ def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
         f"|{'---|' * len(head)}",
         *(f"| {' | '.join(line)} |" for line in rest),
     ]
+
+
+def _costs(results: Results) -> list[str]:
+    """CPU and WAL per job beside the raw limit and everybody else's."""
+    keys = ("worker_us", "server_us", "wal_bytes")
+    lines = [["store", "system", "jobs/s", *(KEYS[key] for key in keys)]]
+    for store in ("pg", "redis", "sqlite"):
+        found = {**results.get(f"{store} drain", {}), **results.get(f"{store} raw limit", {})}
+        lines += [
+            [store, name, number(series.median("rate")), *(number(series.median(key)) for key in keys)]
+            for name, series in found.items()
+            if series.rounds
+        ]
+    return _markdown(lines)
 
 
 KEYS = {

@@ -66,8 +66,12 @@ def run_all(
     is_quick: bool,
     absent: Mapping[str, str],
     say: Callable[[str], None],
+    keep: Callable[[Results], None] = lambda _: None,
 ) -> Results:
-    """Run the scenarios; what cannot be measured is kept as a failure with its reason."""
+    """Run the scenarios; what cannot be measured is kept as a failure with its reason.
+
+    `keep` is given what there is after every scenario, so that a run that ends early leaves something.
+    """
     results: Results = {}
     for scenario in scenarios:
         found = results.setdefault(scenario.name, {})
@@ -82,13 +86,15 @@ def run_all(
                     continue  # what failed once has had its chance; the reason is in the report
                 try:
                     values = scenario.run(bench, contender)
-                except Failed as error:
-                    series.failures.append(str(error) or type(error).__name__)
+                except Exception as error:  # a long run must not end because one measurement did
+                    known = isinstance(error, Failed)
+                    series.failures.append(str(error) if known else f"{type(error).__name__}: {error}")
                     say(f"{scenario.name} · {contender.name}: {series.failures[-1]}")
                 else:
                     series.rounds.append(values)
                     told = "  ".join(f"{key} {value:,.4g}" for key, value in values.items())
                     say(f"{scenario.name} · {contender.name} · {number}: {told}")
+        keep(results)
     return results
 
 

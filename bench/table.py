@@ -180,7 +180,7 @@ class NeverBehind:
     @property
     def metric(self) -> str:
         store, _, what = self.scenario.partition(" ")
-        return f"{STORE_NAMES[store]} {what}, every peer"
+        return f"{STORE_NAMES[store]} {what}, best peer measured"
 
     def row(self, results: Results) -> Row:
         winch = median(results, self.scenario, "winch", "rate")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench import report, table
@@ -18,6 +23,8 @@ from bench.measure import Bench, Drain, Lengths, drain_once, enqueue_rate, perce
 from bench.plot import plot
 from bench.scenario import Results, Scenario, Series, Values, run_all
 from bench.stores import Stores
+from tests.server_guard import is_gone
+from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/benchmarks.md"
@@ -112,7 +119,7 @@ def test_behind_any_peer_is_behind_unless_it_promises_less() -> None:
         ("sqlite single", "huey"): {"rate": 90.0},
         ("sqlite single", "flexiq"): {"rate": 900.0},  # does not sync there
     }
-    found = row("SQLite single, every peer", values)
+    found = row("SQLite single, best peer measured", values)
     assert (found.peer, found.ok) == ("huey", True)
 
 
@@ -229,3 +236,34 @@ def test_a_short_drain_and_enqueue_from_end_to_end() -> None:
     assert stored["rate"] > 0
     assert not folder.exists()
     assert RAW.name not in {peer.name for peer in PEERS}
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "--only",
+        "sqlite drain",
+        "--seconds",
+        "30",
+        "--peer",
+        "none",
+    ]
+    run = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True
+    )
+    root = psutil.Process(run.pid)
+
+    def has_begun() -> bool:
+        return any("winch_peer.py" in " ".join(child.cmdline()) for child in root.children())
+
+    assert wait_until(has_begun, 30)
+    children = root.children(recursive=True)
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=30)
+    assert run.returncode == 130, told
+    assert "are gone" in told
+    assert wait_until(lambda: all(is_gone(child) for child in children), 10)
+    assert list(tmp_path.iterdir()) == []

@@ -41,9 +41,15 @@ from winch.storage.verbs import Verb
 T = TypeVar("T")
 AsyncConnection = psycopg.AsyncConnection[Row]
 
-# Claim and finish at once, and two more for the rest of a worker.
-CONNECTIONS = 4
-HEARTBEAT = frozenset({"beat", "start_session", "end_session"})
+# Which connections a verb may take, and how many there are: claim and finish go at once, and wait for
+# nothing else that a worker has to say.
+LANES = {"claim": "work", "finish": "work"} | dict.fromkeys(
+    ("beat", "start_session", "end_session"), "beat"
+)
+SIZES = {"work": 2, "beat": 1, "rest": 2}
+# On connections of the working lane all statements are kept prepared, which saves reading them anew, and
+# planned whenever they run: see steps.PREPARED.
+PLAN_ANEW = "SET plan_cache_mode = force_custom_plan"
 
 
 class AsyncPool:
@@ -52,12 +58,11 @@ class AsyncPool:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._lanes = {
-            False: _Lane(place, CONNECTIONS),
-            True: _Lane(place, 1),
+            name: _Lane(place, size, plans_anew=name == "work") for name, size in SIZES.items()
         }
 
     async def run(self, verb: Verb[T]) -> T:
-        lane = self._lanes[verb.name in HEARTBEAT]
+        lane = self._lanes[LANES.get(verb.name, "rest")]
         for tries in range(1, TRIES + 1):
             progress = Progress(verb)
             try:
@@ -105,8 +110,9 @@ class AsyncPool:
 class _Lane:
     """Up to `size` connections that wait for nobody else's."""
 
-    def __init__(self, place: Place, size: int) -> None:
+    def __init__(self, place: Place, size: int, *, plans_anew: bool = False) -> None:
         self._place = place
+        self._plans_anew = plans_anew and place.prepares
         self._free = asyncio.Semaphore(size)
         self._idle: list[AsyncConnection] = []
         self._loop = asyncio.get_running_loop()
@@ -153,7 +159,7 @@ class _Lane:
         if not isinstance(action, Step):
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
-        prepare = self._place.prepares and action.statement.name in PREPARED
+        prepare = self._plans_anew or (self._place.prepares and action.statement.name in PREPARED)
         text, values = action.statement.text, action.values
         cursor = connection.cursor(binary=True)
         if action.statement.name in BARE_MOMENTS:
@@ -189,6 +195,8 @@ class _Lane:
             answer = await made.execute(WHO_ANSWERS, prepare=False)
             if is_pooled(made, await answer.fetchone()):
                 made.prepare_threshold = None
+            elif self._plans_anew:
+                await made.execute(PLAN_ANEW, prepare=False)
         except BaseException:  # cancelled, mostly: nobody else knows of this connection yet
             await made.close()
             raise

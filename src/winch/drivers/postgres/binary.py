@@ -23,6 +23,7 @@ _UUID, _TEXT, _MOMENT = (_TYPES[name].oid for name in ("uuid", "text", "timestam
 _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _EMPTY = struct.pack("!iiI", 0, 0, _UUID)
+_NULL = b"\xff\xff\xff\xff"
 # The length of a UUID, in front of each, in the digits that the ids themselves are written in.
 _UUID_LENGTH = "00000010"
 _UUID_BYTES = 20
@@ -39,18 +40,34 @@ class Texts(list[str | None]):
     """Texts for a parameter that is `text[]`."""
 
 
+def write_ids(ids: Ids) -> bytes:
+    if not ids:
+        return _EMPTY
+    digits = (_UUID_LENGTH + _UUID_LENGTH.join(ids)).replace("-", "")
+    data = bytes.fromhex(digits)
+    if len(data) != _UUID_BYTES * len(ids):
+        raise psycopg.DataError("not a list of UUIDs")
+    return _HEADER.pack(1, 0, _UUID, len(ids), 1) + data
+
+
+def write_texts(texts: Texts) -> bytes:
+    parts = [_HEADER.pack(1, 1, _TEXT, len(texts), 1)]
+    for text in texts:
+        if text is None:
+            parts.append(_NULL)
+        else:
+            data = text.encode()
+            parts.append(_LENGTH.pack(len(data)))
+            parts.append(data)
+    return b"".join(parts)
+
+
 class _IdsDumper(Dumper):
     format = Format.BINARY
     oid = _TYPES["uuid"].array_oid
 
     def dump(self, obj: Ids) -> Buffer | None:
-        if not obj:
-            return _EMPTY
-        digits = (_UUID_LENGTH + _UUID_LENGTH.join(obj)).replace("-", "")
-        data = bytes.fromhex(digits)
-        if len(data) != _UUID_BYTES * len(obj):
-            raise psycopg.DataError("not a list of UUIDs")
-        return _HEADER.pack(1, 0, _UUID, len(obj), 1) + data
+        return write_ids(obj)
 
 
 class _TextsDumper(Dumper):
@@ -58,15 +75,7 @@ class _TextsDumper(Dumper):
     oid = _TYPES["text"].array_oid
 
     def dump(self, obj: Texts) -> Buffer | None:
-        parts = [_HEADER.pack(1, 1, _TEXT, len(obj), 1)]
-        for text in obj:
-            if text is None:
-                parts.append(b"\xff\xff\xff\xff")
-            else:
-                data = text.encode()
-                parts.append(_LENGTH.pack(len(data)))
-                parts.append(data)
-        return b"".join(parts)
+        return write_texts(obj)
 
 
 def adapt(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState
+from winch.drivers.postgres.low_water import LowWater
 from winch.drivers.postgres.steps import Body, Statements, Step
 from winch.storage.unique import Holder
 from winch.storage.verbs import Verb
@@ -23,6 +24,7 @@ class Verbs:
 
     _sql: Statements
     _keeps_events: bool
+    _low_water: LowWater
 
     def _step(self, name: str, /, *, is_alone: bool = False, **values: Any) -> Step:
         return Step(self._sql[name], values, is_alone)

@@ -21,6 +21,7 @@ from winch.drivers.postgres.books import BookVerbs
 from winch.drivers.postgres.facts import ServerFacts, read_facts
 from winch.drivers.postgres.faults import translated
 from winch.drivers.postgres.listen import ENOUGH, WAITING, Listener, PostgresBell
+from winch.drivers.postgres.low_water import LowWater
 from winch.drivers.postgres.operating import OperatingVerbs
 from winch.drivers.postgres.place import Place, connection_params, parse_url
 from winch.drivers.postgres.pool import Pool
@@ -51,6 +52,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         self._place = place
         self._keeps_events = events
         self._sql = Statements(place.quoted)
+        self._low_water = LowWater()
         self._pool = Pool(place)
         self._guard = threading.Lock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (

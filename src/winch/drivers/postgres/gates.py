@@ -14,6 +14,7 @@ from winch.core.gates import Admission, Candidate, Draw, Fair, GateSpec, GateUse
 from winch.core.job import Claim, JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.bodies import Verbs
+from winch.drivers.postgres.low_water import BEGINNING
 from winch.drivers.postgres.rows import read_claims, read_moment
 from winch.drivers.postgres.steps import Body, Row, Step
 from winch.storage.gates import (
@@ -46,6 +47,7 @@ class GateVerbs(Verbs):
             session=params.session,
             token=params.token,
             queues=list(queues),
+            starts=[BEGINNING] * len(queues),
             tasks=None if params.tasks is None else list(params.tasks),
             limit=limit,
             now=now,

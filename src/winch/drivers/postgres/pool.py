@@ -16,6 +16,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres import express
 from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.faults import (
     START_OVER,
@@ -134,6 +135,9 @@ class Pool:
             connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
         prepare = self._place.prepares and action.statement.name in PREPARED
+        if prepare and action.statement.name in express.STATEMENTS and not is_behind_pooler(connection):
+            express.send(connection, action)
+            return []
         # Binary answers: moments are read faster, and whatever DateStyle the database is set to.
         text, values = action.statement.text, action.values
         cursor = connection.cursor(binary=True)
@@ -191,6 +195,11 @@ def is_pooled(
     """Whether a pooler stands between: the process that greeted is not the one that answers. Named
     prepares, and LISTEN, are then somebody else's the next moment."""
     return answer is not None and answer[0] != connection.info.backend_pid
+
+
+def is_behind_pooler(connection: psycopg.Connection[Any]) -> bool:
+    """What `_connect` found out about it."""
+    return connection.prepare_threshold is None
 
 
 def is_readable(fileno: int) -> bool:

@@ -185,6 +185,13 @@ def numbered(text: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
 
 
 @lru_cache(maxsize=256)
+def numbered_names(text: str) -> tuple[str, tuple[str, ...]]:
+    """The statement with numbered parameters, no casts but its own, and their names in order."""
+    names = tuple(dict.fromkeys(_PLACE.findall(text)))
+    return _PLACE.sub(lambda match: f"${names.index(match[1]) + 1}", text), names
+
+
+@lru_cache(maxsize=256)
 def _numbered(text: str, casts: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
     cast = dict(casts)
     names: list[str] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
 from winch.drivers.postgres.bodies import rounds
 from winch.drivers.postgres.gates import GateVerbs
+from winch.drivers.postgres.low_water import BEGINNING, MANY
 from winch.drivers.postgres.rows import (
     read_claims,
     read_moment,
@@ -172,20 +174,39 @@ class WorkingVerbs(GateVerbs):
         # The first place of a queue counts: a second one would find what the first has locked.
         queues = list(dict.fromkeys(params.queues))
 
-        def body() -> Body[list[Claim]]:
-            if params.gated != 0:
-                return (yield from self._claim_gated(params, now))
-            rows = yield self._step(
+        def step(starts: list[int]) -> Step:
+            return self._step(
                 "claim",
                 is_alone=True,
                 session=params.session,
                 token=params.token,
                 queues=queues,
+                starts=starts,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=params.limit,
                 now=now,
             )
-            return read_claims(rows, params.token, queues)
+
+        def body() -> Body[list[Claim]]:
+            if params.gated != 0:
+                return (yield from self._claim_gated(params, now))
+            low_water, tasks = self._low_water, params.tasks
+            starts = low_water.starts(queues, tasks)
+            sent = monotonic()
+            rows = yield step(starts)
+            if not rows and any(start > BEGINNING for start in starts):
+                starts = [BEGINNING] * len(queues)
+                sent = monotonic()
+                rows = yield step(starts)
+            seconds = monotonic() - sent
+            claims = read_claims(rows, params.token, queues)
+            if len(claims) < params.limit:
+                low_water.emptied(queues, tasks)
+            elif params.limit >= MANY:
+                place = queues.index(claims[-1].queue)
+                low_water.emptied(queues[:place], tasks)
+                low_water.reached(queues[place], tasks, starts[place], rows[-1][0], seconds)
+            return claims
 
         return self._write("claim", body, now)
 
@@ -214,25 +235,25 @@ class WorkingVerbs(GateVerbs):
     ) -> Body[list[Answer]]:
         may_be_alone = is_alone
 
+        def others(places: Sequence[int], *, is_alone: bool) -> Step:
+            text = write_outcomes([outcomes[place] for place in places])
+            return self._step(
+                "finish.other", is_alone=is_alone, outcomes=text, soon_seconds=SOON_SECONDS, now=now
+            )
+
+        def again(places: Sequence[int]) -> Step:
+            return others(places, is_alone=may_be_alone)
+
         def steps(places: Sequence[int]) -> list[Step]:
-            chosen = [outcomes[place] for place in places]
-            completed = [outcome for outcome in chosen if _is_plain(outcome)]
-            others = [outcome for outcome in chosen if not _is_plain(outcome)]
-            is_alone = may_be_alone and len(places) == len(outcomes) and not (completed and others)
+            completed = [outcomes[place] for place in places if _is_plain(outcomes[place])]
+            rest = [place for place in places if not _is_plain(outcomes[place])]
+            is_alone = may_be_alone and len(places) == len(outcomes) and not (completed and rest)
             made = []
             if completed:
                 values = write_completed(completed)
                 made.append(self._step("finish", is_alone=is_alone, now=now, **values))
-            if others:
-                made.append(
-                    self._step(
-                        "finish.other",
-                        is_alone=is_alone,
-                        outcomes=write_outcomes(others),
-                        soon_seconds=SOON_SECONDS,
-                        now=now,
-                    )
-                )
+            if rest:
+                made.append(others(rest, is_alone=is_alone))
             return made
 
         took: Sequence[str] | None = None
@@ -243,8 +264,8 @@ class WorkingVerbs(GateVerbs):
                 return [Answer.TOOK] * len(outcomes)
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
         if took is not None:
-            return (yield from self._answers(refs, range(len(refs)), set(took)))
-        return (yield from self._end_claims(refs, steps))
+            return (yield from self._answers(refs, range(len(refs)), set(took), again))
+        return (yield from self._end_claims(refs, steps, again))
 
     def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def steps(places: Sequence[int]) -> list[Step]:
@@ -255,7 +276,10 @@ class WorkingVerbs(GateVerbs):
         return self._write("release", lambda: self._end_claims(claims, steps), now)
 
     def _end_claims(
-        self, refs: Sequence[ClaimRef], steps: Callable[[Sequence[int]], list[Step]]
+        self,
+        refs: Sequence[ClaimRef],
+        steps: Callable[[Sequence[int]], list[Step]],
+        again: Callable[[Sequence[int]], Step] | None = None,
     ) -> Body[list[Answer]]:
         """Send the steps for the claims' places and say for each pair whether it took."""
         answers = [Answer.LOST] * len(refs)
@@ -267,18 +291,29 @@ class WorkingVerbs(GateVerbs):
                     took.update(row[0] for row in rows)
                 else:  # NULL: all of them
                     took.update(step.values["ids"] if rows[0][0] is None else rows[0][0])
-            told = yield from self._answers(refs, places, took)
+            told = yield from self._answers(refs, places, took, again)
             for place, answer in zip(places, told, strict=True):
                 answers[place] = answer
         return answers
 
     def _answers(
-        self, refs: Sequence[ClaimRef], places: Sequence[int], took: Collection[str]
+        self,
+        refs: Sequence[ClaimRef],
+        places: Sequence[int],
+        took: set[str],
+        again: Callable[[Sequence[int]], Step] | None,
     ) -> Body[list[Answer]]:
-        """The answers for these places; what did not take is looked up."""
+        """The answers for these places; what did not take is looked up. `again` ends those that are live
+        after all: somebody wrote to their row at the same moment, and `finish` passed it over."""
         ended: dict[str, set[str | None]] = {}
-        if missing := [refs[place].id for place in places if refs[place].id not in took]:
-            rows = yield self._step("finish.ended", is_alone=True, ids=missing)
+        if missing := [place for place in places if refs[place].id not in took]:
+            ids = [refs[place].id for place in missing]
+            rows = yield self._step("finish.ended", is_alone=True, ids=ids)
+            live = {(row[0], row[1]) for row in rows}
+            passed = [place for place in missing if (refs[place].id, refs[place].token) in live]
+            if passed and again is not None:
+                took = took | {row[0] for row in (yield again(passed))}
+                rows = yield self._step("finish.ended", is_alone=True, ids=ids)
             ended = {row[0]: read_tokens(row[2], row[3]) for row in rows}
         return [
             Answer.TOOK

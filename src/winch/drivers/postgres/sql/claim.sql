@@ -3,6 +3,7 @@
 -- SKIP LOCKED. A session that is ended or unknown gets nothing; that and the queue's pause are looked at
 -- once for each queue, not for each job. The queues are walked in the order given, and no more is locked
 -- than is returned. By ctid: a join would hash the whole table.
+-- Where a queue's walk begins: low_water.py.
 -- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
@@ -25,11 +26,12 @@ SET state = 'running',
     log = NULL
 WHERE ctid = ANY (ARRAY(
     SELECT ready.ctid
-    FROM unnest(:queues::text[]) WITH ORDINALITY AS wanted (queue, place)
+    FROM unnest(:queues::text[], :starts::bigint[]) AS wanted (queue, start)
     CROSS JOIN LATERAL (
         SELECT job.ctid
         FROM {schema}.job
         WHERE job.queue = wanted.queue
+            AND job.sort_key >= wanted.start
             AND job.state = 'ready'
             AND job.gate IS NULL
             AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))

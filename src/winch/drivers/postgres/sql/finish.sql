@@ -1,26 +1,37 @@
 -- finish: running -> completed. Fenced by (id, token), pairwise. Locks: the job rows.
 -- Answers NULL where all took, else the ids that did. A token is there exactly while the job runs, so the
--- state needs no look of its own; asking for it would let the planner walk all running jobs for each batch.
--- `place = place + 0` is always true and read by the planner as rare: it then looks the jobs up by their
--- ids, one by one, whatever it believes about the table; what it would do else has been 30 times slower.
--- The other outcomes grow the history and go through finish.other. Differs from claim: no look for ctids
--- first, which would miss a row that a progress write changes at the same time.
+-- state needs no look of its own. Each job is looked up by its id before the delete goes to the places found.
+-- In a join, a planner that believes the table empty compares every running job with every outcome, which was
+-- ten times slower. The second look at the pairs is for a row that changed hands while the delete waited for
+-- it, in a CASE so that it becomes no join. A row that was only written to meanwhile (progress, a requested
+-- cancel) may be missed, depending on the server's version; the caller finds it live and asks again.
+-- The other outcomes grow the history and go through finish.other.
 WITH clock AS MATERIALIZED (
     SELECT now, {schema}.drop_on('completed', NULL, now) AS usual
     FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now) AS given
 ),
 gone AS (
     DELETE FROM {schema}.job
-    USING unnest(:ids::uuid[], :tokens::uuid[], :results::text[])
-        WITH ORDINALITY AS outcome (job, by_token, result, place)
-    WHERE job.id = outcome.job
-        AND job.token = outcome.by_token
-        AND outcome.place = outcome.place + 0
+    WHERE ctid = ANY (ARRAY(
+            SELECT (
+                SELECT job.ctid
+                FROM {schema}.job
+                WHERE job.id = outcome.job
+                    AND job.token = outcome.by_token
+            )
+            FROM unnest(:ids::uuid[], :tokens::uuid[]) AS outcome (job, by_token)
+        ))
+        AND CASE
+            WHEN (id, token) IN (
+                SELECT outcome.job, outcome.by_token
+                FROM unnest(:ids::uuid[], :tokens::uuid[]) AS outcome (job, by_token)
+            ) THEN true
+        END
     RETURNING
-        job.id, created_at, run_at, fence, version, priority, attempt, crashes, rescues, is_suspect,
+        id, created_at, run_at, fence, version, priority, attempt, crashes, rescues, is_suspect,
         is_given_id, queue, task, args, session, token, claimed_at, expires_at, cancel_requested_at,
         keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options, progress, checkpoint,
-        log, history, outcome.result
+        log, history
 ),
 kept AS (
     INSERT INTO {schema}.archive (
@@ -42,7 +53,10 @@ kept AS (
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
         progress, checkpoint, log,
         history,
-        coalesce(result, :result::text),
+        CASE
+            WHEN :results::text[] IS NULL THEN :result::text
+            ELSE (:results::text[])[array_position(:ids::uuid[], id)]
+        END,
         NULL
     FROM gone, clock
 )

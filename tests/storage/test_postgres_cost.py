@@ -1,0 +1,248 @@
+"""What a plain job costs on PostgreSQL: statements, rows and WAL bytes, never time. A change that makes
+the hot path pay more fails here; docs/internals.md has the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.storage.postgres_kit import (
+    Store,
+    completed,
+    connected,
+    new_job,
+    new_token,
+    recorded,
+)
+from winch.core.lifecycle import JobState
+from winch.drivers.postgres.driver import PostgresDriver
+from winch.drivers.postgres.low_water import BEGINNING, LOOK_AGAIN, MANY, SHARE, LowWater
+from winch.storage.params import Answer, ClaimParams, Finish
+from winch.storage.verbs import Verb
+
+pytestmark = pytest.mark.servers
+
+BATCH = 500
+BATCHES = 5
+
+
+@pytest.fixture(scope="module")
+def store(postgres_server: Any) -> Iterator[Store]:
+    url = postgres_server.new_database()
+    driver = PostgresDriver.from_url(url)
+    driver.migrate()
+    yield Store(driver, url)
+    driver.close()
+    postgres_server.drop_database(url)
+
+
+class Meter:
+    """Runs verbs and adds up what they cost; the WAL of the cheapest batch counts, because a checkpoint
+    or a vacuum that comes along pays into the others."""
+
+    def __init__(self, store: Store, watcher: psycopg.Connection[Any]) -> None:
+        self._driver = store.driver
+        self._watcher = watcher
+        self.statements: list[str] = []
+        self.wal: list[float] = []
+
+    def run(self, verb: Verb[Any]) -> Any:
+        verb, steps = recorded(verb)
+        before = self._position()
+        answer = self._driver.run(verb)
+        self.wal.append((self._position() - before) / BATCH)
+        self.statements += [step.statement.name for step in steps]
+        return answer
+
+    def _position(self) -> int:
+        row = self._watcher.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def test_a_plain_job_costs_three_statements_a_batch_and_under_a_kilobyte_of_wal(store: Store) -> None:
+    session = store.session()
+    with connected(store.url) as watcher:
+        enqueue, claim, finish = (Meter(store, watcher) for _ in range(3))
+        watcher.execute("CHECKPOINT")  # now, so that none comes and has whole pages written
+        for _ in range(BATCHES):
+            enqueue.run(store.driver.enqueue([new_job(args='{"n": 12345}') for _ in range(BATCH)]))
+        for _ in range(BATCHES):
+            params = ClaimParams(
+                session=session, token=new_token(), queues=("default",), limit=BATCH, gated=0
+            )
+            claims = claim.run(store.driver.claim(params))
+            assert len(claims) == BATCH
+            assert set(finish.run(store.driver.finish(list(map(completed, claims))))) == {Answer.TOOK}
+    assert enqueue.statements == ["enqueue.alike"] * BATCHES
+    assert claim.statements == ["claim"] * BATCHES
+    assert finish.statements == ["finish"] * BATCHES
+    # Measured: 345, 515 and 365 bytes. A column or an index more is seen at once.
+    assert min(enqueue.wal) < 380
+    assert min(claim.wal) < 560
+    assert min(finish.wal) < 400
+
+
+def test_a_finish_that_takes_whole_sends_no_row_for_each_job(store: Store) -> None:
+    session = store.session()
+    store.add(20)
+    claims = store.claim(session, 20)
+    steps = store.driver.finish(list(map(completed, claims))).steps()
+    step = next(steps)
+    with connected(store.url) as conn:
+        rows = conn.execute(step.statement.text, step.values, prepare=False).fetchall()
+        assert rows == [(None,)]
+        # The same once more: it takes none of them, and says so.
+        assert conn.execute(step.statement.text, step.values, prepare=False).fetchall() == [([],)]
+
+
+def test_a_finish_looks_jobs_up_by_id_whatever_the_planner_believes(store: Store) -> None:
+    """A table that was empty when it was last analysed is expected to be empty for ever. The planner
+    then compared each running job with each outcome."""
+    session = store.session()
+    with connected(store.url) as conn:
+        conn.execute("DELETE FROM winch.job")
+        conn.execute("VACUUM ANALYZE winch.job")
+        store.add(BATCH)
+        claims = store.claim(session, BATCH)
+        step = next(store.driver.finish(list(map(completed, claims))).steps())
+        rows = conn.execute(f"EXPLAIN {step.statement.text}", step.values, prepare=False).fetchall()
+    plan = "\n".join(row[0] for row in rows)
+    assert "Index Scan using job_pkey" in plan
+    assert "Join" not in plan
+    assert plan.count("Nested Loop") == 1, plan  # the clock with what is kept
+    assert set(store.complete(*claims)) == {Answer.TOOK}
+
+
+def test_jobs_that_are_not_alike_are_stored_as_they_are(store: Store) -> None:
+    jobs = [
+        new_job(args='{"n": 1}', headers={"a": "1"}),
+        new_job(args='{"n": 2}'),
+        new_job(args='"€\\n"', headers={"b": "ü"}),
+    ]
+    verb, steps = recorded(store.driver.enqueue(jobs))
+    store.driver.run(verb)
+    assert [step.statement.name for step in steps] == ["enqueue.alike"]
+    found = store.driver.run(store.driver.get([job.id for job in jobs]))
+    assert [(job.args, job.headers) for job in found if job] == [(job.args, job.headers) for job in jobs]
+    unlikes: list[dict[str, Any]] = [
+        {"priority": 3},
+        {"task": "mail.other"},
+        {"queue": "other"},
+        {"tags": ("x",)},
+        {"tenant": "acme"},
+    ]
+    for unlike in unlikes:
+        mixed = [new_job(), new_job(**unlike)]
+        verb, steps = recorded(store.driver.enqueue(mixed))
+        store.driver.run(verb)
+        assert [step.statement.name for step in steps] == ["enqueue"]
+        _, other = store.driver.run(store.driver.get([job.id for job in mixed]))
+        assert all(getattr(other, name) == value for name, value in unlike.items())
+
+
+def test_the_short_way_stores_what_the_long_way_does(store: Store) -> None:
+    """One job by libpq alone, and one through psycopg's cursor (`prepare=off`)."""
+    slow = PostgresDriver.from_url(f"{store.url}?prepare=off")
+    fields: dict[str, Any] = {
+        "priority": -2,
+        "options": '{"a":"ß"}',
+        "version": 3,
+        "max_attempts": 4,
+        "args": '["\'"]',
+    }
+    found = []
+    for driver in (store.driver, slow):
+        job = new_job(**fields)
+        driver.run(driver.enqueue([job]))
+        found.append(store.get(job.id))
+    one, other = found
+    assert one.run_at == one.created_at
+    for name, value in fields.items():
+        assert getattr(one, name) == getattr(other, name) == value
+    slow.close()
+
+
+def test_the_short_way_survives_its_connection(store: Store) -> None:
+    store.add()
+    with connected(store.url) as killer:
+        killer.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    (job,) = store.add()
+    assert store.get(job).state is JobState.READY
+
+
+def test_results_that_differ_are_each_their_jobs_own(store: Store) -> None:
+    session = store.session()
+    store.add(3, queue="results")
+    claims = store.claim(session, 3, queues=("results",))
+    results = ['"ä, {}"', None, "3"]
+    outcomes = [
+        Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed", result=result)
+        for claim, result in zip(claims, results, strict=True)
+    ]
+    assert store.driver.run(store.driver.finish(outcomes)) == [Answer.TOOK] * 3
+    assert [store.get(claim.id).result for claim in claims] == results
+
+
+# -- where claims begin --------------------------------------------------------------------------------
+
+
+def test_a_busy_worker_begins_where_it_ended_and_looks_back(store: Store) -> None:
+    clock = [100.0]
+    store.driver._low_water = LowWater(lambda: clock[0])
+    session = store.session()
+    store.add(3 * MANY, queue="busy")
+    seen: list[list[int]] = []
+
+    def claim(limit: int = MANY) -> list[str]:
+        params = ClaimParams(session=session, token=new_token(), queues=("busy",), limit=limit, gated=0)
+        verb, steps = recorded(store.driver.claim(params))
+        claims = store.driver.run(verb)
+        seen[:] = [step.values["starts"] for step in steps]
+        return [claim.id for claim in claims]
+
+    claim()
+    assert seen == [[BEGINNING]]
+    (urgent,) = store.add(1, queue="busy", priority=20)
+    assert urgent not in claim()
+    assert seen[0][0] > BEGINNING
+    clock[0] += SHARE * LOOK_AGAIN
+    assert claim()[0] == urgent
+    assert seen == [[BEGINNING]]
+    # What is left is less than was asked for: from now on from the beginning.
+    (late,) = store.add(1, queue="busy", priority=20)
+    assert len(claim()) == 1
+    assert claim() == [late]
+    assert seen == [[BEGINNING]]
+
+
+def test_nothing_above_the_mark_is_no_reason_to_wait(store: Store) -> None:
+    clock = [100.0]
+    store.driver._low_water = LowWater(lambda: clock[0])
+    session = store.session()
+    store.add(MANY, queue="mark")
+    params: dict[str, Any] = {"session": session, "queues": ("mark",), "limit": MANY, "gated": 0}
+    store.driver.run(store.driver.claim(ClaimParams(token=new_token(), **params)))
+    (urgent,) = store.add(1, queue="mark", priority=20)
+    verb, steps = recorded(store.driver.claim(ClaimParams(token=new_token(), **params)))
+    assert [claim.id for claim in store.driver.run(verb)] == [urgent]
+    assert len(steps) == 2
+
+
+def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None:
+    store.driver._low_water = LowWater(lambda: 100.0)
+    session = store.session()
+    (other,) = store.add(1, queue="tasks", task="other")
+    store.add(MANY, queue="tasks", task="many")
+    params: dict[str, Any] = {"session": session, "queues": ("tasks",), "limit": MANY, "gated": 0}
+    one = ClaimParams(token=new_token(), tasks=("many",), **params)
+    assert len(store.driver.run(store.driver.claim(one))) == MANY
+    store.add(MANY, queue="tasks", task="many")
+    both = ClaimParams(token=new_token(), tasks=("many", "other"), **params)
+    assert store.driver.run(store.driver.claim(both))[0].id == other
