@@ -32,7 +32,7 @@ def test_units_start_commands_that_exist(file: str) -> None:
     )
     name, *options = command.split()
     with click.Context(cli) as context:
-        found = cli.get_command(context, name)  # type: ignore[attr-defined]  # the group of commands
+        found = cli.get_command(context, name)
         assert found is not None
         known = {option for param in found.params for option in param.opts}
     assert {option for option in options if option.startswith("--")} <= known
