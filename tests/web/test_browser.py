@@ -52,7 +52,7 @@ def test_every_page_in_a_browser(store: str, make_web: Any, browser: Any) -> Non
     web: Web = make_web(store)
     ids = seeded(web)
     web.app.schedules.add(XSS[0], task="shop.add", every="1h", args={"a": 1})
-    web.app.limits.set("shop.add", 5)
+    web.app.limits.set("limit:shop.add", 5)
     paths = [path for path in pages(web, ids) if "range=" not in path]
     wrong: list[str] = []
     with serving(web.app) as address:

@@ -73,7 +73,7 @@ def test_its_pages_show_it_and_act(with_schedule: Web) -> None:
 
 
 def test_limits_are_shown(web: Web) -> None:
-    web.app.limits.set("shop.add", 5)
+    web.app.limits.set("limit:shop.add", 5)
     [one] = web.api("GET", "/limits").json()["limits"]
-    assert (one["name"], one["used"], one["waiting"]) == ("shop.add", 0, 0)
-    assert "shop.add" in web.ask("GET", "/limits", headers=HTML).text
+    assert (one["name"], one["used"], one["waiting"]) == ("limit:shop.add", 0, 0)
+    assert "limit:shop.add" in web.ask("GET", "/limits", headers=HTML).text
