@@ -37,6 +37,14 @@ thumbnails = sa.Table(
     sa.Column("order_id", sa.Text, nullable=False),
     sa.Column("digest", sa.Text, nullable=False),
 )
+# Entries of one product are numbered by whoever writes the next: right only because they come in turn.
+ledger = sa.Table(
+    "shop_ledger",
+    metadata,
+    sa.Column("product", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("order_id", sa.Text, nullable=False),
+)
 stock = sa.Table(
     "shop_stock",
     metadata,

@@ -185,6 +185,9 @@ def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str
         stock,
         thumbnails,
     )
+    from examples.shop.books import (
+        ledger as entries,
+    )
 
     def rows(statement: Any) -> list[tuple[Any, ...]]:
         with books.transaction() as tx:
@@ -210,10 +213,21 @@ def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str
     wrong += [
         f"there is a charge without an order: {order_id}" for order_id in set(charges) - set(taken)
     ]
-    for table, what in ((receipts, "receipts"), (moves, "stock moves"), (thumbnails, "thumbnails")):
+    once = (
+        (receipts, "receipts"),
+        (moves, "stock moves"),
+        (thumbnails, "thumbnails"),
+        (entries, "entries"),
+    )
+    for table, what in once:
         counted = Counter(row[0] for row in rows(sa.select(table.c.order_id)))
         wrong += [f"order {i} has {counted[i]} {what}" for i in taken if counted[i] != 1]
         wrong += [f"{what} without an order: {i}" for i in set(counted) - set(taken)]
+    for product in PRODUCTS:
+        of_product = sa.select(entries.c.number).where(entries.c.product == product)
+        numbers = sorted(row[0] for row in rows(of_product))
+        if numbers != list(range(1, len(numbers) + 1)):
+            wrong.append(f"the ledger of {product} was written out of turn: {numbers[:20]}")
     sold = Counter[str]()
     for row in taken.values():
         sold[row[1]] += row[2]

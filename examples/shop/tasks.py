@@ -10,17 +10,21 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from examples.shop.books import Books, imported, moves, orders, receipts, stock, thumbnails
+from examples.shop.books import Books, imported, ledger, moves, orders, receipts, stock, thumbnails
 from examples.shop.provider import charge
-from winch import App, Context, Discard, Retry
+from winch import App, Context, Discard, Fifo, Limit, Retry
 
 app = App(lease="3s", heartbeat="500ms", sweep="500ms", poll="200ms", grace="2s")
 books = Books(app)
 PROVIDER = os.environ.get("SHOP_PROVIDER", "http://127.0.0.1:8999/")
 
 
-@app.task(queue="payments", retry=Retry.exponential("100ms", max="2s", attempts=50))
-def pay(order_id: str, *, ctx: Context) -> None:
+@app.task(
+    queue="payments",
+    retry=Retry.exponential("100ms", max="2s", attempts=50),
+    limit=Limit(3, key="merchant"),
+)
+def pay(order_id: str, merchant: str, *, ctx: Context) -> None:
     """Charge an order; then mark it paid, move the stock and order a receipt, in one commit."""
     with books.transaction() as tx:
         found = books.execute(tx, sa.select(orders).where(orders.c.id == order_id))
@@ -40,6 +44,19 @@ def pay(order_id: str, *, ctx: Context) -> None:
         )
         send_receipt.using(conn=tx).enqueue(order_id)  # type: ignore[call-arg]  # ctx is injected
         draw.using(conn=tx).enqueue(order_id)  # type: ignore[call-arg]
+        in_turn = Fifo(f"ledger:{product}", on_death="block")
+        enter.using(conn=tx, fifo=in_turn).enqueue(order_id, product)  # type: ignore[call-arg]
+
+
+@app.task(queue="mail")
+def enter(order_id: str, product: str, *, ctx: Context) -> None:
+    """The next entry of a product's ledger. Reading the last number and writing the next is no lock: the
+    FIFO key lets one entry of a product be written at a time."""
+    with ctx.transaction() as tx:
+        last = sa.select(sa.func.max(ledger.c.number)).where(ledger.c.product == product)
+        number = 1 + (books.run(tx.connection, last)[0][0] or 0)
+        values = {"product": product, "number": number, "order_id": order_id}
+        books.run(tx.connection, sa.insert(ledger).values(**values))
 
 
 @app.task(queue="mail")

@@ -35,7 +35,9 @@ def place(order: Order) -> dict[str, str]:
         if not known:
             values = {**order.model_dump(), "amount": order.quantity * 100, "state": "placed"}
             books.execute(tx, sa.insert(orders).values(**values))
-            pay.using(conn=tx, id=order.id).enqueue(order.id)  # type: ignore[call-arg]  # ctx is injected
+            # The product stands for its merchant: each has a fair share of the payments.
+            fair = pay.using(conn=tx, id=order.id, tenant=order.product)
+            fair.enqueue(order.id, order.product)  # type: ignore[call-arg]  # ctx is injected
     return {"order": order.id}
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import psutil
 
-from winch import App, Collected, Context, Retry
+from winch import App, Collected, Context, Limit, Retry
 from winch.storage.protocol import Driver
 from winch.testing.flaky import FlakyStorage
 from winch.testing.history import Recorder
@@ -92,6 +92,13 @@ def make(
     def slow(ctx: Context, seconds: float) -> None:
         # In small pieces, so that the handler can be interrupted. A process that is stopped finds on
         # waking that its time is up.
+        with seen(ctx):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                time.sleep(0.02)
+
+    @app.task(name="limited", limit=Limit(2))
+    def limited(ctx: Context, seconds: float) -> None:
         with seen(ctx):
             until = time.monotonic() + seconds
             while time.monotonic() < until:

@@ -120,19 +120,29 @@ class Stage:
         children = worker.children()
         return [s for s in self.sessions() if s.pid in children and s.ended_at is None]
 
-    def enqueue(self, task: str, *args: object, times: int = 1, delay: str | None = None) -> list[str]:
+    def enqueue(
+        self,
+        task: str,
+        *args: object,
+        times: int = 1,
+        delay: str | None = None,
+        fifo: str | None = None,
+    ) -> list[str]:
         """Store jobs, one call each, noting what was asked and what was told."""
         ids = []
         for _ in range(times):
             drawn = random_id(os.urandom(16))
             ids.append(drawn)
-            self._enqueue_one(task, drawn, args, delay)
+            self._enqueue_one(task, drawn, args, delay, fifo)
         return ids
 
-    def _enqueue_one(self, task: str, drawn: str, args: tuple[object, ...], delay: str | None) -> None:
+    def _enqueue_one(
+        self, task: str, drawn: str, args: tuple[object, ...], delay: str | None, fifo: str | None
+    ) -> None:
         call = self.recorder.sent([drawn])
         try:
-            job = self.producer.tasks.get(task).using(id=drawn, delay=delay).enqueue(*args)
+            using = self.producer.tasks.get(task).using(id=drawn, delay=delay, fifo=fifo)
+            job = using.enqueue(*args)
         except (EnqueueUncertain, StorageUnavailable) as error:
             unknown = isinstance(error, EnqueueUncertain) or error.maybe_applied
             self.recorder.told(call, "unknown" if unknown else "failed", [drawn])

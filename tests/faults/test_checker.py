@@ -11,8 +11,9 @@ from typing import Literal
 import msgspec
 import pytest
 
+from winch.core.gates import FIFO, LIMIT, RATE, GateUse, with_gates
 from winch.core.ids import job_id, random_id
-from winch.core.job import JobRecord
+from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import Event, SessionInfo
 from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind, ScheduleRun
@@ -30,6 +31,11 @@ from winch.testing.history.lines import (
 )
 
 S = JobState
+GATED = {
+    "limit": (GateUse("limit:t", LIMIT, "limit:t", n=1),),
+    "rate": (GateUse("rate:t", RATE, "rate:t", n=1, per=60_000_000),),
+    "fifo": (GateUse("fifo:k", FIFO),),
+}
 Outcome = Literal["acked", "unknown", "failed", "killed"]
 Said = Literal["took", "already", "lost"]
 replace = msgspec.structs.replace
@@ -281,14 +287,19 @@ class Story:
     def is_operated(self, session: str) -> None:
         job = self.plain(session)
         self.wait()
-        self.put(replace(self.jobs[job], state=S.READY, attempt=0), "retried")
+        again = replace(self.jobs[job], state=S.READY, attempt=0, history=self.noted("retried"))
+        self.put(again, "retried")
         self.run(job, session)
         other = self.enqueue()
         self.wait()
-        self.put(replace(self.jobs[other], state=S.CANCELLED), "cancelled")
+        gone = replace(self.jobs[other], state=S.CANCELLED, history=self.noted("cancelled"))
+        self.put(gone, "cancelled")
         third = self.plain(session)
         self.wait()
         self.event(self.jobs.pop(third), "deleted", None, None)
+
+    def noted(self, what: str) -> tuple[Entry, ...]:
+        return (Entry(what=what, at=self.now, by="ada"),)
 
     def batch(self, session: str) -> None:
         jobs = [self.enqueue() for _ in range(3)]
@@ -298,6 +309,27 @@ class Story:
         for job in jobs:
             self.end(self.start(job))
             self.finish(job, token)
+
+    def gated(self, kind: str, **fields: object) -> str:
+        """Store a job with a gate of this kind."""
+        job = self.enqueue()
+        options = with_gates(None, GATED[kind])
+        self.jobs[job] = replace(self.jobs[job], options=options, **fields)
+        return job
+
+    def share(self, session: str) -> None:
+        """Jobs with a limit of one, a FIFO key and a unique key, one after the other."""
+        number = self.rng.randbytes(4).hex()
+        for kind in ("limit", "fifo"):
+            first = self.gated(kind)
+            self.wait(2)
+            second = self.gated(kind)
+            self.run(first, session)
+            self.run(second, session)
+        for _ in range(2):
+            job = self.enqueue()
+            self.jobs[job] = replace(self.jobs[job], unique_key=number)
+            self.run(job, session)
 
     def history(self) -> History:
         return History(
@@ -328,6 +360,7 @@ def correct(seed: int) -> Story:
         story.is_operated,
         story.batch,
         story.scheduled,
+        story.share,
     ]
     lives *= 2
     story.rng.shuffle(lives)
@@ -699,6 +732,86 @@ def ready_job_is_promoted(story: Story, session: str) -> None:
     story.run(job, session)
 
 
+@plant("I7")
+def two_live_jobs_have_one_key(story: Story, session: str) -> None:
+    jobs = [story.enqueue() for _ in range(2)]
+    for job in jobs:
+        story.jobs[job] = replace(story.jobs[job], unique_key="k")
+    for job in jobs:
+        story.run(job, session)
+
+
+@plant("I9")
+def fifo_member_overtakes(story: Story, session: str) -> None:
+    first = story.gated("fifo")
+    story.wait(5)
+    second = story.gated("fifo")
+    story.wait(5)
+    story.run(second, session)
+    story.run(first, session)
+
+
+@plant("I9")
+def fifo_members_run_together(story: Story, session: str) -> None:
+    first, second = story.gated("fifo"), story.gated("fifo")
+    token = story.claim(first, session)
+    run = story.start(first)
+    story.run(second, session)
+    story.end(run)
+    story.finish(first, token)
+
+
+@plant("I9")
+def fifo_member_starts_between_attempts(story: Story, session: str) -> None:
+    first = story.gated("fifo")
+    story.wait(5)
+    second = story.gated("fifo")
+    token = story.claim(first, session)
+    story.end(story.start(first), is_ok=False)
+    story.finish(first, token, S.RETRYING)
+    story.run(second, session)
+    story.put(replace(story.jobs[first], state=S.READY), "promoted")
+    story.run(first, session)
+
+
+@plant("I10")
+def one_permit_too_many(story: Story, session: str) -> None:
+    first, second = story.gated("limit"), story.gated("limit")
+    token = story.claim(first, session)
+    run = story.start(first)
+    story.run(second, session)
+    story.end(run)
+    story.finish(first, token)
+
+
+@plant("I10")
+def dead_holder_is_not_counted(story: Story, session: str) -> None:
+    first, second = story.gated("limit"), story.gated("limit")
+    dying = story.session()
+    story.claim(first, dying)
+    story.start(first)
+    story.nemesis("kill", dying)
+    story.run(second, session)
+    story.end_session(dying, "killed by SIGKILL")
+    story.give_back(first, "rescued")
+    story.run(first, session)
+
+
+@plant("I11")
+def rate_is_exceeded(story: Story, session: str) -> None:
+    story.run(story.gated("rate"), session)
+    story.wait(30)
+    story.run(story.gated("rate"), session)
+
+
+@plant("I18")
+def nobody_is_named_for_a_retry(story: Story, session: str) -> None:
+    job = story.plain(session)
+    story.wait()
+    story.put(replace(story.jobs[job], state=S.READY, attempt=0), "retried")
+    story.run(job, session)
+
+
 @pytest.mark.parametrize("invariant, spoil", [pytest.param(*p, id=p[1].__name__) for p in PLANTED])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_violation_is_found_by_name(invariant: str, spoil: Plant, seed: int) -> None:
@@ -715,7 +828,8 @@ def test_a_planted_violation_is_found_by_name(invariant: str, spoil: Plant, seed
 
 
 def test_every_invariant_has_a_planted_violation() -> None:
-    names = {"I1", "I1b", "I2", "I3", "I4", "I5", "I6", "I8", "I15", "I20", "alive", "order"}
+    names = {"I1", "I1b", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I15", "I18"}
+    names |= {"I20", "alive", "order"}
     assert {invariant for invariant, _ in PLANTED} == names
     assert len(PLANTED) >= 25
 

@@ -315,6 +315,8 @@ DECLARE
     wanted integer := (SELECT count(DISTINCT key) FROM unnest(keys) AS key);
     locked integer;
 BEGIN
+    -- A client that is stopped before it commits must not hold gates for long: the server ends its transaction.
+    PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
     LOOP
         PERFORM FROM "winch".gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
         GET DIAGNOSTICS locked = ROW_COUNT;

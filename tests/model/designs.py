@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tests.model.explore import Report, Rule, explore
+from tests.model.fifo import FifoDesign, FifoModel, FifoScope
 from tests.model.gates import (
     BatchDesign,
     BatchModel,
@@ -75,6 +76,8 @@ LATE_NAMES = Scope("late names", workers=1, sessions=1, beats=True, late=frozens
 REWIND = Scope("rewind", resends=0, restores=1)
 REWIND_BEATS = Scope("rewind, beats", workers=1, draws=1, beats=True, restores=1)
 
+FIFO_KEY = FifoScope("two members of a FIFO key")
+FIFO_OF_THREE = FifoScope("three members of a FIFO key", members=3)
 LIMIT_OF_ONE = LimitScope("limit of one", restarts=1)
 LIMIT_OF_TWO = LimitScope("limit of two", limit=2, jobs=3)
 BATCH = BatchScope("batch")
@@ -163,6 +166,10 @@ HOLDS: tuple[Case, ...] = (
     *(
         Case("the protocol", s.name, None, partial(explore, LimitModel(LimitDesign(), s)))
         for s in LIMIT_SCOPES
+    ),
+    *(
+        Case("the protocol", s.name, None, partial(explore, FifoModel(FifoDesign(), s)))
+        for s in (FIFO_KEY, FIFO_OF_THREE)
     ),
     *(
         Case("the protocol", s.name, None, partial(explore, BatchModel(BatchDesign(), s)))
@@ -333,6 +340,25 @@ BROKEN: tuple[Case, ...] = (
     ),
     _schedule_breaks(
         "a tick by the clock of its process", Rule.WINDOW_EARLY, ScheduleDesign(time="its own")
+    ),
+    # FIFO keys.
+    Case(
+        "ends a member without locking the gate",
+        FIFO_KEY.name,
+        Rule.SETTLES,
+        partial(explore, FifoModel(FifoDesign(locks="claims"), FIFO_KEY), (Rule.SETTLES,)),
+    ),
+    Case(
+        "looks at the members in the statement that locks the gate",
+        FIFO_KEY.name,
+        Rule.SETTLES,
+        partial(explore, FifoModel(FifoDesign(reads="with the lock"), FIFO_KEY), (Rule.SETTLES,)),
+    ),
+    Case(
+        "gives the turn up with the claim",
+        FIFO_KEY.name,
+        Rule.FIFO,
+        partial(explore, FifoModel(FifoDesign(turn_ends="with its claim"), FIFO_KEY), (Rule.FIFO,)),
     ),
     # Limits.
     _limit_breaks(

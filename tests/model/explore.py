@@ -45,6 +45,7 @@ class Rule(enum.Enum):
     FALSE_TOOK = "I6: a finish that never took was answered took or already"
     WINDOW_TWICE = "I8: a window of a schedule got a second job"
     WINDOW_EARLY = "I8: a window got a job before it had come"
+    FIFO = "I9: a member of a FIFO key runs while one before it is not final"
     LIMIT = "I10: more permits out, or more jobs running, than the limit allows"
     LEAK = "I10: the permits are not those of the live claims"
     EARLY = "I12: the callback fired before all members were final"

@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 )
 
 from winch.core.clock import FixedClock
+from winch.core.gates import FIFO, LIMIT, GateUse, with_gates
 from winch.core.ids import job_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
@@ -53,6 +54,10 @@ from winch.testing.conformance.bench import WHAT
 
 T = TypeVar("T")
 
+ONE = GateUse("limit:one", LIMIT, "limit:one", n=1)
+TWO = GateUse("limit:two", LIMIT, "limit:two", n=2)
+TURNS = GateUse("fifo:acct", FIFO)
+GATES: tuple[tuple[GateUse, ...], ...] = ((), (ONE,), (TWO,), (TURNS,), (ONE, TWO), (TURNS, TWO))
 # The same walks on every machine and every run; a failure in CI is a failure at home.
 STEADY = hypothesis.settings(
     derandomize=True,
@@ -260,6 +265,29 @@ class StoreMachine(RuleBasedStateMachine):
         args = f'{{"n":{self.drawn}}}'
         fields: dict[str, Any] = {"unique_key": key, "on_duplicate": mode, "args": args, "delay": later}
         self.enqueue([self.new_job(is_given_id=first, **fields)])
+
+    @rule(
+        which=st.sampled_from(GATES),
+        count=st.integers(1, 3),
+        queue=st.sampled_from(QUEUES),
+        tenant=st.sampled_from([None, None, "x", "y"]),
+    )
+    def enqueue_gated(
+        self, which: tuple[GateUse, ...], count: int, queue: str, tenant: str | None
+    ) -> None:
+        self.step()
+        if not self.driver.capabilities.has_gates:
+            return
+        fifo = next((use.key.removeprefix("fifo:") for use in which if use.kind == FIFO), None)
+        options = with_gates(None, which)
+        fields: dict[str, Any] = {"queue": queue, "tenant": tenant, "fifo": fifo, "options": options}
+        self.enqueue([self.new_job(**fields) for _ in range(count)])
+
+    @rule()
+    def sweep_gates(self) -> None:
+        now = self.step()
+        if self.driver.capabilities.has_gates:
+            self.ask(lambda driver: driver.admit(is_sweep=True, now=now))
 
     @rule(data=st.data())
     def enqueue_repeated(self, data: st.DataObject) -> None:

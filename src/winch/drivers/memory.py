@@ -550,12 +550,12 @@ class MemoryDriver(MemorySchedules):
 
     def _open(self, keys: Iterable[str], at: datetime) -> int:
         """Make ready whom these gates let through now."""
-        count = 0
-        for key in keys:
-            for job in self._state.gates.opened(key, at):
-                self._put(changes.admitted(job), "admitted", at)
-                count += 1
-        return count
+        return sum(self._admitted(self._state.gates.opened(key, at), at) for key in keys)
+
+    def _admitted(self, jobs: Sequence[JobRecord], at: datetime) -> int:
+        for job in jobs:
+            self._put(changes.admitted(job), "admitted", at)
+        return len(jobs)
 
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> int:
@@ -630,7 +630,7 @@ class MemoryDriver(MemorySchedules):
             self._state.archive.pop(job.id, None)
             self._state.drop_at.pop(job.id, None)
             self._witness(job, "deleted", None, at, None)
-            self._open(self._state.gates.left(job, None), at)
+            self._admitted(self._state.gates.left(job, None), at)
 
         return self._operate("delete", ids, now, act)
 
@@ -902,7 +902,7 @@ class MemoryDriver(MemorySchedules):
             self._state.live[job.id] = job
         self._witness(job, kind, job.state, at, by_token, before)
         if before is not None and is_gated(job.options):
-            self._open(self._state.gates.left(before, job), at)
+            self._admitted(self._state.gates.left(before, job), at)
         if job.state is JobState.READY:
             self._ring({job.queue})
         elif job.state in TRANSITIONS["promote"] and job.run_at - at < RING_WITHIN:

@@ -125,26 +125,31 @@ class Gates:
 
     # -- giving back -------------------------------------------------------------------------------
 
-    def left(self, before: JobRecord, after: JobRecord | None) -> list[str]:
-        """Take back what a job no longer needs; returns the gates that may have room for others."""
+    def left(self, before: JobRecord, after: JobRecord | None) -> list[JobRecord]:
+        """Take back what a job no longer needs; returns who may try instead, one for each unit."""
         uses = gates.gates_of(before.options)
-        if not uses:
-            return []
         is_ended = after is None or after.state.is_final
         is_dead = after is not None and after.state is JobState.DEAD
-        freed = []
+        freed: dict[str, int] = {}
         for use in uses:
             permit = self.permits.get((use.key, before.id))
             if use.kind == gates.FIFO:
                 if is_ended and not (is_dead and use.blocks_on_death):
                     self.permits.pop((use.key, before.id), None)
-                    freed.append(use.key)
+                    freed[use.key] = 1
             elif permit is not None and (
                 is_ended or after is None or after.state is not JobState.RUNNING
             ):
                 del self.permits[use.key, before.id]
-                freed.append(use.key)
-        return sorted(freed)
+                freed[use.key] = max(permit.weight, 1)
+        return [job for key in sorted(freed) for job in self._next(key, freed[key])]
+
+    def _next(self, key: str, most: int) -> list[JobRecord]:
+        waiting = self.waiting(key)
+        if not key.startswith("fifo:"):
+            return waiting[:most]
+        look = self.look(GateUse(key, gates.FIFO))
+        return [job for job in waiting if look.turn is None and job.id == look.head]
 
     def opened(self, key: str, at: datetime) -> list[JobRecord]:
         """The waiting jobs that the gate lets through now; notes when to look again for the others."""

@@ -69,6 +69,11 @@ def _ready(facts: Facts) -> str:
             f"serve{'s' if facts.serving == 1 else ''} the queue, but none has imported it. "
             "Deploy workers that know the task; the job waits and loses nothing."
         )
+    if facts.ahead and facts.job.tenant is not None:
+        return (
+            f"It is ready and waits for the turn of its tenant {facts.job.tenant!r}: tenants of queue "
+            f"{facts.job.queue!r} take turns; {facts.ahead:,} of its jobs were there before."
+        )
     if facts.ahead:
         return (
             f"It is ready and waits for a free slot; {facts.ahead:,} "

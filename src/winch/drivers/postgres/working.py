@@ -449,6 +449,7 @@ class WorkingVerbs(GateVerbs):
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             yield self._step("end_session", session=session, reason=cause or "stopped", now=now)
+            yield self._step("admit.lock_running", session=session)
             rows = yield self._crash(session, started, cause, now)
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in rows]
 
@@ -459,6 +460,7 @@ class WorkingVerbs(GateVerbs):
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             yield self._step("rescue", as_of=as_of, now=now)
+            yield self._step("admit.lock_running", session=None)
             rows = yield self._step(
                 "rescue.jobs",
                 limit=limit,

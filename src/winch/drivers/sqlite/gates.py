@@ -173,17 +173,26 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
     if not ended:
         return
     final = []
-    keys: set[str] = set()
+    freed: dict[str, int] = {}
     for job in ended:
         if is_deleted or job.state.is_final:
             fifo = [use for use in gates.gates_of(job.options) if use.kind == gates.FIFO]
             is_kept = job.state is JobState.DEAD and not is_deleted
             if not any(use.blocks_on_death and is_kept for use in fifo):
                 final.append(job.id)
-                keys.update(use.key for use in fifo)
+                freed |= dict.fromkeys((use.key for use in fifo), 1)
     ids = to_json([job.id for job in ended])
-    keys.update(row[0] for row in (yield from ask("admit.leave", ids=ids, final=to_json(final))))
-    yield from open_gates(sorted(keys), at)
+    for key, weight in (yield from ask("admit.leave", ids=ids, final=to_json(final))):
+        freed[key] = freed.get(key, 0) + max(weight, 1)
+    chosen: list[str] = []
+    for key, most in sorted(freed.items()):
+        if key.startswith("fifo:"):
+            looked = (yield from look([GateUse(key, gates.FIFO)]))[key]
+            chosen += [looked.head] if looked.turn is None and looked.head is not None else []
+        else:
+            rows = yield from ask("admit.waiting", key=key, limit=most)
+            chosen += [row[0] for row in rows]
+    yield from _admit(chosen, at)
 
 
 def open_gates(keys: Iterable[str], at: int) -> Body[int]:
@@ -214,8 +223,14 @@ def _open(key: str, at: int) -> Body[int]:
         if open_at != looked.open_at:
             looked.open_at = open_at
             yield from keep([looked])
+    return (yield from _admit(chosen, at))
+
+
+def _admit(chosen: Sequence[str], at: int) -> Body[int]:
+    if not chosen:
+        return 0
     ring = Ring()
-    rows = (yield from ask("admit", ids=to_json(chosen), now=at)) if chosen else []
+    rows = yield from ask("admit", ids=to_json(chosen), now=at)
     for (queue,) in rows:
         ring.count(queue)
     yield ring

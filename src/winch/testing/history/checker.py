@@ -17,6 +17,7 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import ENQUEUED, FINAL, TRANSITIONS, JobState
 from winch.storage.params import Event, SessionInfo
 from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind
+from winch.testing.history import gates
 from winch.testing.history.lines import Answered, Ended, Exited, Line, Nemesis, Sent, Started, Told
 from winch.testing.history.records import History, Verdict, Violation, by_job
 
@@ -31,6 +32,8 @@ VERBS = {
     "retried": "retry",
     "replaced": "replace",
     "deleted": "delete",
+    "held": "hold",
+    "admitted": "admit",
 }
 ENDS = frozenset({"finished", "released", "rescued"})
 VIOLENCE = frozenset({"kill", "stop"})
@@ -474,8 +477,13 @@ RULES: tuple[Rule, ...] = (
     i4_fence,
     i5_final_is_final,
     i6_done_means_done,
+    gates.i7_unique_key,
     i8_one_job_for_a_window,
+    gates.i9_fifo_order,
+    gates.i10_limit,
+    gates.i11_rate,
     i15_graceful_stop,
+    gates.i18_operators_are_noted,
     i20_one_clock,
     alive,
 )

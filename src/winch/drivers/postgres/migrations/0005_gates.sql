@@ -83,6 +83,8 @@ DECLARE
     wanted integer := (SELECT count(DISTINCT key) FROM unnest(keys) AS key);
     locked integer;
 BEGIN
+    -- A client that is stopped before it commits must not hold gates for long: the server ends its transaction.
+    PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
     LOOP
         PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
         GET DIAGNOSTICS locked = ROW_COUNT;
@@ -140,9 +142,9 @@ END
 $$;
 
 -- A permit ends with its claim, a turn with its job, whichever verb (or person) ends them: a trigger, so that none
--- can forget it. It locks the gates after the job's row; those who end several such jobs at once lock the gates
--- before (admit.lock), and a claim waits for no job, so the only cycle left is between two rescues, which the
--- server breaks and the pool repeats.
+-- can forget it. It locks the gates after the job's row; finish, rescue and end_session, which end many at once, lock
+-- them before (admit.lock, admit.lock_running), and a claim waits for no job. What is left of cycles, such as a
+-- delete beside a finish, the server breaks and the pool repeats.
 CREATE FUNCTION {schema}.leave_gates() RETURNS trigger
     LANGUAGE plpgsql
 AS $$

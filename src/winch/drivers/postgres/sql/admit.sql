@@ -18,8 +18,8 @@ SELECT count(*), (SELECT {schema}.ring(array_agg(DISTINCT queue), false) FROM ad
 FROM admitted;
 
 -- admit.begin: which of these queues have ready jobs with gates. Locks: the session FOR KEY SHARE, as claim does;
--- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold gates for long:
--- the server ends its transaction.
+-- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold its session
+-- for long, so the server ends its transaction.
 WITH live AS MATERIALIZED (
     SELECT id
     FROM {schema}.session
@@ -29,8 +29,8 @@ WITH live AS MATERIALIZED (
 )
 SELECT
     wanted.queue,
-    set_config('lock_timeout', '5s', true),
-    set_config('idle_in_transaction_session_timeout', '5s', true)
+    set_config('lock_timeout', '4s', true),
+    set_config('idle_in_transaction_session_timeout', '2s', true)
 FROM live, unnest(:queues::text[]) AS wanted (queue)
 WHERE (
         EXISTS (
@@ -128,6 +128,21 @@ SELECT job.id::text, job.options, (
 )
 FROM {schema}.job
 WHERE job.id = ANY (:ids::uuid[]);
+
+-- admit.lock_running: the same for what this session runs, or what sessions that are not live run. Where none
+-- has a permit nothing is locked.
+SELECT {schema}.lock_gates(keys)
+FROM (
+    SELECT array_agg(DISTINCT permit.gate::text) AS keys
+    FROM {schema}.permit
+    JOIN {schema}.job ON job.id = permit.job
+        AND job.state = 'running'
+    WHERE job.session = :session::uuid
+        OR (:session::uuid IS NULL AND NOT EXISTS (
+            SELECT FROM {schema}.session WHERE session.id = job.session AND session.ended_at IS NULL
+        ))
+) AS held
+WHERE keys IS NOT NULL;
 
 -- admit.look: gates under their locks: what they remember, how much of them is out, whose turn it is, who is first,
 -- what is set by their names; and the store's time, which no earlier holder of the lock has seen later.

@@ -126,7 +126,7 @@ ON CONFLICT (key) DO UPDATE SET state = excluded.state, open_at = excluded.open_
 DELETE FROM winch_permit
 WHERE job IN (SELECT value FROM json_each(:ids))
     AND (token IS NOT NULL OR job IN (SELECT value FROM json_each(:final)))
-RETURNING gate;
+RETURNING gate, weight;
 
 -- admit.waiting: the first jobs that wait at a gate.
 SELECT id, options

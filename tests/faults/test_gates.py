@@ -1,0 +1,147 @@
+"""Limits and FIFO keys while their holders are killed, or stopped for longer than their lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.faults.stage import STORES, Stage
+from tests.servers import Databases
+from tests.storage.postgres_kit import new_job, new_session, new_token
+from winch.core.gates import LIMIT, GateUse, with_gates
+from winch.core.lifecycle import JobState
+from winch.drivers.postgres.driver import PostgresDriver
+from winch.drivers.postgres.steps import Step
+from winch.storage.params import ClaimParams
+
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
+
+
+def shared(stage: Stage) -> list[str]:
+    """Jobs under a limit of two, and two accounts whose entries must keep their order."""
+    jobs = stage.enqueue("limited", 0.3, times=8)
+    for _ in range(3):
+        for account in ("acct:1", "acct:2"):
+            jobs += stage.enqueue("slow", 0.1, fifo=account)
+    return jobs
+
+
+def settled(stage: Stage, jobs: list[str]) -> None:
+    assert {job.state for job in stage.jobs(jobs)} == {JobState.COMPLETED}
+    driver = stage.app.driver
+    left = {info.name: (info.used, info.waiting) for info in driver.run(driver.limits())}
+    assert left == {"limit:limited": (0, 0)}
+
+
+@pytest.mark.scenario
+@pytest.mark.parametrize("store", STORES)
+def test_a_killed_holder_neither_leaks_nor_doubles_a_permit(
+    store: str, postgres_server: Databases
+) -> None:
+    with Stage("kill -9 under a limit", store, postgres_server) as stage:
+        other, doomed = stage.two_workers(processes=1)
+        jobs = shared(stage)
+        stage.until(lambda: len(stage.runs()) >= 2, 10, "two starts")
+        other.wake()
+        doomed.kill_supervisor()
+        stage.until_final()
+        verdict = stage.judge()
+        assert verdict.counters["killed"] == 1
+        settled(stage, jobs)
+
+
+@pytest.mark.scenario
+@pytest.mark.parametrize("store", STORES)
+def test_a_zombie_holds_no_permit(store: str, postgres_server: Databases) -> None:
+    with Stage("SIGSTOP under a limit", store, postgres_server) as stage:
+        other, sleeper = stage.two_workers(processes=1)
+        jobs = shared(stage)
+        stage.until(lambda: len(stage.runs()) >= 2, 10, "two starts")
+        other.wake()
+        sleeper.stop()
+        stage.until(lambda: bool(stage.events("rescued")), 15, "a rescue")
+        sleeper.go_on()
+        stage.until_final()
+        verdict = stage.judge(takeover_limit=None)
+        assert verdict.counters["stopped"] >= 1
+        settled(stage, jobs)
+
+
+# -- the lock itself ----------------------------------------------------------------------------------
+
+BROKEN = """
+CREATE OR REPLACE FUNCTION winch.lock_gates(keys text[]) RETURNS integer LANGUAGE sql AS 'SELECT 0'
+"""
+
+
+@contextmanager
+def one_permit(server: Databases) -> Iterator[tuple[PostgresDriver, str]]:
+    """A store with a job in each of two queues, both under a limit of one."""
+    url = server.new_database()
+    driver = PostgresDriver.from_url(url)
+    try:
+        driver.migrate()
+        options = with_gates(None, [GateUse("limit:t", LIMIT, "limit:t", n=1)])
+        driver.run(driver.enqueue([new_job(options=options, queue=queue) for queue in "ab"]))
+        yield driver, url
+    finally:
+        driver.close()
+        server.drop_database(url)
+
+
+class SlowClaim:
+    """A claim of one job, sent statement by statement on a connection of its own."""
+
+    def __init__(
+        self, driver: PostgresDriver, conn: psycopg.Connection[tuple[Any, ...]], queue: str
+    ) -> None:
+        session = new_session()
+        driver.run(driver.start_session(session))
+        params = ClaimParams(session=session.id, token=new_token(), queues=(queue,), limit=1)
+        self._conn = conn
+        self._steps = driver.claim(params).steps()
+        self._step: Step = next(self._steps)
+
+    def go_on(self, until: str | None = None) -> None:
+        """Send the statements up to and with the one of this name, or all and the commit."""
+        try:
+            while True:
+                name = self._step.statement.name
+                cursor = self._conn.execute(self._step.statement.text, self._step.values)
+                self._step = self._steps.send(cursor.fetchall() if cursor.description else [])
+                if name == until:
+                    return
+        except StopIteration:
+            self._conn.commit()
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_without_the_gates_lock_two_claims_would_share_a_permit(
+    is_broken: bool, postgres_server: Databases
+) -> None:
+    with (
+        one_permit(postgres_server) as (driver, url),
+        psycopg.connect(url) as one,
+        psycopg.connect(url) as two,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        if is_broken:
+            one.execute(BROKEN)
+            one.commit()
+        first, second = SlowClaim(driver, one, "a"), SlowClaim(driver, two, "b")
+        first.go_on("admit.look")
+        rival = thread.submit(second.go_on)
+        if is_broken:
+            rival.result(timeout=10)  # it waits for nobody, and has seen no permit either
+        else:
+            wait([rival], timeout=0.3)
+            assert not rival.done(), "the second claim must wait for the first one's gate"
+        first.go_on()
+        rival.result(timeout=10)
+        [info] = driver.run(driver.limits())
+        assert info.used == (2 if is_broken else 1)

@@ -1,0 +1,175 @@
+"""A FIFO key: one member at a time, in order, while members fail, are retried, rescued and cancelled.
+
+Each verb is walked as the statements of one transaction, as in `gates`: it locks the key's gate, looks
+at the members in a later statement, and commits. A claim that finds it is not its member's turn leaves
+it blocked; whoever ends a member makes the next one ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from tests.model.explore import Rule, Step
+from tests.model.store import FINAL
+
+NOBODY = -1
+UNREAD = -2
+
+
+@dataclass(frozen=True)
+class FifoDesign:
+    """The defaults are the protocol."""
+
+    # Who locks the gate's row: all, or those who claim but not those who end a member.
+    locks: Literal["all", "claims"] = "all"
+    reads: Literal["after the lock", "with the lock"] = "after the lock"
+    # How long a member that has started keeps the turn.
+    turn_ends: Literal["when it is final", "with its claim"] = "when it is final"
+
+
+@dataclass(frozen=True)
+class FifoScope:
+    name: str
+    members: int = 2
+    failures: int = 1
+    rescues: int = 1
+    cancels: int = 1
+
+
+class Verb(NamedTuple):
+    """A transaction under way. `first` is whose turn it read."""
+
+    name: str
+    member: int
+    has_gate: bool = False
+    first: int = UNREAD
+
+    def __str__(self) -> str:
+        return f"{self.name} of job {self.member + 1}"
+
+
+class FifoState(NamedTuple):
+    states: tuple[str, ...]
+    turn: int = NOBODY
+    under_way: tuple[Verb, ...] = ()
+    failures: int = 0
+    rescues: int = 0
+    cancels: int = 0
+
+
+FifoSteps = Iterator[Step[FifoState]]
+BEGINS = {"claim": "ready", "finish": "running", "fail": "running", "rescue": "running"}
+
+
+class FifoModel:
+    """Members 1, 2, … of one key, all stored, claimed and ended by anybody at any time."""
+
+    def __init__(self, design: FifoDesign, scope: FifoScope) -> None:
+        self.design = design
+        self.scope = scope
+
+    def initial(self) -> FifoState:
+        return FifoState(("ready",) * self.scope.members)
+
+    def is_settled(self, state: FifoState) -> bool:
+        return all(word in FINAL for word in state.states)
+
+    def breaches(self, state: FifoState) -> tuple[Rule, ...]:
+        running = [n for n, word in enumerate(state.states) if word == "running"]
+        is_early = any(state.states[k] not in FINAL for n in running for k in range(n))
+        return (Rule.FIFO,) if len(running) > 1 or is_early else ()
+
+    def describe(self, state: FifoState) -> str:
+        words = ", ".join(f"job {n + 1} {word}" for n, word in enumerate(state.states))
+        turn = "nobody" if state.turn == NOBODY else f"job {state.turn + 1}"
+        return f"{words}; the turn has {turn}"
+
+    def steps(self, state: FifoState) -> FifoSteps:
+        busy = {verb.member for verb in state.under_way}
+        for number, word in enumerate(state.states):
+            if number in busy:
+                continue
+            for name in self._verbs(state, word):
+                counted = state
+                if name in ("fail", "rescue", "cancel"):
+                    field = {"fail": "failures", "rescue": "rescues", "cancel": "cancels"}[name]
+                    counted = state._replace(**{field: getattr(state, field) + 1})
+                for step in self._proceed(counted, Verb(name, number)):
+                    yield step._replace(is_help=name == "cancel")
+            if word == "retrying":
+                states = _changed(state.states, number, "ready")
+                yield Step(f"job {number + 1} is due again", state._replace(states=states))
+        for verb in state.under_way:
+            others = tuple(other for other in state.under_way if other != verb)
+            yield from self._proceed(state._replace(under_way=others), verb)
+
+    def _verbs(self, state: FifoState, word: str) -> Iterator[str]:
+        if word == "ready":
+            yield "claim"
+        if word == "running":
+            yield "finish"
+            if state.failures < self.scope.failures:
+                yield "fail"
+            if state.rescues < self.scope.rescues:
+                yield "rescue"
+        if word in ("ready", "blocked", "retrying") and state.cancels < self.scope.cancels:
+            yield "cancel"
+
+    def _proceed(self, state: FifoState, verb: Verb) -> FifoSteps:
+        """The next statement of a transaction; the state is without it."""
+
+        def then(label: str, after: Verb) -> Step[FifoState]:
+            under_way = tuple(sorted((*state.under_way, after)))
+            return Step(f"{verb} {label}", state._replace(under_way=under_way))
+
+        if self.design.reads == "with the lock" and verb.first == UNREAD:
+            yield then("begins, its snapshot taken", verb._replace(first=self._read(state, verb)))
+            return
+        locks = self.design.locks == "all" or verb.name == "claim"
+        if locks and not verb.has_gate:
+            if not any(other.has_gate for other in state.under_way):
+                yield then("locks the gate", verb._replace(has_gate=True))
+            return
+        if verb.first == UNREAD:
+            yield then("looks at the members", verb._replace(first=self._read(state, verb)))
+            return
+        yield self._commit(state, verb)
+
+    def _read(self, state: FifoState, verb: Verb) -> int:
+        """For a claim whose turn it is; else the next who waits, once this member is out of the way."""
+        if verb.name == "claim" and state.turn != NOBODY:
+            return state.turn
+        live = [n for n, word in enumerate(state.states) if word not in FINAL]
+        if verb.name != "claim":
+            live = [n for n in live if n != verb.member]
+        return live[0] if live else NOBODY
+
+    def _commit(self, state: FifoState, verb: Verb) -> Step[FifoState]:
+        number = verb.member
+        if verb.name == "claim":
+            if verb.first != number:
+                states = _changed(state.states, number, "blocked")
+                return Step(f"{verb} leaves it blocked", state._replace(states=states))
+            states = _changed(state.states, number, "running")
+            return Step(f"{verb} takes it", state._replace(states=states, turn=number))
+        word = {"finish": "completed", "fail": "retrying", "rescue": "ready", "cancel": "cancelled"}
+        states = _changed(state.states, number, word[verb.name])
+        is_over = word[verb.name] in FINAL
+        turn = state.turn
+        if turn == number and (is_over or self.design.turn_ends == "with its claim"):
+            turn = NOBODY
+        label = f"{verb} commits"
+        is_free = turn == NOBODY and (is_over or self.design.turn_ends == "with its claim")
+        if is_free and verb.first != NOBODY and states[verb.first] == "blocked":
+            states = _changed(states, verb.first, "ready")
+            label += f" and makes job {verb.first + 1} ready"
+        if self.design.turn_ends == "with its claim" and turn == NOBODY and not is_over:
+            # Whoever waits may start: nobody remembers that this one has begun.
+            return Step(label, state._replace(states=states, turn=verb.first))
+        return Step(label, state._replace(states=states, turn=turn))
+
+
+def _changed(states: tuple[str, ...], number: int, word: str) -> tuple[str, ...]:
+    return (*states[:number], word, *states[number + 1 :])
