@@ -212,7 +212,7 @@ async def complete(call: Call) -> Reply:
         to=JobState.COMPLETED,
         what="completed",
         result=result,
-        is_gated=_has_gates(record),
+        is_gated=is_gated(record.options),
     )
     return await _finish(call, done, session)
 
@@ -241,14 +241,9 @@ async def fail(call: Call) -> Reply:
         counts=settled.counts,
         error=settled.error,
         reason=settled.reason,
-        is_gated=_has_gates(record),
+        is_gated=is_gated(record.options),
     )
     return await _finish(call, done, session)
-
-
-def _has_gates(record: JobRecord) -> bool:
-    """Whether the job may hold permits, which its end gives back."""
-    return record.options is not None and is_gated(record.options)
 
 
 def _failure(said: str | ErrorOut) -> Failure:
