@@ -57,8 +57,9 @@ def page() -> str:
         lines.append(f"| {verb} | {sources} | {leads} |")
     lines += [
         "",
-        "`cancel` of a running job leaves a request; the end of its claim carries it out. A verb that",
-        "is not listed for a state changes nothing there and says so.",
+        "`cancel` of a running job leaves a request; the end of its claim carries it out. A job that",
+        "has something to undo is made ready by a cancel, to do that. A verb that is not listed for a",
+        "state changes nothing there and says so.",
     ]
     return "\n".join(lines) + "\n"
 

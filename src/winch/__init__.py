@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from winch.app import App
     from winch.core.errors import (
+        ChildFailed,
         ConfigError,
         DuplicateJob,
         EnqueueUncertain,
+        HistoryMismatch,
         InvalidPayload,
         InvalidTransition,
         JobFailed,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
         QueueFull,
         ScheduleNotFound,
         SchemaMismatch,
+        SignalTimeout,
+        StepFailed,
         StorageError,
         StorageFull,
         StorageUnavailable,
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from winch.engine.collected import Collected
     from winch.engine.context import Context
     from winch.engine.events import JobEvent
+    from winch.engine.flows import batch, chain, chord, flow, group, map_
     from winch.engine.handle import Job
     from winch.engine.injection import INJECTED, Depends
     from winch.engine.keyring import Keyring
@@ -59,6 +64,7 @@ __all__ = [
     "App",
     "Breaker",
     "Cancel",
+    "ChildFailed",
     "Collected",
     "ConfigError",
     "Context",
@@ -67,6 +73,7 @@ __all__ = [
     "DuplicateJob",
     "EnqueueUncertain",
     "Fifo",
+    "HistoryMismatch",
     "InvalidPayload",
     "InvalidTransition",
     "Job",
@@ -89,7 +96,9 @@ __all__ = [
     "Schedule",
     "ScheduleNotFound",
     "SchemaMismatch",
+    "SignalTimeout",
     "Snooze",
+    "StepFailed",
     "StorageError",
     "StorageFull",
     "StorageUnavailable",
@@ -97,6 +106,12 @@ __all__ = [
     "Unique",
     "UnknownTask",
     "WinchError",
+    "batch",
+    "chain",
+    "chord",
+    "flow",
+    "group",
+    "map_",
 ]
 
 # Imported when first used: whoever needs one part of the package (pytest, which loads the plugin in
@@ -105,6 +120,7 @@ _HOMES = {
     "INJECTED": "winch.engine.injection",
     "App": "winch.app",
     "Cancel": "winch.core.outcome",
+    "ChildFailed": "winch.core.errors",
     "Collected": "winch.engine.collected",
     "ConfigError": "winch.core.errors",
     "Context": "winch.engine.context",
@@ -112,6 +128,7 @@ _HOMES = {
     "Discard": "winch.core.outcome",
     "DuplicateJob": "winch.core.errors",
     "EnqueueUncertain": "winch.core.errors",
+    "HistoryMismatch": "winch.core.errors",
     "InvalidPayload": "winch.core.errors",
     "InvalidTransition": "winch.core.errors",
     "Job": "winch.engine.handle",
@@ -131,7 +148,9 @@ _HOMES = {
     "Schedule": "winch.engine.schedules",
     "ScheduleNotFound": "winch.core.errors",
     "SchemaMismatch": "winch.core.errors",
+    "SignalTimeout": "winch.core.errors",
     "Snooze": "winch.core.outcome",
+    "StepFailed": "winch.core.errors",
     "StorageError": "winch.core.errors",
     "StorageFull": "winch.core.errors",
     "StorageUnavailable": "winch.core.errors",
@@ -144,6 +163,12 @@ _HOMES = {
     "RetryBudget": "winch.core.limits",
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
+    "batch": "winch.engine.flows",
+    "chain": "winch.engine.flows",
+    "chord": "winch.engine.flows",
+    "flow": "winch.engine.flows",
+    "group": "winch.engine.flows",
+    "map_": "winch.engine.flows",
 }
 
 

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from winch.core.unique import Unique
     from winch.engine.context import Context
     from winch.engine.dead import DeadLetters, Replayed
+    from winch.engine.flow_look import Flows
     from winch.engine.handle import Job
+    from winch.engine.idempotency import Idempotency
     from winch.engine.keyring import Keyring
     from winch.engine.preflight import Preflight
     from winch.engine.schedules import Run, Schedule, ScheduleDesk
@@ -382,6 +384,34 @@ class App:
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
         """`enqueue_many` without blocking the event loop."""
         return await self.client.aenqueue_many(calls, conn)
+
+    @property
+    def idempotency(self) -> Idempotency:
+        """Outside effects that must not happen twice: `with app.idempotency.begin(key) as once`."""
+        from winch.engine.idempotency import Idempotency
+
+        return Idempotency(self.client)
+
+    @property
+    def flows(self) -> Flows:
+        """Compositions that were enqueued: look at them, cancel and retry them whole."""
+        from winch.engine.flow_look import Flows
+
+        return Flows(self.client)
+
+    def signal(
+        self, name: str, payload: object = None, *, id: str | None = None, conn: object = None
+    ) -> bool:
+        """Send a signal to the job that waits for this name (`ctx.wait_for`), or will. It is kept until
+        one takes it. With `id` a repeat of the same signal changes nothing; returns whether it is
+        new."""
+        return self.client.run(self.client.signal(name, payload, id, conn))
+
+    async def asignal(
+        self, name: str, payload: object = None, *, id: str | None = None, conn: object = None
+    ) -> bool:
+        """`signal` without blocking the event loop."""
+        return await self.client.arun(self.client.signal(name, payload, id, conn))
 
     def preflight(self, *, most: int = 100_000) -> Preflight:
         """Whether this code reads what is queued: run it with the new code before a deploy."""

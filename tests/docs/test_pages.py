@@ -123,6 +123,47 @@ def test_the_schedules_page_runs_as_pasted(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "page.py"], cwd=tmp_path, check=True)
 
 
+def test_the_workflow_page_runs_as_pasted(tmp_path: Path) -> None:
+    saga, *others = examples(ROOT / "docs/howto/workflows.md")
+    run = """
+from winch.testing import virtual
+with virtual(app) as world:
+    job, number = checkout.enqueue(7), order.enqueue(7)
+    world.run_all()
+    print(job.result(), number.refresh().state)
+    other = checkout.enqueue(8)
+    world.advance("1m")
+    other.cancel()
+    world.run_all()
+    print(other.refresh().state)
+"""
+    (tmp_path / "saga.py").write_text("\n".join([saga, *others]) + run)
+    done = subprocess.run(
+        [sys.executable, "saga.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["paid hold-7 completed", "released hold-8", "cancelled"]
+
+
+def test_the_flow_page_runs_as_pasted(tmp_path: Path) -> None:
+    [shapes] = examples(ROOT / "docs/howto/flows.md")
+    run = """
+from winch.testing import virtual
+with virtual(app) as world:
+    made = compose()
+    world.run_all()
+    print(*[one.result() for one in made], sep="; ")
+"""
+    (tmp_path / "shapes.py").write_text(shapes + run)
+    done = subprocess.run(
+        [sys.executable, "shapes.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *callbacks, results = done.stdout.splitlines()
+    assert sorted(callbacks) == ["all good", "over"]
+    assert results == "<a>@100; 2; ['<a>', '<b>', '<c>']; 2"
+
+
 def test_the_testing_page_runs_as_pasted(tmp_path: Path) -> None:
     page = ROOT / "docs/howto/testing.md"
     tests = 0

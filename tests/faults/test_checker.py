@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 import pytest
 
+from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, Edge, Inputs, member_id
 from winch.core.gates import FIFO, LIMIT, RATE, GateUse, with_gates
 from winch.core.ids import job_id, random_id
 from winch.core.job import Entry, JobRecord
@@ -133,6 +134,42 @@ class Story:
             told = Told(**self.line(), call=call, outcome=outcome, ids=(job,), new=(True,))
             self.lines.append(told if outcome == "acked" else replace(told, new=()))
         return job
+
+    def held(self, inputs: Inputs) -> str:
+        """A job that waits for others."""
+        job = self.enqueue()
+        text = msgspec.json.encode(inputs).decode()
+        headers = {FLOW_HEADER: inputs.flow, INPUTS_HEADER: text}
+        self.put(replace(self.jobs[job], state=S.BLOCKED, headers=headers), "held")
+        return job
+
+    def member(self, flow: str, number: int = 0) -> str:
+        job = self.enqueue()
+        record = self.jobs.pop(job)
+        one = member_id(flow, "m", number)
+        self.events = [replace(e, job=one) if e.job == job else e for e in self.events]
+        self.lines = [
+            replace(line, ids=(one,)) if isinstance(line, Sent | Told) and line.ids == (job,) else line
+            for line in self.lines
+        ]
+        self.jobs[one] = replace(record, id=one, headers={FLOW_HEADER: flow})
+        return one
+
+    def woken(self, job: str, session: str) -> None:
+        self.wait()
+        self.put(replace(self.jobs[job], state=S.READY), "admitted")
+        self.run(job, session)
+
+    def composed(self, session: str) -> None:
+        """A chord and the callbacks of a batch, each after its members."""
+        flow = job_id(1, self.rng.randbytes(10))
+        members = [self.member(flow, number) for number in range(2)]
+        callback = self.held(Inputs(flow, (Edge("m", 2),), "all"))
+        done = self.held(Inputs(flow, wants="complete"))
+        for member in members:
+            self.run(member, session)
+        self.woken(callback, session)
+        self.woken(done, session)
 
     def scheduled(self, session: str) -> str:
         """A window of the schedule "nightly", and its job's life."""
@@ -359,6 +396,7 @@ def correct(seed: int) -> Story:
         story.is_finished_twice,
         story.is_operated,
         story.batch,
+        story.composed,
         story.scheduled,
         story.share,
     ]
@@ -711,6 +749,47 @@ def scheduler_with_a_wrong_clock_makes_a_window_of_its_own(story: Story, session
     story.run(story.of_window(story.windows[-1] + timedelta(seconds=7)), session)
 
 
+@plant("I12")
+def callback_runs_while_a_member_waits(story: Story, session: str) -> None:
+    flow = job_id(1, story.rng.randbytes(10))
+    first, second = story.member(flow), story.member(flow, 1)
+    callback = story.held(Inputs(flow, (Edge("m", 2),)))
+    story.run(first, session)
+    story.woken(callback, session)
+    story.run(second, session)
+
+
+@plant("I12")
+def batch_calls_back_while_a_member_runs(story: Story, session: str) -> None:
+    flow = job_id(1, story.rng.randbytes(10))
+    member = story.member(flow)
+    done = story.held(Inputs(flow, wants="complete"))
+    token = story.claim(member, session)
+    run = story.start(member)
+    story.woken(done, session)
+    story.end(run)
+    story.finish(member, token)
+
+
+@plant("I12")
+def batch_calls_back_twice(story: Story, session: str) -> None:
+    flow = job_id(1, story.rng.randbytes(10))
+    member = story.member(flow)
+    both = [story.held(Inputs(flow, wants="complete")) for _ in range(2)]
+    story.run(member, session)
+    for done in both:
+        story.woken(done, session)
+
+
+@plant("I12")
+def batch_tells_of_a_death_that_was_none(story: Story, session: str) -> None:
+    flow = job_id(1, story.rng.randbytes(10))
+    member = story.member(flow)
+    told = story.held(Inputs(flow, wants="death"))
+    story.run(member, session)
+    story.woken(told, session)
+
+
 @plant("order")
 def event_is_missing(story: Story, session: str) -> None:
     story.fails_once(session)
@@ -829,7 +908,7 @@ def test_a_planted_violation_is_found_by_name(invariant: str, spoil: Plant, seed
 
 def test_every_invariant_has_a_planted_violation() -> None:
     names = {"I1", "I1b", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I15", "I18"}
-    names |= {"I20", "alive", "order"}
+    names |= {"I12", "I20", "alive", "order"}
     assert {invariant for invariant, _ in PLANTED} == names
     assert len(PLANTED) >= 25
 

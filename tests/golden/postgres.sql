@@ -9,11 +9,14 @@ table job_event:
 table limit_set:
 table permit: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table recheck: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table schedule: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=200, vacuum_truncate=off
 table schedule_run:
 table session: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table signal:
 table unique_kept:
 table unique_key: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table waiting: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table winch_migration:
 column winch.archive.01 id: uuid not null
 column winch.archive.02 created_at: timestamp with time zone not null
@@ -52,6 +55,7 @@ column winch.archive.34 history: jsonb
 column winch.archive.35 result: text
 column winch.archive.36 reason: text
 column winch.archive.37 fingerprint: text
+column winch.archive.38 has_undo: boolean
 column winch.archive_default.01 id: uuid not null
 column winch.archive_default.02 created_at: timestamp with time zone not null
 column winch.archive_default.03 run_at: timestamp with time zone not null
@@ -89,6 +93,7 @@ column winch.archive_default.34 history: jsonb
 column winch.archive_default.35 result: text
 column winch.archive_default.36 reason: text
 column winch.archive_default.37 fingerprint: text
+column winch.archive_default.38 has_undo: boolean
 column winch.book_line.01 book: text not null
 column winch.book_line.02 key: text not null
 column winch.book_line.03 body: text not null
@@ -137,6 +142,7 @@ column winch.job.33 log: text
 column winch.job.34 history: jsonb
 column winch.job.35 reason: text
 column winch.job.36 gate: text
+column winch.job.37 has_undo: boolean
 column winch.job_event.01 seq: bigint not null identity
 column winch.job_event.02 job: uuid not null
 column winch.job_event.03 v: integer not null
@@ -160,6 +166,8 @@ column winch.queue.01 name: text not null
 column winch.queue.02 paused_at: timestamp with time zone
 column winch.queue.03 pause_reason: text
 column winch.queue.04 waiting_until: timestamp with time zone
+column winch.recheck.01 seq: bigint not null identity
+column winch.recheck.02 key: text not null
 column winch.schedule.01 name: text not null
 column winch.schedule.02 definition: text not null
 column winch.schedule.03 is_code: boolean not null
@@ -190,11 +198,21 @@ column winch.session.11 lease_until: timestamp with time zone not null
 column winch.session.12 beats: bigint not null default 0
 column winch.session.13 ended_at: timestamp with time zone
 column winch.session.14 end_reason: text
+column winch.signal.01 name: text not null
+column winch.signal.02 id: text not null
+column winch.signal.03 payload: text not null
+column winch.signal.04 sent_at: timestamp with time zone not null
+column winch.signal.05 taken_by: uuid
+column winch.signal.06 wanted_by: text
 column winch.unique_kept.01 key: text not null
 column winch.unique_kept.02 job: uuid not null
 column winch.unique_kept.03 until: timestamp with time zone not null
 column winch.unique_key.01 key: text not null
 column winch.unique_key.02 job: uuid not null
+column winch.waiting.01 job: uuid not null
+column winch.waiting.02 key: text not null
+column winch.waiting.03 is_enough: boolean not null
+column winch.waiting.04 until: timestamp with time zone
 column winch.winch_migration.01 number: integer not null
 column winch.winch_migration.02 name: text not null
 column winch.winch_migration.03 applied_at: timestamp with time zone not null default clock_timestamp()
@@ -216,12 +234,16 @@ constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
 constraint winch.limit_set.limit_set_pkey: PRIMARY KEY (name)
 constraint winch.permit.permit_pkey: PRIMARY KEY (gate, job)
 constraint winch.queue.queue_pkey: PRIMARY KEY (name)
+constraint winch.recheck.recheck_pkey: PRIMARY KEY (seq)
 constraint winch.schedule.schedule_pkey: PRIMARY KEY (name)
 constraint winch.schedule_run.schedule_run_pkey: PRIMARY KEY (schedule, window_at)
 constraint winch.session.session_end_has_reason: CHECK (((ended_at IS NULL) = (end_reason IS NULL)))
 constraint winch.session.session_pkey: PRIMARY KEY (id)
+constraint winch.signal.signal_pkey: PRIMARY KEY (name, id)
+constraint winch.signal.signal_taken_for_something: CHECK (((taken_by IS NULL) = (wanted_by IS NULL)))
 constraint winch.unique_kept.unique_kept_pkey: PRIMARY KEY (key)
 constraint winch.unique_key.unique_key_pkey: PRIMARY KEY (key)
+constraint winch.waiting.waiting_pkey: PRIMARY KEY (job, key)
 constraint winch.winch_migration.winch_migration_pkey: PRIMARY KEY (number)
 index winch.archive_alike: CREATE INDEX archive_alike ON ONLY winch.archive USING btree (fingerprint, id) INCLUDE (task, queue, finished_at) WHERE (fingerprint IS NOT NULL) -- serves groups and the list of one group
 index winch.archive_dead: CREATE INDEX archive_dead ON ONLY winch.archive USING btree (task, finished_at, id) WHERE (state = 'dead'::text) -- serves trim
@@ -256,14 +278,22 @@ index winch.limit_set_pkey: CREATE UNIQUE INDEX limit_set_pkey ON winch.limit_se
 index winch.permit_of_job: CREATE INDEX permit_of_job ON winch.permit USING btree (job) -- serves whatever ends a claim
 index winch.permit_pkey: CREATE UNIQUE INDEX permit_pkey ON winch.permit USING btree (gate, job)
 index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
+index winch.recheck_pkey: CREATE UNIQUE INDEX recheck_pkey ON winch.recheck USING btree (seq)
 index winch.schedule_next: CREATE INDEX schedule_next ON winch.schedule USING btree (next_at) WHERE (paused_at IS NULL) -- serves due_schedules
 index winch.schedule_pending: CREATE INDEX schedule_pending ON winch.schedule USING btree (name) WHERE (pending IS NOT NULL) -- serves due_schedules
 index winch.schedule_pkey: CREATE UNIQUE INDEX schedule_pkey ON winch.schedule USING btree (name)
 index winch.schedule_run_pkey: CREATE UNIQUE INDEX schedule_run_pkey ON winch.schedule_run USING btree (schedule, window_at)
 index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
+index winch.signal_pkey: CREATE UNIQUE INDEX signal_pkey ON winch.signal USING btree (name, id)
+index winch.signal_sent: CREATE INDEX signal_sent ON winch.signal USING btree (sent_at) -- serves prune
+index winch.signal_taken: CREATE INDEX signal_taken ON winch.signal USING btree (taken_by, wanted_by) WHERE (taken_by IS NOT NULL) -- serves take_signal, for who has taken one before
+index winch.signal_untaken: CREATE INDEX signal_untaken ON winch.signal USING btree (name, sent_at, id) WHERE (taken_by IS NULL) -- serves take_signal and unblock
 index winch.unique_kept_pkey: CREATE UNIQUE INDEX unique_kept_pkey ON winch.unique_kept USING btree (key)
 index winch.unique_kept_until: CREATE INDEX unique_kept_until ON winch.unique_kept USING btree (until) -- serves prune
 index winch.unique_key_pkey: CREATE UNIQUE INDEX unique_key_pkey ON winch.unique_key USING btree (key)
+index winch.waiting_key: CREATE INDEX waiting_key ON winch.waiting USING btree (key) -- serves unblock
+index winch.waiting_pkey: CREATE UNIQUE INDEX waiting_pkey ON winch.waiting USING btree (job, key)
+index winch.waiting_until: CREATE INDEX waiting_until ON winch.waiting USING btree (until) WHERE (until IS NOT NULL) -- serves unblock
 index winch.winch_migration_pkey: CREATE UNIQUE INDEX winch_migration_pkey ON winch.winch_migration USING btree (number)
 function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable
 function winch.entry(text,timestamp with time zone,integer,uuid,uuid,timestamp with time zone,jsonb,text): returns jsonb stable
@@ -507,6 +537,13 @@ BEGIN
 END
 function winch.sort_key(timestamp with time zone,integer): returns bigint immutable
 function winch.stamp(timestamp with time zone): returns text stable
+function winch.tell_waiting(): returns trigger 
+
+BEGIN
+    INSERT INTO "winch".recheck (key) VALUES ('job:' || OLD.id);
+    PERFORM "winch".ring(NULL, true);
+    RETURN NULL;
+END
 function winch.witness_archive(): returns trigger 
 
 BEGIN
@@ -530,7 +567,7 @@ DECLARE
     next_v integer := 1 + coalesce((SELECT max(v) FROM "winch".job_event WHERE job = job_id), 0);
     after record := NEW;
 BEGIN
-    IF TG_OP = 'DELETE' AND verb = 'enqueue' THEN -- an insert taken back: it never happened
+    IF TG_OP = 'DELETE' AND verb IN ('enqueue', 'enqueue_after') THEN -- an insert taken back: it never happened
         DELETE FROM "winch".job_event WHERE job = job_id AND v = next_v - 1;
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' AND verb = 'delete' THEN
@@ -547,6 +584,7 @@ BEGIN
             WHEN TG_OP = 'UPDATE' AND OLD.state = 'blocked' AND NEW.state = 'ready' AND verb <> 'enqueue' THEN 'admitted'
             ELSE CASE verb
             WHEN 'enqueue' THEN CASE TG_OP WHEN 'UPDATE' THEN 'replaced' ELSE 'enqueued' END
+            WHEN 'enqueue_after' THEN CASE TG_OP WHEN 'UPDATE' THEN 'held' ELSE 'enqueued' END
             WHEN 'claim' THEN 'claimed'
             WHEN 'finish' THEN 'finished'
             WHEN 'release' THEN 'released'
@@ -579,6 +617,7 @@ BEGIN
     RETURN NULL;
 END
 trigger winch.archive.archive_event_delete: CREATE TRIGGER archive_event_delete AFTER DELETE ON winch.archive FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) = 'delete'::text)) EXECUTE FUNCTION winch.witness_archive()
+trigger winch.job.job_awaited: CREATE TRIGGER job_awaited AFTER DELETE ON winch.job FOR EACH ROW WHEN (((old.headers IS NOT NULL) AND (strpos(old.headers, '"winch-awaited"'::text) > 0))) EXECUTE FUNCTION winch.tell_waiting()
 trigger winch.job.job_event_delete: CREATE TRIGGER job_event_delete AFTER DELETE ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_event_insert: CREATE TRIGGER job_event_insert AFTER INSERT ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_event_update: CREATE TRIGGER job_event_update AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.state <> new.state) AND (current_setting('winch.verb'::text, true) <> ''::text))) EXECUTE FUNCTION winch.witness_job()

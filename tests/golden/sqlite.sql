@@ -62,6 +62,12 @@ BEGIN
     );
 END;
 
+CREATE TRIGGER winch_job_awaited AFTER DELETE ON winch_job
+WHEN OLD.headers <> '{}' AND instr(OLD.headers, '"winch-awaited"') > 0
+BEGIN
+    INSERT INTO winch_recheck (key) VALUES ('job:' || OLD.id);
+END;
+
 CREATE TRIGGER winch_job_event_delete AFTER DELETE ON winch_job WHEN OLD.deleted_at IS NOT NULL
 BEGIN
     INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
@@ -107,10 +113,11 @@ BEGIN
     FROM (
         SELECT CASE
             WHEN NEW.state = 'running' THEN 'claimed'
-            WHEN NEW.state = 'blocked' AND OLD.state = 'ready' THEN 'held'
+            WHEN NEW.state = 'blocked' AND OLD.state <> 'running' THEN 'held'
             WHEN NEW.state = 'ready' AND OLD.state = 'blocked' AND NEW.history = OLD.history THEN 'admitted'
             WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN CASE
                 WHEN json_extract(NEW.history, '$[#-1].what') = 'replaced' THEN 'replaced'
+                WHEN json_extract(NEW.history, '$[#-1].what') = 'cancel requested' THEN 'cancelled'
                 ELSE 'retried'
             END
             WHEN OLD.state <> 'running' THEN 'promoted'
@@ -162,7 +169,7 @@ CREATE TABLE winch_archive (
     result TEXT,
     reason TEXT,
     drop_at INTEGER NOT NULL,
-    deleted_at INTEGER, fingerprint TEXT,
+    deleted_at INTEGER, fingerprint TEXT, has_undo INTEGER NOT NULL DEFAULT 0,
     CONSTRAINT archive_state_is_final CHECK (
         state = 'completed' OR state = 'cancelled' OR state = 'dead'
     ),
@@ -227,7 +234,7 @@ CREATE TABLE winch_job (
     reason TEXT,
     sort_key INTEGER NOT NULL,
     changed_at INTEGER NOT NULL,
-    deleted_at INTEGER, gate TEXT,
+    deleted_at INTEGER, gate TEXT, has_undo INTEGER NOT NULL DEFAULT 0,
     -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
     CONSTRAINT job_state_is_live CHECK (
         state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'retrying'
@@ -281,6 +288,11 @@ CREATE TABLE winch_queue (
     pause_reason TEXT
 ) STRICT;
 
+CREATE TABLE winch_recheck (
+    seq INTEGER PRIMARY KEY,
+    key TEXT NOT NULL
+) STRICT;
+
 CREATE TABLE winch_schedule (
     name TEXT PRIMARY KEY NOT NULL,
     definition TEXT NOT NULL,
@@ -322,10 +334,29 @@ CREATE TABLE winch_session (
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 
+CREATE TABLE winch_signal (
+    name TEXT NOT NULL,
+    id TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    sent_at INTEGER NOT NULL,
+    taken_by TEXT,
+    wanted_by TEXT,
+    PRIMARY KEY (name, id),
+    CONSTRAINT signal_taken_for_something CHECK ((taken_by IS NULL) = (wanted_by IS NULL))
+) STRICT;
+
 CREATE TABLE winch_unique_kept (
     key TEXT PRIMARY KEY NOT NULL,
     job TEXT NOT NULL,
     until INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE winch_waiting (
+    job TEXT NOT NULL,
+    key TEXT NOT NULL,
+    is_enough INTEGER NOT NULL,
+    until INTEGER,
+    PRIMARY KEY (job, key)
 ) STRICT;
 
 CREATE INDEX winch_archive_alike ON winch_archive (fingerprint, id, task, queue, finished_at)
@@ -370,4 +401,14 @@ CREATE INDEX winch_schedule_pending ON winch_schedule (name) WHERE pending IS NO
 
 CREATE INDEX winch_session_live ON winch_session (lease_until) WHERE ended_at IS NULL;
 
+CREATE INDEX winch_signal_sent ON winch_signal (sent_at);
+
+CREATE INDEX winch_signal_taken ON winch_signal (taken_by, wanted_by) WHERE taken_by IS NOT NULL;
+
+CREATE INDEX winch_signal_untaken ON winch_signal (name, sent_at, id) WHERE taken_by IS NULL;
+
 CREATE INDEX winch_unique_kept_until ON winch_unique_kept (until);
+
+CREATE INDEX winch_waiting_key ON winch_waiting (key);
+
+CREATE INDEX winch_waiting_until ON winch_waiting (until) WHERE until IS NOT NULL;

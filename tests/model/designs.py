@@ -23,6 +23,7 @@ from tests.model.gates import (
 from tests.model.protocol import ProtocolModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel, ScheduleScope
 from tests.model.store import Design
+from tests.model.waits import WaitDesign, WaitModel, WaitScope
 from tests.model.world import Scope
 
 EVERY_RULE = frozenset(Rule)
@@ -83,6 +84,7 @@ LIMIT_OF_TWO = LimitScope("limit of two", limit=2, jobs=3)
 BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)
+WAITS = WaitScope("waits")
 BATCH_OF_ONE = BatchScope("batch of one", members=1, growths=1, retries=1, restarts=1)
 SCHEDULERS = ScheduleScope("schedulers", tickers=3)
 
@@ -182,6 +184,13 @@ HOLDS: tuple[Case, ...] = (
         partial(explore, ScheduleModel(ScheduleDesign(), SCHEDULERS)),
         ("dies", "is stale", "ticks (1, 2, 3)"),
     ),
+    Case(
+        "the protocol",
+        WAITS.name,
+        None,
+        partial(explore, WaitModel(WaitDesign(), WAITS)),
+        ("dies", "leaves the job waiting", "nothing has come", "makes the job ready"),
+    ),
     *_holds(
         "asks for its tokens instead of naming them",
         (LATE_NAMES, REWIND_BEATS),
@@ -216,7 +225,20 @@ def _schedule_breaks(name: str, rule: Rule, design: ScheduleDesign) -> Case:
     return Case(name, SCHEDULERS.name, rule, partial(explore, model, (rule,)))
 
 
+def _wait_breaks(name: str, design: WaitDesign) -> Case:
+    walk = partial(explore, WaitModel(design, WAITS), (Rule.SETTLES,))
+    return Case(name, WAITS.name, Rule.SETTLES, walk)
+
+
 BROKEN: tuple[Case, ...] = (
+    # Waits.
+    _wait_breaks("a wait is not looked at when it begins", WaitDesign(wait_is_looked_at=False)),
+    _wait_breaks(
+        "an end is told to who is seen waiting",
+        WaitDesign(tells="who is seen waiting", wait_is_looked_at=False),
+    ),
+    _wait_breaks("what is left is counted before the lock", WaitDesign(counts="before the lock")),
+    _wait_breaks("keys leave the list before the look is over", WaitDesign(takes_keys="at once")),
     # Fences that are none.
     _breaks("finish by id", Rule.FINAL, ATTEMPTS, Design(finish_fence="id")),
     _breaks("finish by state (running)", Rule.FOREIGN_RUN, ATTEMPTS, Design(finish_fence="state")),

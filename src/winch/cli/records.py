@@ -9,6 +9,7 @@ from typing import Any
 
 from winch.cli import text
 from winch.cli.output import Column, Table, say, terminal_width
+from winch.cli.steps import shown_steps, step_lines
 from winch.core.envelope import MARK
 from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import JobState
@@ -63,6 +64,7 @@ def detail(job: JobRecord, workers: Workers, *, reveal: bool) -> dict[str, Any]:
         "progress": shown(job.progress, reveal=reveal),
         "error": _failure(job.error, reveal, with_traceback=True),
         "result": shown(job.result, reveal=reveal),
+        "steps": shown_steps(job, reveal=reveal),
         "history": [
             {
                 "what": entry.what,
@@ -173,6 +175,11 @@ def show_job(job: JobRecord, workers: Workers, *, reveal: bool) -> None:
     say(text.bold("Timeline"))
     for line in _timeline(job, workers, at, reveal):
         say(f"  {line}")
+    if lines := step_lines(job, reveal=reveal):
+        say()
+        say(text.bold("Steps"))
+        for line in lines:
+            say(f"  {line}")
     _block("Args", shown(job.args, reveal=reveal))
     if job.headers:
         _block("Headers", dict(job.headers) if reveal else mask(dict(job.headers)))
@@ -252,6 +259,9 @@ LIKE = {
     "discarded": JobState.DEAD,
     "rescued": JobState.RETRYING,
     "snoozed": JobState.SCHEDULED,
+    "slept": JobState.SCHEDULED,
+    "waited": JobState.BLOCKED,
+    "unwinding": JobState.RETRYING,
     "cancelled": JobState.CANCELLED,
 }
 

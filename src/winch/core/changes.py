@@ -29,6 +29,8 @@ from winch.core.job import (
 )
 from winch.core.lifecycle import FINAL, JobState, after_claim
 
+BLOCKED_REASON = "it waits for the jobs before it"
+
 
 class Ending(Protocol):
     """How an attempt ended, as settled by the worker."""
@@ -72,7 +74,8 @@ def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRe
     """The job after its claim has ended so."""
     job = replace(job, log=_longer(job.log, outcome.log))
     is_cancel_requested = job.cancel_requested_at is not None
-    to = after_claim(outcome.to, cancel_requested=is_cancel_requested)
+    to = after_claim(outcome.to, cancel_requested=is_cancel_requested, has_undo=job.has_undo)
+    delay = outcome.delay if to is outcome.to else timedelta(0)
     history = job.history
     if to is not JobState.COMPLETED:
         # The record's own fields describe a completed attempt; others are written down.
@@ -90,7 +93,7 @@ def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRe
         # It ran to an end of its own, so it did not kill its process: innocent.
         is_suspect=job.is_suspect and to in FINAL,
         reason=job.reason if is_as_asked else outcome.reason,
-        run_at=job.run_at if to in FINAL else at + outcome.delay,
+        run_at=job.run_at if to in FINAL else at + delay,
         fingerprint=(
             outcome.fingerprint or fingerprint(job.task, died_of(outcome))
             if to is JobState.DEAD
@@ -109,14 +112,16 @@ def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobR
 
     Only the holder's own release is remembered by its token: what others took back is lost to it.
     """
-    is_cancel_requested = job.cancel_requested_at is not None
+    to = after_claim(
+        JobState.READY, cancel_requested=job.cancel_requested_at is not None, has_undo=job.has_undo
+    )
     by_token = job.token if by_holder else None
     history = job.history
-    if is_cancel_requested:
+    if to is JobState.CANCELLED:
         history = _grown(job, "cancelled", at, by_token=by_token)
     return replace(
         job,
-        state=after_claim(JobState.READY, cancel_requested=is_cancel_requested),
+        state=to,
         attempt=job.attempt - 1,
         token=None,
         ended_token=by_token or job.ended_token,
@@ -132,7 +137,7 @@ def suspected(
     times = _recent(history, what, at - POISON_WINDOW)
     limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
     to = JobState.DEAD if times >= limit else JobState.READY
-    to = after_claim(to, cancel_requested=job.cancel_requested_at is not None)
+    to = after_claim(to, cancel_requested=job.cancel_requested_at is not None, has_undo=job.has_undo)
     return replace(
         job,
         state=to,
@@ -149,15 +154,19 @@ def suspected(
 
 
 def cancelled(job: JobRecord, by: str, reason: str | None, at: datetime) -> JobRecord:
-    """A waiting job is cancelled, a running one is asked to stop; asking twice changes nothing."""
+    """A waiting job is cancelled, a running one is asked to stop; asking twice changes nothing. A
+    waiting job that has something to undo is asked too, and ready to do it."""
     why = reason or f"cancelled by {by}"
-    if job.state is not JobState.RUNNING:
+    if job.state is not JobState.RUNNING and not job.has_undo:
         history = _acted(job, "cancelled", by, reason, at)
         return replace(job, state=JobState.CANCELLED, reason=why, history=history)
     if job.cancel_requested_at is not None:
         return job
     history = _acted(job, "cancel requested", by, reason, at)
-    return replace(job, cancel_requested_at=at, reason=why, history=history)
+    asked = replace(job, cancel_requested_at=at, reason=why, history=history)
+    if job.state in (JobState.RUNNING, JobState.READY):
+        return asked
+    return replace(asked, state=JobState.READY, run_at=at, gate=None)
 
 
 def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CHANGES) -> JobRecord:
@@ -166,7 +175,9 @@ def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CH
         # The record's fields described the attempt that completed; from now on they describe others, and
         # a repeat of its finish must still be recognised.
         job = replace(
-            job, history=_grown(job, "completed", job.finished_at or at, by_token=job.ended_token)
+            job,
+            history=_grown(job, "completed", job.finished_at or at, by_token=job.ended_token),
+            checkpoint=None,  # it has come to its end: there is nowhere to go on from
         )
     again = replace(
         job,
@@ -185,6 +196,9 @@ def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CH
         return again
     return replace(
         again,
+        # Later than its last run time, also where time stands still: a new life can be told from a claim
+        # that only goes on after a crash.
+        run_at=max(at, job.run_at + timedelta(microseconds=1)),
         attempt=0,
         cancel_requested_at=None,
         finished_at=None,
@@ -192,6 +206,16 @@ def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CH
         reason=None,
         fingerprint=None,
     )
+
+
+def blocked(job: JobRecord) -> JobRecord:
+    """The job that waits for others from its beginning."""
+    return replace(job, state=JobState.BLOCKED, reason=BLOCKED_REASON)
+
+
+def woken(job: JobRecord, at: datetime) -> JobRecord:
+    """The blocked job when what it waited for has come, or its time to wait is over."""
+    return replace(job, state=JobState.READY, run_at=at, reason=None)
 
 
 class Successor(Protocol):
@@ -248,6 +272,8 @@ def noted(job: JobRecord, note: Note) -> JobRecord:
         progress=job.progress if note.progress is None else note.progress,
         checkpoint=job.checkpoint if note.checkpoint is None else note.checkpoint,
         log=_longer(job.log, note.log),
+        has_undo=job.has_undo if note.has_undo is None else note.has_undo,
+        cancel_requested_at=None if note.forgets_cancel else job.cancel_requested_at,
     )
 
 

@@ -13,6 +13,10 @@ WinchError
 ├── EnqueueUncertain       the answer was lost; retry with the same id (.ids)
 ├── InvalidTransition      the table said no; carries .state, .verb, .allowed
 ├── JobFailed              `job.result()` of a job that died or was cancelled
+├── HistoryMismatch        a workflow's code makes other steps than its history has
+├── StepFailed             a step has failed as often as its own policy allows (.step)
+├── SignalTimeout          no signal came in time (.signal); a TimeoutError too
+├── ChildFailed            children that were waited for did not complete (.failed)
 └── LostClaim              someone else owns the job now
 
 Drivers translate their library's exceptions into this tree, so the same race gives the same error
@@ -147,6 +151,36 @@ class JobFailed(WinchError):
         self.job_id = job_id
         self.state = state
         self.error = error
+
+
+class HistoryMismatch(WinchError):
+    """The handler does not make the steps that its job's history has: the code has changed under it."""
+
+
+class StepFailed(WinchError):
+    """The step has failed as often as its retry policy allows; `error` is the last one, as text."""
+
+    def __init__(self, step: str, tries: int, error: str) -> None:
+        super().__init__(f"step {step!r} failed {tries} time{'s' if tries > 1 else ''}: {error}")
+        self.step = step
+        self.tries = tries
+        self.error = error
+
+
+class SignalTimeout(WinchError, TimeoutError):
+    """No signal of this name came within the time that `wait_for` allowed."""
+
+    def __init__(self, signal: str) -> None:
+        super().__init__(f"no signal {signal!r} came in time")
+        self.signal = signal
+
+
+class ChildFailed(WinchError):
+    """Jobs that a job has spawned and waited for are dead or cancelled; `failed` are their ids."""
+
+    def __init__(self, message: str, failed: Sequence[str]) -> None:
+        super().__init__(message)
+        self.failed: tuple[str, ...] = tuple(failed)
 
 
 class LostClaim(WinchError):

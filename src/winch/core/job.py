@@ -40,7 +40,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a job's history: how an attempt ended, or what an operator did.
 
-    `what` is one of completed, failed, snoozed, cancelled, discarded, crashed, rescued (attempts),
+    `what` is one of completed, failed, snoozed, slept, waited, unwinding, cancelled, discarded, crashed,
+    rescued (attempts),
     retried, cancel requested (operators, with `by`), replaced (an enqueue with the same unique key).
     `token` is the one that the attempt's own holder ended it with; None where somebody else did, so that
     a late finish finds its claim lost.
@@ -62,6 +63,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job as the store holds it. The envelope is written once, the rest only by verbs.
 
     `fingerprint` is a dead job's: which other deaths its own is like. `gate`: where a blocked one waits.
+    `has_undo`: it has done what must be undone when it is cancelled, so a cancel lets it run once more.
     """
 
     id: str
@@ -101,6 +103,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     fingerprint: str | None = None
     gate: str | None = None
+    has_undo: bool = False
 
     @property
     def error(self) -> Failure | None:
@@ -138,7 +141,7 @@ class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
 NO_CHANGES = RetryChanges()
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
+class Claim(msgspec.Struct, frozen=True):
     """A job taken to run, and the proof of it: every later write names (id, token).
 
     Drivers make it by position: by name, a batch of them takes four times as long.
@@ -163,11 +166,17 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running handler reports: JSON texts of its progress and checkpoint, lines for its log."""
+    """What a running handler reports: JSON texts of its progress and checkpoint, lines for its log.
+
+    `has_undo`: whether it has done what a cancel must undo. `forgets_cancel`: a requested cancel is
+    being carried out and is no longer asked for.
+    """
 
     progress: str | None = None
     checkpoint: str | None = None
     log: str | None = None
+    has_undo: bool | None = None
+    forgets_cancel: bool = False
 
 
 def sort_key(arrival: datetime, priority: int) -> int:

@@ -33,8 +33,9 @@ LIVE = frozenset(S) - FINAL
 WAITING = LIVE - {S.RUNNING}
 
 # verb -> state it may be applied in -> states it may lead to. An empty set means the job is removed.
-# `cancel` of a running job only leaves a request: the claim's own end carries it out. `replace` is what
-# an enqueue with a unique key does to the waiting job that holds it.
+# `cancel` of a running job only leaves a request: the claim's own end carries it out. A waiting job
+# that has something to undo is made ready with such a request. `replace` is what an enqueue with a
+# unique key does to the waiting job that holds it.
 TRANSITIONS: Mapping[str, Mapping[JobState, frozenset[JobState]]] = {
     "claim": {S.READY: frozenset({S.RUNNING})},
     "finish": {
@@ -52,7 +53,7 @@ TRANSITIONS: Mapping[str, Mapping[JobState, frozenset[JobState]]] = {
     "admit": {S.BLOCKED: frozenset({S.READY})},
     "hold": {S.READY: frozenset({S.BLOCKED})},
     "cancel": {
-        **{state: frozenset({S.CANCELLED}) for state in WAITING},
+        **{state: frozenset({S.CANCELLED, S.READY}) for state in WAITING},
         S.RUNNING: frozenset({S.RUNNING}),
     },
     "retry": {
@@ -79,8 +80,9 @@ def allowed(state: JobState) -> tuple[str, ...]:
     return tuple(verb for verb, table in TRANSITIONS.items() if state in table)
 
 
-def after_claim(wanted: JobState, *, cancel_requested: bool) -> JobState:
-    """The state a claim's end leads to: a requested cancel beats every state that would run again."""
+def after_claim(wanted: JobState, *, cancel_requested: bool, has_undo: bool = False) -> JobState:
+    """The state a claim's end leads to: a requested cancel beats every state that would run again, but
+    for a job that has something to undo: it runs again, now, to do that."""
     if cancel_requested and not wanted.is_final:
-        return JobState.CANCELLED
+        return JobState.READY if has_undo else JobState.CANCELLED
     return wanted

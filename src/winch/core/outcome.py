@@ -75,9 +75,6 @@ class Failed(msgspec.Struct, frozen=True):
     policy: Retry | None
 
 
-Outcome = Done | Failed | RetryAfter | Snooze | Discard | Cancel
-
-
 class Settled(msgspec.Struct, frozen=True):
     """Where the job goes: the target state, the delay until it may run again, and the record."""
 
@@ -89,7 +86,13 @@ class Settled(msgspec.Struct, frozen=True):
     error: Failure | None = None
     reason: str | None = None
     log: str | None = None
+    waits: tuple[tuple[str, bool], ...] = ()
+    timeout: timedelta | None = None
     brake: str | None = None
+
+
+# A handler that waits, or undoes its steps, has decided already what comes next.
+Outcome = Done | Failed | RetryAfter | Snooze | Discard | Cancel | Settled
 
 
 def settle(
@@ -102,6 +105,8 @@ def settle(
 ) -> Settled:
     """Decide what becomes of attempt number `attempt` of a job of this age."""
     match outcome:
+        case Settled():
+            return outcome
         case Done(result=result, note=note):
             return Settled(JobState.COMPLETED, "completed", result=result, reason=note)
         case Snooze(delay=delay, reason=reason):

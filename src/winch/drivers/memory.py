@@ -26,6 +26,7 @@ from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.memory_gates import Gates
 from winch.drivers.memory_schedules import MemorySchedules, ScheduleState
+from winch.drivers.memory_waits import MemoryWaits, WaitState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
@@ -88,12 +89,13 @@ class _State:
     changes: Counter[str] = field(default_factory=Counter)
     kept_keys: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     schedules: ScheduleState = field(default_factory=ScheduleState)
+    waits: WaitState = field(default_factory=WaitState)
 
     def __post_init__(self) -> None:
         self.gates = Gates(self.live, self.keys)
 
 
-class MemoryDriver(MemorySchedules):
+class MemoryDriver(MemorySchedules, MemoryWaits):
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
@@ -316,6 +318,8 @@ class MemoryDriver(MemorySchedules):
             return self._look_up(outcome.id, outcome.token)
         ended = changes.finished(job, outcome.token, outcome, at)
         self._put(ended, "finished", at, by_token=outcome.token)
+        if ended.state is JobState.BLOCKED:
+            self._begin_wait(outcome, at)
         self._open(self._state.gates.finished(job, outcome, at), at)
         return Answer.TOOK
 
@@ -566,6 +570,7 @@ class MemoryDriver(MemorySchedules):
             for session_id, session in list(self._state.sessions.items()):
                 if session.ended_at is not None and session.ended_at <= at - KEEP_SESSIONS:
                     del self._state.sessions[session_id]
+            self._prune_waits(at)
             kept = self._state.kept_keys
             for key in [key for key, (_, until) in kept.items() if until <= at]:
                 del kept[key]
@@ -597,7 +602,7 @@ class MemoryDriver(MemorySchedules):
     ) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
             asked = changes.cancelled(job, by, reason, at)
-            if asked.state is JobState.RUNNING:
+            if asked.state is job.state:
                 self._state.live[job.id] = asked
             else:
                 self._put(asked, "cancelled", at)
@@ -625,7 +630,8 @@ class MemoryDriver(MemorySchedules):
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
-            self._state.live.pop(job.id, None)
+            if self._state.live.pop(job.id, None) is not None:
+                self._tell_waiting(job)
             self._state.keys.pop(job.id, None)
             self._state.archive.pop(job.id, None)
             self._state.drop_at.pop(job.id, None)
@@ -700,6 +706,21 @@ class MemoryDriver(MemorySchedules):
                 books[line.book, line.key] = (line.body, end)
 
         return self._verb("write_lines", body)
+
+    def swap_line(
+        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    ) -> Verb[str | None]:
+        def body() -> str | None:
+            at, books = self._now(now), self._state.books
+            there, end = books.get((line.book, line.key), (None, None))
+            is_over = there is None or (end is not None and end <= at)
+            is_known = there is not None and instead_of is not None and there.startswith(instead_of)
+            if not (is_over or is_known):
+                return there
+            books[line.book, line.key] = (line.body, None if line.keep is None else at + line.keep)
+            return None
+
+        return self._verb("swap_line", body)
 
     def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
         def body() -> list[Line]:
@@ -890,6 +911,8 @@ class MemoryDriver(MemorySchedules):
             "retried",
             "replaced",
             "finished",
+            "cancelled",
+            "admitted",
         ):
             self._state.keys[job.id] = sort_key(job.run_at, job.priority)
         if job.state in FINAL:
@@ -898,6 +921,7 @@ class MemoryDriver(MemorySchedules):
             self._state.keys.pop(job.id, None)
             self._state.archive[job.id] = replace(job, token=None, gate=None, finished_at=at)
             self._state.drop_at[job.id] = at + keep
+            self._tell_waiting(job)
         else:
             self._state.live[job.id] = job
         self._witness(job, kind, job.state, at, by_token, before)

@@ -29,6 +29,8 @@ from winch.engine.injection import Wanted, needs_async, wanted
 P = inspect.Parameter
 _POSITIONAL = (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD)
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+# What results before a job may come to together, when it takes them all.
+MAX_GIVEN_BYTES = 64 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 _astuple = msgspec.structs.astuple
 
@@ -55,6 +57,35 @@ class Arguments:
         text = codec.dumps(values, what=f"the arguments of {self._task}", limit=self._max_bytes)
         self._decode(text)
         return text
+
+    def pack_partial(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """A call that lacks its first argument, which a result before it will be. What is there is
+        checked by name now, and with the result when it runs."""
+        first = self._first
+        if first in kwargs:
+            raise InvalidPayload(
+                f"{self._task}: argument {first!r} is the result before it; leave it out of partial(…)"
+            )
+        values = self._by_name([None, *args], kwargs)
+        values.pop(first, None)
+        return codec.dumps(values, what=f"the arguments of {self._task}", limit=self._max_bytes)
+
+    def completed(self, text: str, value: Any) -> str:
+        """The stored partial call with its first argument, checked."""
+        values = codec.loads(text, dict[str, Any], what="arguments")
+        values[self._first] = value
+        whole = codec.dumps(values, what=f"the arguments of {self._task}", limit=MAX_GIVEN_BYTES)
+        self._decode(whole)
+        return whole
+
+    @property
+    def _first(self) -> str:
+        first = next(iter(self._params.items()), None)
+        if first is None or first[1].kind not in _POSITIONAL:
+            raise InvalidPayload(
+                f"{self._task} has no first argument that could take the result before it"
+            )
+        return first[0]
 
     def check(self, text: str) -> None:
         """Raise InvalidPayload unless this stored text would be accepted by the task."""

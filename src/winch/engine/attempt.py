@@ -11,6 +11,7 @@ import msgspec
 
 from winch.core.job import Claim
 from winch.engine.context import Reports
+from winch.engine.steps import Steps
 
 
 class Interrupt(StrEnum):
@@ -69,6 +70,8 @@ class Attempt(msgspec.Struct, eq=False):
     is_over: bool = False
     """It has ended in its thread; the worker has not heard of it yet."""
     said: Reports | None = None
+    steps: Steps | None = None
+    """Once it makes durable steps."""
 
     @property
     def reports(self) -> Reports:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import itertools
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,7 +39,7 @@ from winch.engine.operation import Blocking, OnConnection, Operation, Pause
 from winch.engine.runtime import Runtime
 from winch.engine.spool import Spool
 from winch.engine.task import Bound
-from winch.engine.transaction import Transaction
+from winch.engine.transaction import Statements
 from winch.engine.why import explain
 from winch.storage.params import Acted, Enqueued, JobFilter, NewJob
 from winch.storage.protocol import Driver
@@ -156,7 +155,7 @@ class Client:
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
         jobs = self._prepared(jobs)
-        if isinstance(conn, Transaction):
+        if isinstance(conn, Statements):
             conn = conn.connection
         if conn is not None:
             answers: list[Enqueued] = yield OnConnection(conn, self._driver().enqueue(jobs))
@@ -252,6 +251,56 @@ class Client:
             for job, answer in zip(jobs, answers, strict=True):
                 if not answer.is_duplicate:
                     events.tell(JobEvent(kind="enqueued", job_id=job.id, task=job.task, queue=job.queue))
+
+    def driver(self) -> Driver:
+        """The driver of the store, looked at before."""
+        return self._driver()
+
+    def prepared(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs as the hooks leave them and as they are stored."""
+        return self._prepared(jobs)
+
+    def store_prepared(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
+        """Store jobs that are `prepared`, trying again while the store is out of reach."""
+        answers = yield from self._send(jobs)
+        self._tell_enqueued(jobs, answers)
+        return answers
+
+    def handle(self, job_id: str) -> Job[Any]:
+        """The handle of a job that was enqueued before; asks the store for nothing."""
+        return Job(self, job_id)
+
+    # -- signals -----------------------------------------------------------------------------------
+
+    def signal(self, name: str, payload: object, id: str | None, conn: object) -> Operation[bool]:
+        """Keep a signal for whoever waits for it; False: one with this id was there before."""
+        codec.check_tree(name, "the name of a signal")
+        if not name.strip() or len(name) > codec.MAX_NAME_CHARS:
+            raise ConfigError(
+                f"the name of a signal must have 1 to {codec.MAX_NAME_CHARS} characters, got {name!r}"
+            )
+        if id is not None and not 0 < len(id) <= codec.MAX_NAME_CHARS:
+            raise ConfigError(f"the id of a signal must have 1 to {codec.MAX_NAME_CHARS} characters")
+        text = codec.dumps(payload, what="the payload of a signal")
+        known_id = self.draw_id() if id is None else id
+        if isinstance(conn, Statements):
+            conn = conn.connection
+        if conn is not None:
+            sent = yield OnConnection(conn, self._driver().signal(name, text, id=known_id))
+            return bool(sent.is_new)
+        is_repeat = False
+        for pause in (*ENQUEUE_PAUSES, None):
+            try:
+                sent = yield self._driver().signal(name, text, id=known_id)
+            except StorageUnavailable as error:
+                if pause is None:
+                    raise
+                is_repeat = is_repeat or error.maybe_applied
+                yield Pause(pause)
+            else:
+                # A first try whose answer was lost has stored it: it is as new as the caller thinks.
+                return bool(sent.is_new) or is_repeat
+        raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
 
     # -- one job -----------------------------------------------------------------------------------
 
@@ -365,10 +414,7 @@ class Client:
 
 def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
     """Raise where a held key kept the call from being stored; the store has left nothing of it."""
-    for answer in answers:
-        if answer.holder is not None:
-            break
-    else:
+    if not any(answer.holder for answer in answers):
         return
     for job, answer in zip(jobs, answers, strict=True):
         if answer.holder is None or answer.is_replaced or job.on_duplicate is Duplicate.RETURN:
@@ -412,6 +458,11 @@ def _result_of(record: JobRecord, keys: Keyring | None) -> Any:
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while chunk := list(itertools.islice(rest, size)):
+    chunk: list[T] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
         yield chunk

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from winch.core import codec
+from winch.core import codec, steps
+from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError, LostClaim
 from winch.core.gates import is_gated
 from winch.core.job import LOG_LIMIT, Note
@@ -19,8 +20,14 @@ from winch.storage.params import Answer, ClaimRef, Standing
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
+    from winch.core.retry import Retry
+    from winch.engine.flows import Batch
+    from winch.engine.steps import Steps
+    from winch.engine.task import Bound
     from winch.storage.protocol import Driver
 
+RAISE: Any = ...
+"""In place of a default: raise instead."""
 MAX_CHECKPOINT_BYTES = 256 * 1024
 MAX_LOG_LINE = 8 * 1024
 
@@ -79,6 +86,7 @@ class Context:
         finished: Callable[[], None],
         keys: Keyring | None = None,
         lease: float | None = None,
+        durable: Callable[[bool], Steps | None] | None = None,
     ) -> None:
         self._claim = claim
         self._reports = reports
@@ -90,6 +98,7 @@ class Context:
         self._finished = finished
         self._keys = keys
         self._lease = lease
+        self._durable = durable
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------
@@ -143,6 +152,9 @@ class Context:
     def last_checkpoint(self) -> Any:
         """What an earlier attempt saved with `checkpoint`, or None."""
         text = self._claim.checkpoint
+        history = steps.read(text)
+        if history is not None:
+            text = history.checkpoint
         return None if text is None else codec.loads(text, what="the checkpoint")
 
     # -- reports -----------------------------------------------------------------------------------
@@ -170,11 +182,17 @@ class Context:
     def checkpoint(self, state: object) -> None:
         """Save where the job is; the next attempt finds it as `last_checkpoint`. Returns when it is
         stored; raises LostClaim when the job is somebody else's by now."""
+        if (durable := self._steps_so_far) is not None:
+            durable.save_checkpoint(_checkpoint(state))
+            return
         driver = self._store()
         self._saved(driver.run(driver.note(self._ref, self._checkpoint(state))))
 
     async def acheckpoint(self, state: object) -> None:
         """`checkpoint` without blocking the event loop."""
+        if (durable := self._steps_so_far) is not None:
+            await durable.save_checkpoint(_checkpoint(state))
+            return
         driver = self._store()
         self._saved(await driver.arun(driver.note(self._ref, self._checkpoint(state))))
 
@@ -209,11 +227,100 @@ class Context:
         )
 
     @property
+    def batch(self) -> Batch:
+        """The batch that this job is a member of, to add more members: `ctx.batch.enqueue(…)`."""
+        from winch.engine.flows import batch_of
+
+        return batch_of(self)
+
+    @property
+    def claim_ref(self) -> ClaimRef:
+        """The proof of this attempt's claim, for what must be refused to a later one."""
+        return self._ref
+
+    @property
     def _ref(self) -> ClaimRef:
         return ClaimRef(self._claim.id, self._claim.token)
 
+    # -- durable steps -----------------------------------------------------------------------------
+
+    def step(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        undo: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        name: str | None = None,
+        transaction: object = None,
+    ) -> Any:
+        """Call `fn(*args)` once in the life of this job, and return its result now and ever after. Await
+        it in an async handler.
+
+        The result is kept as JSON, and comes back as the function's annotation says. An error is the
+        handler's, which fails and is retried as a whole; with `retry` the step is repeated by that
+        policy while the job waits without a worker, and StepFailed is raised at its end. `undo` is
+        called with the step's result (with its arguments where it returned nothing) when the job fails
+        for good or is cancelled: the latest step's first. `name` is needed for a lambda, and tells
+        steps apart that would change their order. With `transaction` (True, or the application's own
+        session) `fn` is given a transaction before its arguments, and what it writes there is committed
+        with the step.
+        """
+        return self._durable_steps("step").step(
+            fn, args, undo=undo, retry=retry, name=name, transaction=transaction
+        )
+
+    def sleep(self, duration: Duration, *, name: str = "sleep") -> Any:
+        """Wait this long, days too, without holding a worker. Await it in an async handler.
+
+        The attempt ends here and a new one goes on from here, by the store's clock: `finally` blocks
+        run, and local variables are made again from the steps before."""
+        span = parse_duration(duration, "sleep")
+        return self._durable_steps("sleep").sleep(span, name)
+
+    def wait_for(self, signal: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
+        """The payload of a signal that `app.signal` sends, now or later, or has sent before. The job is
+        blocked meanwhile and holds no worker. Await it in an async handler.
+
+        Each signal is taken once. When `timeout` is over without one, `default` is returned, and without
+        a default SignalTimeout is raised."""
+        span = None if timeout is None else parse_duration(timeout, "timeout")
+        return self._durable_steps("wait_for").wait_for(signal, span, default)
+
+    def spawn(self, call: Bound[Any], *, name: str = "spawn") -> Any:
+        """Enqueue a child once in the life of this job, and go on. Returns its Job; await it in an async
+        handler (the job, not its result)."""
+        return self._durable_steps("spawn").spawn(call, name)
+
+    def gather(self, *calls: Bound[Any], name: str = "gather") -> Any:
+        """Enqueue children, each once in the life of this job, wait for all of them without holding a
+        worker, and return their results in order. Await it in an async handler.
+
+        Raises ChildFailed, when all are final, where some are dead or cancelled."""
+        return self._durable_steps("gather").gather(calls, name)
+
+    def version(self, change: str, newest: int = 2) -> int:
+        """Which way a running workflow goes where its code has changed: `newest` for a job that comes
+        here for the first time, 1 for one that had passed this place before. The same in every
+        attempt."""
+        if newest < 2:
+            raise ConfigError(f"newest must be 2 or more: 1 is how it was before, got {newest}")
+        return self._durable_steps("version").version(change, newest)
+
+    def _durable_steps(self, what: str) -> Steps:
+        made = None if self._durable is None else self._durable(True)
+        if made is None:
+            raise ConfigError(f"ctx.{what} needs a job that a worker runs; there is none here")
+        return made
+
+    @property
+    def _steps_so_far(self) -> Steps | None:
+        """The history, where this job has one: its checkpoint is kept inside."""
+        if self._durable is None:
+            return None
+        return self._durable(steps.is_history(self._claim.checkpoint))
+
     def _checkpoint(self, state: object) -> Note:
-        text = codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES)
+        text = _checkpoint(state)
         claim = self._claim
         return Note(checkpoint=seal(self._keys, text, job=claim.id, task=claim.task, field="checkpoint"))
 
@@ -223,6 +330,10 @@ class Context:
                 f"job {self._claim.id} is no longer this attempt's; its checkpoint is not kept"
             )
         self._reports.sign()
+
+
+def _checkpoint(state: object) -> str:
+    return codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES)
 
 
 class AttemptLog(logging.LoggerAdapter[logging.Logger]):

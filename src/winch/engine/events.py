@@ -77,4 +77,4 @@ def kind_of(to: JobState, what: str) -> str:
         case JobState.COMPLETED | JobState.CANCELLED | JobState.DEAD | JobState.RETRYING:
             return str(to)
         case _:
-            return "snoozed" if what == "snoozed" else "retrying"
+            return "snoozed" if what in ("snoozed", "slept", "waited") else "retrying"

@@ -16,16 +16,21 @@ import msgspec
 from winch.core import codec
 from winch.core.duration import format_duration
 from winch.core.errors import InvalidPayload, MissingKey, UnknownTask, WinchError
+from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
+from winch.core.steps import is_history
 from winch.engine.attempt import Attempt, Interrupt, JobTimeout
 from winch.engine.collected import Collected, CollectedArguments
 from winch.engine.context import Context
+from winch.engine.durable import DurableSide
 from winch.engine.failure import describe
 from winch.engine.handlers import InThread, OnLoop, Paused, Together, in_own_context, resumed, uncancel
+from winch.engine.idempotency import current_job
 from winch.engine.injection import Injector
+from winch.engine.inputs import with_inputs
 from winch.engine.isolation import Cells, Crash
 from winch.engine.keyring import Keyring, seal, unseal
 from winch.engine.log import log
@@ -77,6 +82,7 @@ class Executor:
         self._rng = rng
         self._store = store
         self._cells = cells
+        self._durable = DurableSide(runtime, threads, monotonic, rng, store)
         self._usual: dict[str, Plan] = {}
 
     def plan(self, claim: Claim) -> Plan | Settled:
@@ -104,7 +110,8 @@ class Executor:
                 retry = from_stored(said.retry)
             if said.attempts is not None:
                 retry = msgspec.structs.replace(retry, attempts=said.attempts)
-        if claim.expires_at is not None and claim.claimed_at >= claim.expires_at:
+        is_begun = claim.checkpoint is not None  # what has begun is worth ending
+        if claim.expires_at is not None and claim.claimed_at >= claim.expires_at and not is_begun:
             when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
             return self._unrun(claim, Cancel(f"expired at {when}, before it ran"))
         if claim.options is None and not claim.is_suspect:
@@ -132,7 +139,7 @@ class Executor:
 
     def call_of(self, claim: Claim, plan: Plan) -> Call | None:
         """The call that a plain job makes; None where there is more to it, or something is wrong."""
-        if claim.version != plan.version or self._runtime.middleware:
+        if claim.version != plan.version or self._runtime.middleware or INPUTS_HEADER in claim.headers:
             return None
         try:
             return plan.task.arguments.unpack(claim.args)
@@ -187,8 +194,6 @@ class Executor:
     ) -> Settled | None:
         if outcome is None:
             return None
-        if type(outcome) is Done:
-            return Settled(JobState.COMPLETED, "completed", result=outcome.result, reason=outcome.note)
         return self._settle(attempt.claim, outcome, plan.retry, timedelta(seconds=spent))
 
     def _returned(self, value: object, claim: Claim) -> Outcome:
@@ -209,7 +214,10 @@ class Executor:
             return ended
         outcome = _interrupted(attempt, plan)
         spent = plan.timeout or timedelta(0)
-        return None if outcome is None else self._settle(attempt.claim, outcome, plan.retry, spent)
+        if outcome is None:
+            return None
+        settled = self._settle(attempt.claim, outcome, plan.retry, spent)
+        return await self._durable.ended_alone(attempt.claim, settled)
 
     async def run_here(self, attempt: Attempt, plan: Plan) -> Settled | None:
         """`run` in this process."""
@@ -226,6 +234,8 @@ class Executor:
             return None
         spent = timedelta(seconds=self._monotonic() - began)
         settled = self._settle(attempt.claim, outcome, plan.retry, spent)
+        if attempt.steps is not None:
+            settled = await self._durable.ended(attempt, settled, plan.retry)
         lines = None if attempt.said is None else attempt.said.take_log()
         return settled if lines is None else msgspec.structs.replace(settled, log=lines)
 
@@ -321,14 +331,29 @@ class Executor:
         try:
             claim = self._opened(claim)
             text = task.current_args(claim.args, claim.version)
+            if INPUTS_HEADER in claim.headers:
+                given = await with_inputs(self._store, claim, task, text, self._runtime.keys())
+                if not isinstance(given, str):
+                    return given
+                text = given
             args, kwargs = task.arguments.unpack(text)
         except MissingKey as error:
             return _without_key(claim, error)
         except InvalidPayload as error:
             return Discard(f"malformed: {error}")
+
+        def call() -> Coroutine[Any, Any, Any]:
+            made = self._call(attempt, claim, task, args, kwargs)
+            return in_own_context(made) if task.is_async or self._runtime.middleware else made
+
         try:
-            call = self._call(attempt, claim, task, args, kwargs)
-            value = await (in_own_context(call) if task.is_async or self._runtime.middleware else call)
+            if is_history(claim.checkpoint):
+                undone = await self._durable.undone(attempt, claim, task, plan.retry, call)
+                if undone is not None:
+                    return undone
+            value = await call()
+            if attempt.steps is not None:
+                attempt.steps.check_end()
         except BaseException as error:  # whatever a handler raises is its outcome
             return _raised(error, attempt, plan)
         finally:
@@ -357,7 +382,7 @@ class Executor:
         """The handler inside the app's middleware."""
         wants = task.arguments.injected
         hooks = self._runtime.middleware
-        ctx = self._context(attempt, claim) if wants or hooks else None
+        ctx = self._context(attempt, claim, task) if wants or hooks else None
         if task.is_async:
             attempt.handler = OnLoop(asyncio.current_task())
             handler = functools.partial(self._on_loop, task, args, kwargs, ctx)
@@ -367,7 +392,7 @@ class Executor:
             handler = functools.partial(middleware.run, ctx, handler)  # type: ignore[arg-type]
         return handler()
 
-    def _context(self, attempt: Attempt, claim: Claim) -> Context:
+    def _context(self, attempt: Attempt, claim: Claim, task: Task[Any, Any]) -> Context:
         return Context(
             claim,
             attempt.reports,
@@ -379,6 +404,7 @@ class Executor:
             finished=attempt.finished,
             keys=self._runtime.keys(),
             lease=self._runtime.lease().total_seconds(),
+            durable=functools.partial(self._durable.steps, attempt, claim, task),
         )
 
     async def _on_loop(
@@ -391,6 +417,8 @@ class Executor:
         wants = task.arguments.injected
         if not wants:
             return await task.fn(*args, **kwargs)
+        if ctx is not None:
+            current_job.set(ctx.job_id)  # the handler has a context of its own
         async with contextlib.AsyncExitStack() as stack:
             given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
             args, given = task.arguments.with_injected(args, given)
@@ -409,6 +437,8 @@ class Executor:
         def run() -> Any:
             if not wants:
                 return task.fn(*args, **kwargs)
+            if ctx is not None:
+                current_job.set(ctx.job_id)  # a call in a thread has a context of its own
             with contextlib.ExitStack() as stack:
                 given = Injector(ctx, self._runtime.resources).make(wants, stack)
                 positional, named = task.arguments.with_injected(args, given)
@@ -464,6 +494,8 @@ def _raised(error: BaseException, attempt: Attempt, plan: Plan) -> Outcome | Non
         return _directive(error)
     if attempt.is_stopping:
         return _interrupted(attempt, plan)
+    if attempt.steps is not None and (decided := attempt.steps.decided(error)) is not None:
+        return decided
     if isinstance(error, KeyboardInterrupt | SystemExit):
         error = RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
     return _failed(error, plan)  # a cancellation too: the handler's own doing, not ours
@@ -482,6 +514,7 @@ def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
         return Done(None)
     try:
         text = codec.dumps_result(value)
+        return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))
     except InvalidPayload as error:
         # The work is done; running it again would do it twice. Only its result is missing.
         log.warning("job %s completed, but %s; its result is not kept", claim.id, error)
@@ -490,4 +523,4 @@ def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
         log.warning(
             "job %s completed with a result of %d bytes; only its beginning is kept", claim.id, cut.bytes
         )
-    return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))
+    return Done(text)

@@ -14,12 +14,14 @@ from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.events import Events, JobEvent, kind_of
+from winch.engine.executor import COMPLETED
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Crash
 from winch.engine.log import log
 from winch.engine.places import Places
 from winch.engine.rates import Tally
-from winch.storage.params import ClaimRef, Finish
+from winch.storage.params import ClaimRef, Finish, Wait
+from winch.storage.waits import AWAITED_HEADER
 
 
 class Recorder:
@@ -66,17 +68,9 @@ class Recorder:
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
         has_gates = claim.options is not None and is_gated(claim.options)
         self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
-        is_usual = settled.to is JobState.COMPLETED and settled.log is None
-        if is_usual and not self.is_heard and not has_gates:
+        if settled is COMPLETED and not claim.headers and not self.is_heard and not has_gates:
             self._finisher.finish(
-                Finish(
-                    id=claim.id,
-                    token=claim.token,
-                    to=JobState.COMPLETED,
-                    what="completed",
-                    result=settled.result,
-                    reason=settled.reason,
-                )
+                Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed")
             )
             return
         if settled.error is not None:
@@ -109,6 +103,9 @@ class Recorder:
                 error=settled.error,
                 reason=settled.reason,
                 log=settled.log,
+                waits=tuple(Wait(key, is_enough) for key, is_enough in settled.waits),
+                timeout=settled.timeout,
+                is_awaited=AWAITED_HEADER in claim.headers,
                 brake=settled.brake,
                 is_gated=has_gates,
                 fingerprint=(

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from winch.core.unique import Unique
     from winch.engine.client import Client
     from winch.engine.handle import Job
+    from winch.engine.operation import Operation
+    from winch.storage.params import Enqueued
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,6 +86,10 @@ class Task(Generic[P, R]):
             like = self._like = alike(self, _NO_OPTIONS)
         return Bound(self, args, kwargs, _NO_OPTIONS, like)
 
+    def partial(self, *args: Any, **kwargs: Any) -> Partial[R]:
+        """This call without its first argument, for compositions: the result before it is the first."""
+        return Partial(self, args, kwargs, _NO_OPTIONS, alike(self, _NO_OPTIONS))
+
     def using(
         self,
         *,
@@ -128,6 +134,18 @@ class Task(Generic[P, R]):
         if options.unique is not None:
             self.arguments.check_names(options.unique.fields)
         return Using(self, options)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    def handle(self, job_id: str) -> Job[R]:
+        """The handle of a job of this task that was enqueued before."""
+        return self._client.handle(job_id)
+
+    def storing(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
+        """The operation that stores jobs as they are, for whoever carries operations out."""
+        return self._client.store(jobs, None)
 
     def upgrade(self, *, from_version: int) -> Callable[[Upgrader], Upgrader]:
         """Register a function that turns arguments of `from_version` into those of the next version."""
@@ -245,6 +263,11 @@ class Using(Generic[P, R]):
         """This call with its options as a value."""
         return Bound(self._task, args, kwargs, self._options, self._like)
 
+    def partial(self, *args: Any, **kwargs: Any) -> Partial[R]:
+        """This call with its options and without its first argument: the result before it is the
+        first."""
+        return Partial(self._task, args, kwargs, self._options, self._like)
+
 
 class Bound(Generic[R]):
     """A call of a task, checked and packed, not yet stored."""
@@ -280,6 +303,25 @@ class Bound(Generic[R]):
             args=self.args,
             unique_key=None if unique is None else unique_key(self.task, unique, self.args),
         )
+
+
+class Partial(Bound[R]):
+    """A call that lacks its first argument, which the result before it will be."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        task: Task[Any, R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: EnqueueOptions,
+        like: NewJob,
+    ) -> None:
+        self.task = task
+        self.args = task.arguments.pack_partial(args, kwargs)
+        self.options = options
+        self._like = like
 
 
 _replace = msgspec.structs.replace

@@ -35,7 +35,26 @@ SETTLE_SECONDS = 60.0
 SETTLE_PAUSE = 0.5
 
 
-class Transaction:
+class Statements:
+    """A connection with a transaction on it, for the application's own statements."""
+
+    def __init__(self, connection: Any = None) -> None:
+        self.connection: Any = connection
+
+    def execute(self, statement: Any, *values: Any) -> Any:
+        """Run a statement on the transaction's connection (await it where the connection is async).
+
+        It is written and answered as that connection's library does it: rows come from a cursor, a
+        SQLAlchemy result, or asyncpg's status."""
+        execute = getattr(self.connection, "execute", None)
+        if execute is None:  # Django's connection, and psycopg2's: everything goes through a cursor
+            cursor = self.connection.cursor()
+            cursor.execute(statement, *values)
+            return cursor
+        return execute(statement, *values)
+
+
+class Transaction(Statements):
     """`with ctx.transaction() as tx:` in a plain handler, `async with` in an async one.
 
     `tx.execute` runs the application's own statements, `conn=tx` puts child jobs into it, and what is
@@ -53,6 +72,7 @@ class Transaction:
         *,
         has_gates: bool = False,
     ) -> None:
+        super().__init__()
         self._driver = driver
         self._claim = claim
         self._finished = finished
@@ -62,20 +82,7 @@ class Transaction:
         self._has_gates = has_gates
         self._block: AbstractContextManager[Any] | None = None
         self._ablock: AbstractAsyncContextManager[Any] | None = None
-        self.connection: Any = None
         self.result: Any = None
-
-    def execute(self, statement: Any, *values: Any) -> Any:
-        """Run a statement on the transaction's connection (await it where the connection is async).
-
-        It is written and answered as that connection's library does it: rows come from a cursor, a
-        SQLAlchemy result, or asyncpg's status."""
-        execute = getattr(self.connection, "execute", None)
-        if execute is None:  # Django's connection, and psycopg2's: everything goes through a cursor
-            cursor = self.connection.cursor()
-            cursor.execute(statement, *values)
-            return cursor
-        return execute(statement, *values)
 
     # -- plain handlers ----------------------------------------------------------------------------
 

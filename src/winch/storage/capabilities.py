@@ -20,6 +20,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens, the audit and rates are kept beside the jobs; without it there are none."""
     migrates_itself: bool = False
     """The schema is made and upgraded at first use; nobody has to run `winch migrate`."""
+    keeps_undo: bool = True
+    """A cancel lets a job that has something to undo run once more: `ctx.step(…, undo=…)`."""
+    has_waits: bool = True
+    """A job may wait for signals and for other jobs without a worker: `ctx.wait_for`, `ctx.gather`."""
     has_gates: bool = True
     """Limits, rates, FIFO keys, tenants and scopes hold jobs back."""
     has_schedules: bool = True

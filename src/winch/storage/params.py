@@ -14,7 +14,7 @@ from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate, Until
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
 
     At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
@@ -47,7 +47,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_given_id: bool = False
 
 
-class Enqueued(msgspec.Struct, frozen=True, gc=False):
+class Enqueued(msgspec.Struct, frozen=True):
     """What became of one NewJob: stored now, or the job of that id that was there before.
 
     `holder` is the job that has its unique key, where that is why it was not stored; `is_replaced`: it
@@ -79,10 +79,23 @@ class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
     gated: int | None = None
 
 
-class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Wait(msgspec.Struct, frozen=True):
+    """What a blocked job waits for: a signal or another job, by its key (storage/waits.py).
+
+    `is_enough`: the job goes on when this comes, whatever else it waits for; without it, when all such
+    have come.
+    """
+
+    key: str
+    is_enough: bool = False
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part.
 
     `fingerprint` is for a job that dies; where it is missing the store makes it of task and error.
+    `waits` is what a job goes to be blocked for, at most for the time of `timeout`. `is_awaited`:
+    another job waits for this one.
     `brake` is a scope whose jobs are all held for `delay`. `is_gated`: the job has gates, which are
     locked before its row.
     """
@@ -98,6 +111,9 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
     log: str | None = None
     fingerprint: str | None = None
+    waits: tuple[Wait, ...] = ()
+    timeout: timedelta | None = None
+    is_awaited: bool = False
     brake: str | None = None
     is_gated: bool = False
 
@@ -110,7 +126,7 @@ class Answer(StrEnum):
     LOST = "lost"
 
 
-class ClaimRef(msgspec.Struct, frozen=True, gc=False):
+class ClaimRef(msgspec.Struct, frozen=True):
     """A claim named by its proof."""
 
     id: str

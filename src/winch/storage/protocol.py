@@ -43,9 +43,11 @@ from winch.storage.params import (
     SessionInfo,
     Standing,
     Trim,
+    Wait,
 )
 from winch.storage.schedules import Change, Changed, ScheduleRun, Schedules
 from winch.storage.verbs import Verb
+from winch.storage.waits import Sent, Taken
 
 T = TypeVar("T")
 
@@ -98,9 +100,10 @@ class Storage(Protocol):
 
         Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
         them the attempt back. A requested cancel beats every target that is not final. One outcome that
-        does not take never keeps the others from taking. A job that dies carries a fingerprint: the
-        outcome's, else that of its task and error (`core.fingerprint`). A `brake` that takes holds the
-        scope until `delay` after now; a breaker counts completed and failed ends that take.
+        does not take never keeps the others from taking. A job that is blocked by it waits for what
+        `waits` names, at most for `timeout`. A job that dies carries a fingerprint: the outcome's, else
+        that of its task and error (`core.fingerprint`). A `brake` that takes holds the scope until
+        `delay` after now; a breaker counts completed and failed ends that take.
         """
         ...
 
@@ -212,6 +215,43 @@ class Storage(Protocol):
         """Delete dead jobs that are too many, at most `limit`; returns how many went. Call again until
         it returns less. Newest is by the moment of death, then by id; the bytes of a job are those of
         its args, history, log and checkpoint, more or less. Costs little when there is nothing to do."""
+        ...
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+        """Keep a signal until a job takes it. One of this name with the same id changes nothing, also
+        after it was taken (for KEEP_TAKEN). Jobs that wait for the name are ready after the next
+        `unblock`, which is rung for."""
+        ...
+
+    def take_signal(
+        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
+    ) -> Verb[Taken]:
+        """Take the oldest signal of this name that nobody has taken, while the claim is live; else
+        nothing is changed and the answer is LOST. A job that has taken one for the same `wanted_by`
+        gets that one again, in this claim and in every later one."""
+        ...
+
+    def enqueue_after(
+        self,
+        jobs: Sequence[NewJob],
+        waits: Sequence[tuple[str, Sequence[Wait]]],
+        *,
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        """`enqueue`, and in the same transaction what jobs wait for, by id: those of this call that are
+        new are blocked, and one that is blocked already waits for more. With a `claim` that is not live
+        nothing is stored and the answer is None: who adds to what others wait for must be unfinished."""
+        ...
+
+    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+        """Make blocked jobs ready for which what they wait for has come, or whose time to wait is over:
+        where one of their `is_enough` has come, or all others, or neither is left. Looks at up to
+        `limit` keys that were written down, and removes them. Says how many became ready (`limit`: call
+        again), and when the next wait is over."""
         ...
 
     # -- schedules ---------------------------------------------------------------------------------
@@ -339,6 +379,14 @@ class Storage(Protocol):
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
         """Keep these lines; one whose book and key are there is replaced, so a repeat changes nothing.
         Some lines whose time is over are removed by the way. Only where `keeps_books` is declared."""
+        ...
+
+    def swap_line(
+        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    ) -> Verb[str | None]:
+        """Keep this line where there is none, where the time of the one there is over, or where its body
+        begins with `instead_of`; None: it is kept. Else nothing is changed, and the answer is the body
+        that is there. Of several at once one is kept."""
         ...
 
     def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:

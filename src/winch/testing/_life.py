@@ -24,6 +24,12 @@ T = TypeVar("T")
 CrashPoint = Literal["claim", "handler", "before finish", "after finish"]
 CRASH_POINTS: tuple[str, ...] = get_args(CrashPoint)
 
+# What a worker asks again and again, whether there is something to do or not.
+POLLS = frozenset(
+    {"beat", "cancels", "claim", "end_session", "give_up", "held", "promote", "prune", "rescue"}
+    | {"start_session", "trim", "unblock", "admit", "has_gated", "due_schedules"}
+)
+
 _life: ContextVar[Life | None] = ContextVar("winch_life", default=None)
 
 
@@ -48,6 +54,8 @@ class Life:
         self.is_over = False
         self.is_thawed = False
         self.ends_at_next_await = False
+        self.handlers = 0  # that are under way
+        self.passes: Callable[[], bool] = lambda: False
 
     def begin_in(self, context: Context) -> None:
         context.run(_life.set, self)
@@ -87,7 +95,7 @@ class _Mortal:
                 step = coro.send(None) if error is None else coro.throw(error)
             except StopIteration as stop:
                 return stop.value
-            if life.ends_at_next_await:
+            if life.ends_at_next_await or (life.handlers and life.passes()):
                 life.end()
             while True:
                 try:
@@ -119,14 +127,28 @@ class Line:
 
     def run(self, verb: Verb[T]) -> T:
         self._check()
-        return self._inner.run(verb)
+        self._pass(verb)
+        answer = self._inner.run(verb)
+        self._pass(verb)
+        return answer
+
+    def _pass(self, verb: Verb[Any]) -> None:
+        """A plain function cannot be frozen: it is cut off from the store, and hears of it."""
+        if verb.name not in POLLS and self._life.passes():
+            self._life.end()
+            self._check()
 
     async def arun(self, verb: Verb[T]) -> T:
         self._check()
         life = self._life
         if verb.name == "finish" and life.takes("before finish"):
             await self._die()
+        is_counted = verb.name not in POLLS
+        if is_counted and life.passes():
+            await self._die()
         answer = await self._inner.arun(verb)
+        if (is_counted or (verb.name == "claim" and answer)) and life.passes():
+            await self._die()
         if verb.name == "finish" and life.takes("after finish"):
             await self._die()
         if verb.name == "claim" and answer and life.takes("claim"):
@@ -150,7 +172,11 @@ class CrashInHandler(Middleware):
 
     async def run(self, ctx: Any, call_next: Callable[[], Any]) -> Any:
         if not self._life.takes("handler"):
-            return await call_next()
+            self._life.handlers += 1
+            try:
+                return await call_next()
+            finally:
+                self._life.handlers -= 1
         self._life.ends_at_next_await = True
         try:
             return await call_next()

@@ -10,6 +10,7 @@ from winch.core.clock import Clock
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.memory import MemoryDriver
+from winch.storage.waits import JOB
 
 WAITING = (JobState.SCHEDULED, JobState.RETRYING)
 
@@ -62,6 +63,13 @@ class VirtualStore(MemoryDriver):
         """
         at = self._clock.now()
         soonest = datetime.max.replace(tzinfo=at.tzinfo)
+        if self._state.waits.rechecks:
+            return None
+        for waiting in self._state.waits.waiting.values():
+            if waiting.until is not None:
+                if waiting.until <= at:
+                    return None
+                soonest = min(soonest, waiting.until)
         for job in self._state.live.values():
             if job.state is JobState.RUNNING:
                 is_known = (job.id, job.token) in running or job.session != session
@@ -92,8 +100,18 @@ class VirtualStore(MemoryDriver):
         return [
             job
             for job in self._state.live.values()
-            if job.state is JobState.RUNNING or job.state in WAITING or self._is_claimable(job)
+            if job.state is JobState.RUNNING
+            or job.state in WAITING
+            or self._is_claimable(job)
+            or self._goes_on(job)
         ]
+
+    def _goes_on(self, job: JobRecord) -> bool:
+        """Whether a blocked job has a time to wait, or waits for others that come to an end."""
+        waiting = self._state.waits.waiting.get(job.id)
+        if waiting is None or job.state is not JobState.BLOCKED:
+            return False
+        return waiting.until is not None or any(key.startswith(JOB) for key in waiting.keys)
 
     def _is_claimable(self, job: JobRecord) -> bool:
         return (

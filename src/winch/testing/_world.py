@@ -92,6 +92,8 @@ class World:
         self._crew: Crew | None = None
         self._dead: list[Crew] = []
         self._armed: Counter[str] = Counter()
+        self._crash_place: int | None = None
+        self.places: int = 0
         self._down_until = 0.0
         self._staffing: asyncio.Task[None] | None = None
         self._is_closing = False
@@ -240,6 +242,23 @@ class World:
         if at == "handler" and self._crew is not None:
             self._crew.crash_in_handlers()
 
+    def crash_at(self, place: int) -> None:
+        """Let the worker vanish, as by kill -9, at the place of this number; a new one starts.
+
+        Places are counted from 1 as the world goes on: before and after each call of the store that does
+        something, and each moment at which a running handler waits. `world.places` is how many there
+        were, so that a test can try them all, each in a world of its own.
+        """
+        if place < 1:
+            raise ConfigError(f"places are counted from 1, got {place}")
+        self._crash_place = place
+        if self._crew is not None:
+            self._crew.crash_in_handlers()
+
+    def _passes(self) -> bool:
+        self.places += 1
+        return self.places == self._crash_place
+
     def crash_worker(self) -> None:
         """Let the worker vanish now, as by kill -9; a new one starts. What it ran is rescued when its
         lease is over. Called by a handler, it ends that handler at its next await."""
@@ -278,8 +297,9 @@ class World:
             life = Life(self._loop, self._takes, self._worker_died)
             context = self._outside.copy()
             life.begin_in(context)
+            life.passes = self._passes
             crew = self._crew = context.run(self._new_crew, life)
-            if self._armed["handler"]:
+            if self._armed["handler"] or self._crash_place is not None:
                 crew.crash_in_handlers()
             try:
                 await self._loop.create_task(crew.start(), context=context)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.bodies import Verbs
 from winch.drivers.postgres.steps import Body
 from winch.storage.params import Line, Lines
 from winch.storage.verbs import Verb
+
+# How often a line is looked for that somebody removes while it is looked at.
+LOOKS = 5
 
 
 class BookVerbs(Verbs):
@@ -27,6 +31,30 @@ class BookVerbs(Verbs):
             )
 
         return self._write("write_lines", body, now)
+
+    def swap_line(
+        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    ) -> Verb[str | None]:
+        def body() -> Body[str | None]:
+            for _ in range(LOOKS):
+                kept = yield self._step(
+                    "swap_line",
+                    book=line.book,
+                    key=line.key,
+                    body=line.body,
+                    keep=None if line.keep is None else line.keep.total_seconds(),
+                    instead_of=instead_of,
+                    now=now,
+                )
+                if kept:
+                    return None
+                rows = yield self._step("swap_line.there", book=line.book, key=line.key)
+                if rows:
+                    there: str = rows[0][0]
+                    return there
+            raise StorageUnavailable(f"the line {line.key!r} comes and goes while it is looked at")
+
+        return self._write("swap_line", body, now)
 
     def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
         def body() -> Body[list[Line]]:

@@ -13,7 +13,7 @@ DECLARE
     next_v integer := 1 + coalesce((SELECT max(v) FROM {schema}.job_event WHERE job = job_id), 0);
     after record := NEW;
 BEGIN
-    IF TG_OP = 'DELETE' AND verb = 'enqueue' THEN -- an insert taken back: it never happened
+    IF TG_OP = 'DELETE' AND verb IN ('enqueue', 'enqueue_after') THEN -- an insert taken back: it never happened
         DELETE FROM {schema}.job_event WHERE job = job_id AND v = next_v - 1;
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' AND verb = 'delete' THEN
@@ -30,6 +30,7 @@ BEGIN
             WHEN TG_OP = 'UPDATE' AND OLD.state = 'blocked' AND NEW.state = 'ready' AND verb <> 'enqueue' THEN 'admitted'
             ELSE CASE verb
             WHEN 'enqueue' THEN CASE TG_OP WHEN 'UPDATE' THEN 'replaced' ELSE 'enqueued' END
+            WHEN 'enqueue_after' THEN CASE TG_OP WHEN 'UPDATE' THEN 'held' ELSE 'enqueued' END
             WHEN 'claim' THEN 'claimed'
             WHEN 'finish' THEN 'finished'
             WHEN 'release' THEN 'released'

@@ -34,12 +34,16 @@ GRANT SELECT (id, queue, state, run_at) ON {schema}.job TO {producer};
 GRANT SELECT (id) ON {schema}.given_id, {schema}.archive TO {producer};
 GRANT SELECT (name, waiting_until) ON {schema}.queue TO {producer};
 GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
+-- It may send signals. Flows, whose members wait for each other, are stored by a worker's account.
+GRANT INSERT ON {schema}.signal, {schema}.recheck TO {producer};
+GRANT SELECT (name) ON {schema}.signal TO {producer};
 
 -- Worker, and people who act on jobs: all rows, no table.
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
         {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line,
-        {schema}.gate, {schema}.permit, {schema}.limit_set, {schema}.unique_kept
+        {schema}.gate, {schema}.permit, {schema}.limit_set, {schema}.unique_kept,
+        {schema}.signal, {schema}.waiting, {schema}.recheck
     TO {worker};
 GRANT SELECT ON {schema}.schedule_in_effect TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};
@@ -48,5 +52,6 @@ GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {w
 GRANT SELECT
     ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.schedule,
         {schema}.schedule_run, {schema}.declaration, {schema}.schedule_in_effect, {schema}.book_line,
-        {schema}.gate, {schema}.permit, {schema}.limit_set
+        {schema}.gate, {schema}.permit, {schema}.limit_set,
+        {schema}.waiting
     TO {reader};

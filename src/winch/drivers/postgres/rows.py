@@ -278,6 +278,7 @@ def read_job(row: Row) -> JobRecord:
         reason,
         fingerprint,
         gate,
+        has_undo,
     ) = row
     return JobRecord(
         id=id_,
@@ -317,6 +318,7 @@ def read_job(row: Row) -> JobRecord:
         reason=reason,
         fingerprint=fingerprint,
         gate=gate,
+        has_undo=has_undo,
     )
 
 

@@ -30,6 +30,7 @@ from winch.drivers.postgres.rows import (
     write_outcomes,
 )
 from winch.drivers.postgres.steps import Body, Step
+from winch.drivers.postgres.waiting import WaitingVerbs
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -46,6 +47,7 @@ from winch.storage.params import (
 )
 from winch.storage.unique import Holder, filled, planned, takes_over
 from winch.storage.verbs import Verb
+from winch.storage.waits import KEEP_TAKEN, KEEP_UNTAKEN
 
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
 SOON_SECONDS = 2.0
@@ -54,7 +56,7 @@ LEASE_OVER = "lease over"
 _WINDOW_SECONDS = POISON_WINDOW.total_seconds()
 
 
-class WorkingVerbs(GateVerbs):
+class WorkingVerbs(GateVerbs, WaitingVerbs):
     """The hot half of Storage; see storage/protocol.py for the contracts."""
 
     # -- producing ---------------------------------------------------------------------------------
@@ -242,12 +244,13 @@ class WorkingVerbs(GateVerbs):
             )
 
         def again(places: Sequence[int]) -> Step:
-            return others(places, is_alone=may_be_alone)
+            return others(places, is_alone=may_be_alone and not has_waits)
 
         def steps(places: Sequence[int]) -> list[Step]:
             completed = [outcomes[place] for place in places if _is_plain(outcomes[place])]
             rest = [place for place in places if not _is_plain(outcomes[place])]
-            is_alone = may_be_alone and len(places) == len(outcomes) and not (completed and rest)
+            is_all = len(places) == len(outcomes) and not (completed and rest)
+            is_alone = may_be_alone and is_all and not has_waits
             made = []
             if completed:
                 values = write_completed(completed)
@@ -256,6 +259,7 @@ class WorkingVerbs(GateVerbs):
                 made.append(others(rest, is_alone=is_alone))
             return made
 
+        has_waits = any(outcome.to is JobState.BLOCKED for outcome in outcomes)
         took: Sequence[str] | None = None
         if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
             values = write_completed(outcomes)
@@ -265,7 +269,12 @@ class WorkingVerbs(GateVerbs):
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
         if took is not None:
             return (yield from self._answers(refs, range(len(refs)), set(took), again))
-        return (yield from self._end_claims(refs, steps, again))
+        answers = yield from self._end_claims(refs, steps, again)
+        if has_waits:
+            pairs = zip(refs, answers, strict=True)
+            blocked = {ref.id for ref, answer in pairs if answer is Answer.TOOK}
+            yield from self._begin_waits(outcomes, blocked, now)
+        return answers
 
     def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def steps(places: Sequence[int]) -> list[Step]:
@@ -366,6 +375,8 @@ class WorkingVerbs(GateVerbs):
                 progress=note.progress,
                 checkpoint=note.checkpoint,
                 log=note.log,
+                has_undo=note.has_undo,
+                forgets_cancel=note.forgets_cancel,
             )
             return Answer.TOOK if rows else Answer.LOST
 
@@ -491,6 +502,13 @@ class WorkingVerbs(GateVerbs):
                 is_alone=True,
                 limit=limit,
                 session_seconds=KEEP_SESSIONS.total_seconds(),
+                now=now,
+            )
+            yield self._step(
+                "prune.waits",
+                is_alone=True,
+                taken_seconds=KEEP_TAKEN.total_seconds(),
+                untaken_seconds=KEEP_UNTAKEN.total_seconds(),
                 now=now,
             )
             return int(count)

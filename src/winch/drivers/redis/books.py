@@ -32,6 +32,23 @@ class BookVerbs(Verbs):
 
         return self._write("write_lines", body)
 
+    def swap_line(
+        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    ) -> Verb[str | None]:
+        def body() -> Body[str | None]:
+            reply = yield self._call(
+                "swap_line",
+                now=micros(now),
+                book=line.book,
+                key=line.key,
+                body=line.body,
+                keep=False if line.keep is None else line.keep // MICROSECOND,
+                instead_of=False if instead_of is None else instead_of,
+            )
+            return reply.decode() if isinstance(reply, bytes) and reply else None
+
+        return self._write("swap_line", body)
+
     def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
         def body() -> Body[list[Line]]:
             reply = yield self._call(

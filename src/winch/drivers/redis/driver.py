@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
-from winch.drivers._absent import NoSchedules
+from winch.drivers._absent import NoSchedules, NoWaits
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
@@ -35,7 +35,9 @@ STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules, GateVerbs):
+class RedisDriver(
+    WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules, NoWaits, GateVerbs
+):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -47,6 +49,8 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSched
         migrates_itself=True,
         has_gates=False,
         has_schedules=False,
+        keeps_undo=False,
+        has_waits=False,
         has_unique_windows=False,
     )
 

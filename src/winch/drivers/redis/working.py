@@ -185,6 +185,11 @@ class WorkingVerbs(Verbs):
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
+            if note.has_undo:
+                raise ConfigError(
+                    "undo= needs a store that keeps what is to be undone when a job is cancelled; Redis "
+                    "does not yet. Use a sqlite:/// or postgresql:// URL, or steps without undo"
+                )
             reply = yield self._call(
                 "note",
                 claim=(claim.id, claim.token),

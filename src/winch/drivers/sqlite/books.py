@@ -33,6 +33,21 @@ class BookVerbs:
 
         return verb("write_lines", body)
 
+    def swap_line(
+        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    ) -> Verb[str | None]:
+        def body() -> Body[str | None]:
+            at = micros(now)
+            rows = yield from ask("swap_line", book=line.book, key=line.key, now=at)
+            if rows and not (instead_of is not None and rows[0][0].startswith(instead_of)):
+                there: str = rows[0][0]
+                return there
+            drop_at = None if line.keep is None else at + line.keep // MICROSECOND
+            yield from ask("write_lines", book=line.book, key=line.key, body=line.body, drop_at=drop_at)
+            return None
+
+        return verb("swap_line", body)
+
     def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
         def body() -> Body[list[Line]]:
             rows = yield from ask(

@@ -24,12 +24,12 @@ from winch.drivers.sqlite.connections import Connections, WinchConnection, has_w
 from winch.drivers.sqlite.faults import spoils_connection, translated
 from winch.drivers.sqlite.operating import OperatingVerbs
 from winch.drivers.sqlite.place import Place, parse_url
-from winch.drivers.sqlite.producing import ProducingVerbs
 from winch.drivers.sqlite.reading import ReadingVerbs
 from winch.drivers.sqlite.rows import to_json
 from winch.drivers.sqlite.scheduling import SchedulingVerbs
 from winch.drivers.sqlite.steps import SQL, Ring, carry
 from winch.drivers.sqlite.time_limit import TimeLimit
+from winch.drivers.sqlite.waiting import WaitingVerbs
 from winch.drivers.sqlite.wake import Board, SqliteBell
 from winch.drivers.sqlite.working import WorkingVerbs
 from winch.drivers.sqlite.writer import Writer
@@ -40,9 +40,7 @@ T = TypeVar("T")
 READ_THREADS = 2
 
 
-class SqliteDriver(
-    ProducingVerbs, WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs
-):
+class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"

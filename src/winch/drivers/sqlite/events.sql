@@ -38,10 +38,11 @@ BEGIN
     FROM (
         SELECT CASE
             WHEN NEW.state = 'running' THEN 'claimed'
-            WHEN NEW.state = 'blocked' AND OLD.state = 'ready' THEN 'held'
+            WHEN NEW.state = 'blocked' AND OLD.state <> 'running' THEN 'held'
             WHEN NEW.state = 'ready' AND OLD.state = 'blocked' AND NEW.history = OLD.history THEN 'admitted'
             WHEN OLD.state <> 'running' AND NEW.history <> OLD.history THEN CASE
                 WHEN json_extract(NEW.history, '$[#-1].what') = 'replaced' THEN 'replaced'
+                WHEN json_extract(NEW.history, '$[#-1].what') = 'cancel requested' THEN 'cancelled'
                 ELSE 'retried'
             END
             WHEN OLD.state <> 'running' THEN 'promoted'

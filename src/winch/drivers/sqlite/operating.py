@@ -42,11 +42,17 @@ class OperatingVerbs:
             at = micros(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
+            before = {job.id: job.state for job in found.values()}
             answers, changed = _act("cancel", ids, found, lambda job: cancelled(job, by, reason, moment))
-            asked = [job for job in changed if job.state is JobState.RUNNING]
+            asked = [job for job in changed if not job.state.is_final]
             if asked:
                 yield Step.each("cancel", [put_values(job, at) for job in asked])
-            yield from store([job for job in changed if job.state.is_final], at)
+            moved = [
+                job
+                for job in changed
+                if job.state.is_final or before[job.id] not in (JobState.RUNNING, JobState.READY)
+            ]
+            yield from store(moved, at)
             return answers
 
         return verb("cancel", body)

@@ -27,9 +27,7 @@ class Promoter(Service):
     async def run_once(self) -> float:
         await self._bell.arm()
         promoted = await self._driver.arun(self._driver.promote(limit=BATCH))
-        if promoted.count == BATCH:
-            return 0.0
-        return min(self._until(promoted), await self._admit())
+        return min(self._until(promoted), await self._admit(), await self._unblock())
 
     async def _admit(self) -> float:
         """Open the gates whose moment has come. Once in a while look at every gate that is waited at."""
@@ -39,7 +37,15 @@ class Promoter(Service):
         self._passes += 1
         return self._until(await self._driver.arun(self._driver.admit(limit=BATCH, is_sweep=is_sweep)))
 
+    async def _unblock(self) -> float:
+        """Look at what jobs wait for that may have come."""
+        if not self._driver.capabilities.has_waits:
+            return self._poll
+        return self._until(await self._driver.arun(self._driver.unblock(limit=BATCH)))
+
     def _until(self, promoted: Promoted) -> float:
+        if promoted.count >= BATCH:
+            return 0.0
         if promoted.next_at is None:
             return self._poll
         left = (promoted.next_at - promoted.now).total_seconds()

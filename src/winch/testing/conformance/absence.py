@@ -7,7 +7,8 @@ from datetime import timedelta
 
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.core.gates import LIMIT, GateUse, with_gates
-from winch.storage.params import Line
+from winch.core.job import Note
+from winch.storage.params import ClaimRef, Line
 from winch.testing.conformance.bench import Bench
 
 
@@ -73,6 +74,29 @@ def has_schedules(bench: Bench) -> None:
     assert "schedules" in message, f"schedules must be refused by name, got {message!r}"
 
 
+def keeps_undo(bench: Bench) -> None:
+    """Noting that something is to be undone raises ConfigError, and the message names the option."""
+    bench.add()
+    claim = bench.take()
+    message = ""
+    try:
+        bench.call(bench.driver.note(ClaimRef(claim.id, claim.token), Note(has_undo=True)))
+    except ConfigError as error:
+        message = str(error)
+    assert "undo=" in message, f"undo= must be refused by name, got {message!r}"
+
+
+def has_waits(bench: Bench) -> None:
+    """Sending a signal raises ConfigError, and the message names a store that keeps them."""
+    message = ""
+    try:
+        bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
+    except ConfigError as error:
+        message = str(error)
+    assert "signals" in message, f"signals must be refused by name, got {message!r}"
+    assert "://" in message, "the message names a store that can do it"
+
+
 def has_unique_windows(bench: Bench) -> None:
     """A job that needs them is refused by name, and not stored."""
     new = bench.new_job(unique_key="k", unique_within=timedelta(hours=1))
@@ -116,5 +140,7 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "migrates_itself": migrates_itself,
     "has_gates": has_gates,
     "has_schedules": has_schedules,
+    "keeps_undo": keeps_undo,
+    "has_waits": has_waits,
     "has_unique_windows": has_unique_windows,
 }

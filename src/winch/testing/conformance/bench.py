@@ -58,6 +58,7 @@ WHAT = {
     JobState.RETRYING: "failed",
     JobState.READY: "failed",
     JobState.SCHEDULED: "snoozed",
+    JobState.BLOCKED: "waited",
     JobState.CANCELLED: "cancelled",
     JobState.DEAD: "discarded",
 }

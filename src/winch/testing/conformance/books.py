@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from winch.storage.params import Line, Lines
-from winch.testing.conformance.bench import SECOND, Bench
+from winch.testing.conformance.bench import HOUR, SECOND, Bench
 from winch.testing.conformance.case import case
 
 MINUTE = timedelta(minutes=1)
@@ -81,3 +82,39 @@ def two_writers_of_the_same_lines_both_get_through(bench: Bench) -> None:
     verbs = [bench.driver.write_lines(lines, now=bench.now) for lines in (there, back) * 4]
     bench.together(verbs)
     assert len(keys(bench, "rate")) == 100
+
+
+def swap(bench: Bench, body: str, instead_of: str | None = None, **fields: Any) -> str | None:
+    line = Line(**{"book": "once", "key": "k", "body": body, **fields})
+    return bench.call(bench.driver.swap_line(line, instead_of=instead_of, now=bench.now))
+
+
+@case(needs="keeps_books")
+def a_line_is_kept_where_there_is_none(bench: Bench) -> None:
+    assert swap(bench, "open a", keep=HOUR) is None
+    assert swap(bench, "open b", keep=HOUR) == "open a"
+    assert swap(bench, "open b", key="other") is None
+    bench.advance(HOUR)
+    assert swap(bench, "open c") is None
+    bench.advance(HOUR)
+    assert swap(bench, "open d") == "open c"
+
+
+@case(needs="keeps_books")
+def a_line_takes_the_place_of_the_one_it_expects(bench: Bench) -> None:
+    swap(bench, "open a 1")
+    assert swap(bench, "done", instead_of="open a 2") == "open a 1"
+    assert swap(bench, "open a 2", instead_of="open a ") is None
+    assert swap(bench, "done ü", instead_of="open a 2") is None
+    assert swap(bench, "open b") == "done ü"
+
+
+@case(needs="keeps_books")
+def of_lines_kept_at_the_same_time_one_is(bench: Bench) -> None:
+    for number in range(5):
+        lines = [Line(book="once", key=f"{number}", body=f"by {n}", keep=HOUR) for n in range(4)]
+        verbs = [bench.driver.swap_line(line, now=bench.now) for line in lines]
+        answers = bench.together(verbs)
+        assert answers.count(None) == 1
+        winner = lines[answers.index(None)].body
+        assert {answer for answer in answers if answer is not None} == {winner}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from winch.core.job import LOG_LIMIT, MAX_CRASHES, POISON_WINDOW, Claim, Note
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, ClaimRef, Standing
@@ -15,7 +17,7 @@ def crash(bench: Bench, *claims: Claim | ClaimRef) -> list[Answer]:
     return bench.call(bench.driver.crash(refs, cause="killed by SIGSEGV", now=bench.now))
 
 
-def note(bench: Bench, claim: Claim, **fields: str) -> Answer:
+def note(bench: Bench, claim: Claim, **fields: Any) -> Answer:
     return bench.call(bench.driver.note(ClaimRef(claim.id, claim.token), Note(**fields)))
 
 

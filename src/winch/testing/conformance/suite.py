@@ -33,8 +33,10 @@ from winch.testing.conformance import (
     sharing,
     transactions,
     transitions,
+    undo,
     unique,
     upkeep,
+    waits,
     wakeups,
 )
 from winch.testing.conformance.absence import REFUSALS
@@ -54,6 +56,8 @@ FAMILIES: Sequence[ModuleType] = (
     prune,
     operators,
     dead,
+    undo,
+    waits,
     unique,
     gates,
     schedules,

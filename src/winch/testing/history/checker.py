@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, read_inputs
 from winch.core.job import JobRecord
 from winch.core.lifecycle import ENQUEUED, FINAL, TRANSITIONS, JobState
 from winch.storage.params import Event, SessionInfo
@@ -468,6 +469,51 @@ def i8_one_job_for_a_window(facts: _Facts) -> Iterator[Violation]:
             yield Violation("I8", job, f"{window} is no window of {schedule}, and has a job")
 
 
+def i12_after_all_before(facts: _Facts) -> Iterator[Violation]:
+    """Who waits for others runs after all of them are final, and each callback is there once."""
+    callbacks: dict[tuple[str, str], str] = {}
+    members: dict[str, list[str]] = {}
+    for job, records in facts.jobs.items():
+        headers = records[0].headers
+        if FLOW_HEADER in headers and INPUTS_HEADER not in headers:
+            members.setdefault(headers[FLOW_HEADER], []).append(job)
+    for job, records in facts.jobs.items():
+        text = records[0].headers.get(INPUTS_HEADER)
+        if text is None:
+            continue
+        inputs = read_inputs(text)
+        if inputs.wants != "edges":
+            other = callbacks.setdefault((inputs.flow, inputs.wants), job)
+            if other != job:
+                words = f"{other} is the {inputs.wants} callback of flow {inputs.flow} already"
+                yield Violation("I12", job, words)
+        before = (
+            [one for one, _ in inputs.ids()] if inputs.wants == "edges" else members.get(inputs.flow, [])
+        )
+        yield from _too_early(facts, job, inputs.wants, before)
+
+
+def _too_early(facts: _Facts, job: str, wants: str, before: Sequence[str]) -> Iterator[Violation]:
+    for claim in facts.claims.get(job, []):
+        if claim.ended is None or claim.ended.state is not JobState.COMPLETED:
+            continue  # it looked and waited again, or was told that it is not needed
+        states = {one: _state_at(facts, one, claim.began.seq) for one in before}
+        if wants == "death":
+            if JobState.DEAD not in states.values():
+                yield Violation("I12", job, "it ran for a death, and nobody had died", (claim.began,))
+            continue
+        for one, state in states.items():
+            if state is not None and not state.is_final:
+                words = f"it ran while {one}, which comes before it, was {state}"
+                yield Violation("I12", job, words, (claim.began,))
+
+
+def _state_at(facts: _Facts, job: str, seq: int) -> JobState | None:
+    """Where the job was just before; None: it was not there."""
+    earlier = [event for event in facts.events.get(job, []) if event.seq < seq]
+    return earlier[-1].state if earlier else None
+
+
 RULES: tuple[Rule, ...] = (
     order,
     i1_nothing_acked_is_lost,
@@ -482,6 +528,7 @@ RULES: tuple[Rule, ...] = (
     gates.i9_fifo_order,
     gates.i10_limit,
     gates.i11_rate,
+    i12_after_all_before,
     i15_graceful_stop,
     gates.i18_operators_are_noted,
     i20_one_clock,

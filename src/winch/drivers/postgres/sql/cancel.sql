@@ -1,10 +1,11 @@
 -- cancel: scheduled | blocked | ready | retrying -> cancelled; a running job keeps running with a request, which
--- its claim's own end carries out. Locks: the job rows, by id. Final jobs are told by cancel.states.
+-- its claim's own end carries out. One that has something to undo gets such a request too, and is ready to do
+-- that. Locks: the job rows, by id. Final jobs are told by cancel.states.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 held AS MATERIALIZED (
-    SELECT id, state, cancel_requested_at
+    SELECT id, state, cancel_requested_at, state <> 'running' AND has_undo IS NOT TRUE AS is_over
     FROM {schema}.job
     WHERE id = ANY (:ids::uuid[])
     ORDER BY id
@@ -16,17 +17,25 @@ asked AS (
         reason = coalesce(:reason::text, 'cancelled by ' || :by::text),
         history = {schema}.grown(job.history, {schema}.note(
             'cancel requested', (SELECT now FROM clock), :by::text, :reason::text
-        ))
-    FROM held
+        )),
+        gate = CASE WHEN job.gate IS NOT NULL THEN '' END,
+        state = CASE held.state WHEN 'running' THEN 'running' ELSE 'ready' END,
+        run_at = CASE WHEN held.state IN ('running', 'ready') THEN job.run_at ELSE clock.now END,
+        sort_key = CASE
+            WHEN held.state IN ('running', 'ready') THEN job.sort_key
+            ELSE {schema}.sort_key(clock.now, job.priority)
+        END
+    FROM held, clock
     WHERE job.id = held.id
-        AND held.state = 'running'
+        AND NOT held.is_over
         AND held.cancel_requested_at IS NULL
+    RETURNING job.queue, job.state
 ),
 gone AS (
     DELETE FROM {schema}.job
     USING held
     WHERE job.id = held.id
-        AND held.state <> 'running'
+        AND held.is_over
     RETURNING job.*
 ),
 kept AS (
@@ -50,7 +59,11 @@ kept AS (
         coalesce(:reason::text, 'cancelled by ' || :by::text)
     FROM gone, clock
 )
-SELECT id::text, state
+SELECT id::text, state, (
+    SELECT {schema}.ring(array_agg(DISTINCT queue), false)
+    FROM asked
+    WHERE asked.state = 'ready'
+)
 FROM held;
 
 -- cancel.states: where the jobs are that an operator's verb did not find, live and kept ones in one look.

@@ -9,7 +9,7 @@ WITH clock AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT
         job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log,
-        job.cancel_requested_at IS NOT NULL AS is_cancelled,
+        job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled,
         :cause::text IS NOT NULL AND EXISTS (
             SELECT
             FROM json_to_recordset(:started::json) AS started (id uuid, token uuid)
@@ -85,7 +85,7 @@ kept AS (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, log, history, result, reason, fingerprint
+        progress, checkpoint, log, history, result, reason, fingerprint, has_undo
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt - 1,
@@ -104,7 +104,8 @@ kept AS (
             WHEN 'dead' THEN 'crashed ' || times || ' times; last cause: ' || :cause::text
             ELSE reason
         END,
-        CASE next WHEN 'dead' THEN {schema}.fingerprint(task, :trace::text) END
+        CASE next WHEN 'dead' THEN {schema}.fingerprint(task, :trace::text) END,
+        has_undo
     FROM gone, clock
 )
 SELECT decided.id::text, decided.token::text, decided.next, (

@@ -197,6 +197,44 @@ DELETE FROM {schema}.unique_key
 WHERE key = ANY (:keys::text[])
     AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = unique_key.job);
 
+-- enqueue.after: ready | scheduled -> blocked, in the transaction that stores them.
+UPDATE {schema}.job
+SET state = 'blocked',
+    reason = :reason
+WHERE id = ANY (:ids::uuid[])
+    AND state IN ('ready', 'scheduled');
+
+-- enqueue.waits: what jobs wait for, also more of it, and that this is to be looked at. Locks: the rows of jobs that
+-- were blocked before, FOR SHARE, so that none of them is made ready meanwhile.
+WITH wait AS MATERIALIZED (
+    SELECT job, key, is_enough
+    FROM unnest(:jobs::uuid[], :keys::text[], :enough::boolean[]) AS wait (job, key, is_enough)
+),
+held AS MATERIALIZED (
+    SELECT id
+    FROM {schema}.job
+    WHERE id IN (SELECT job FROM wait)
+        AND state = 'blocked'
+    ORDER BY id
+    FOR SHARE
+),
+begun AS (
+    INSERT INTO {schema}.waiting (job, key, is_enough)
+    SELECT job, key, is_enough
+    FROM wait
+    WHERE job IN (SELECT id FROM held)
+    ON CONFLICT (job, key) DO NOTHING
+    RETURNING key
+),
+told AS (
+    INSERT INTO {schema}.recheck (key)
+    SELECT DISTINCT key
+    FROM begun
+)
+SELECT {schema}.ring(NULL, true)
+FROM begun
+LIMIT 1;
+
 -- enqueue.kept: the final jobs that have these unique keys for a while yet. Asked by who has taken the keys.
 SELECT unique_kept.key, unique_kept.job::text
 FROM {schema}.unique_kept

@@ -65,7 +65,8 @@ FROM gone;
 
 -- finish.other: running -> retrying | scheduled | blocked | ready | cancelled | dead.
 -- Fenced by (id, token), pairwise. Locks: the job rows, by id, before it decides, so that a cancel requested
--- at the same time is seen. A requested cancel beats every state that would run again.
+-- at the same time is seen. A requested cancel beats every state that would run again; a job that has
+-- something to undo runs again at once, to do that.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -74,10 +75,14 @@ held AS MATERIALIZED (
         outcome.*,
         CASE
             WHEN outcome.state IN ('completed', 'cancelled', 'dead') THEN outcome.state
-            WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'
-            ELSE outcome.state
+            WHEN job.cancel_requested_at IS NULL THEN outcome.state
+            WHEN job.has_undo THEN 'ready'
+            ELSE 'cancelled'
         END AS next,
-        clock.now + make_interval(secs => outcome.delay_seconds) AS due
+        CASE
+            WHEN job.cancel_requested_at IS NULL THEN clock.now + make_interval(secs => outcome.delay_seconds)
+            ELSE clock.now
+        END AS due
     FROM json_to_recordset(:outcomes::json) AS outcome (
         job uuid, by_token uuid, state text, what text, delay_seconds double precision, counts boolean,
         result text, error jsonb, said text, more_log text, fingerprint text, trace text
@@ -123,7 +128,7 @@ kept AS (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
-        progress, checkpoint, log, history, result, reason, fingerprint
+        progress, checkpoint, log, history, result, reason, fingerprint, has_undo
     )
     SELECT
         id, created_at, run_at, clock.now, fence, version, priority, attempt,
@@ -143,7 +148,8 @@ kept AS (
         END,
         CASE next WHEN 'completed' THEN result END,
         CASE WHEN next = 'cancelled' AND cancel_requested_at IS NOT NULL THEN reason ELSE said END,
-        CASE next WHEN 'dead' THEN coalesce(fingerprint, {schema}.fingerprint(task, trace)) END
+        CASE next WHEN 'dead' THEN coalesce(fingerprint, {schema}.fingerprint(task, trace)) END,
+        has_undo
     FROM gone, clock
 )
 SELECT held.job::text, (
@@ -166,3 +172,33 @@ SELECT
     id::text, NULL, ended_token::text, jsonb_path_query_array(history, '$[*].token')::text
 FROM {schema}.archive
 WHERE id = ANY (:ids::uuid[]);
+
+-- finish.waits: what the jobs wait for that this call has blocked; first what they waited for before goes.
+DELETE FROM {schema}.waiting
+WHERE job = ANY (:ids::uuid[]);
+
+-- finish.wait: the waits of this call, and that they are to be looked at: what they wait for may have come already.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+begun AS (
+    INSERT INTO {schema}.waiting (job, key, is_enough, until)
+    SELECT wait.job, wait.key, wait.is_enough, clock.now + make_interval(secs => wait.timeout_seconds)
+    FROM json_to_recordset(:waits::json) AS wait (
+        job uuid, key text, is_enough boolean, timeout_seconds double precision
+    )
+    JOIN {schema}.job ON job.id = wait.job
+        AND job.state = 'blocked'
+    CROSS JOIN clock
+    ON CONFLICT (job, key) DO NOTHING
+    RETURNING key
+),
+told AS (
+    INSERT INTO {schema}.recheck (key)
+    SELECT DISTINCT key
+    FROM begun
+    WHERE key <> ''
+)
+SELECT {schema}.ring(NULL, true)
+FROM begun
+LIMIT 1;

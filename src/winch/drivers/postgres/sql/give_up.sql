@@ -4,7 +4,7 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 held AS MATERIALIZED (
-    SELECT id, cancel_requested_at IS NOT NULL AS is_cancelled
+    SELECT id, cancel_requested_at IS NOT NULL AND has_undo IS NOT TRUE AS is_cancelled
     FROM {schema}.job
     WHERE state = 'running'
         AND session = :session::uuid

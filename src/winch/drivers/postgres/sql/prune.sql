@@ -13,3 +13,17 @@ over AS (
 )
 SELECT {schema}.prune_archive(now, :limit)
 FROM clock;
+
+-- prune.waits: signals that were taken, or that nobody has waited for, long enough ago; and what jobs waited for
+-- that are not blocked any more.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+),
+gone AS (
+    DELETE FROM {schema}.signal
+    USING clock
+    WHERE sent_at <= clock.now - make_interval(secs => :taken_seconds)
+        AND (taken_by IS NOT NULL OR sent_at <= clock.now - make_interval(secs => :untaken_seconds))
+)
+DELETE FROM {schema}.waiting
+WHERE NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = waiting.job AND job.state = 'blocked');

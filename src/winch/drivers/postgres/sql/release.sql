@@ -1,11 +1,11 @@
--- release: running -> ready at the old place | cancelled where that was requested.
+-- release: running -> ready at the old place | cancelled where that was requested and nothing is to be undone.
 -- Fenced by (id, token), pairwise. Locks: the job rows, by id. The attempt is handed back; the token is
 -- remembered, because the claim's own holder ended it. finish.ended answers what did not take.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 held AS MATERIALIZED (
-    SELECT job.id, job.cancel_requested_at IS NOT NULL AS is_cancelled
+    SELECT job.id, job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled
     FROM json_to_recordset(:claims::json) AS claim (id uuid, token uuid)
     JOIN {schema}.job ON job.id = claim.id
         AND job.token = claim.token

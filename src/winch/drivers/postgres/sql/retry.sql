@@ -37,14 +37,15 @@ anew AS (
     INSERT INTO {schema}.job (
         id, created_at, run_at, sort_key, fence, version, priority, is_suspect, is_given_id, state, queue,
         task, args, session, ended_token, claimed_at, expires_at, keep_seconds, max_attempts, tenant, fifo,
-        unique_key, tags, headers, options, progress, checkpoint, log, history
+        unique_key, tags, headers, options, progress, checkpoint, log, history, has_undo
     )
     SELECT
-        id, created_at, clock.now, {schema}.sort_key(clock.now, priority), fence,
+        id, created_at, again.run_at, {schema}.sort_key(again.run_at, priority), fence,
         coalesce(:version::integer, version), priority, is_suspect, is_given_id, 'ready',
         coalesce(:queue::text, queue), task, coalesce(:args::text, args), session, ended_token, claimed_at,
         expires_at, keep_seconds, coalesce(:max_attempts::integer, max_attempts), tenant, fifo, unique_key,
-        tags, headers, coalesce(:options::text, options), progress, checkpoint, log,
+        tags, headers, coalesce(:options::text, options), progress,
+        CASE WHEN state <> 'completed' THEN checkpoint END, log,
         {schema}.grown(
             -- The record's fields described the attempt that completed; from now on they describe others,
             -- and a repeat of its finish must still be recognised.
@@ -55,8 +56,12 @@ anew AS (
                 ELSE history
             END,
             {schema}.note('retried', clock.now, :by::text, :note::text)
-        )
-    FROM final, clock
+        ),
+        has_undo
+    FROM final, clock, LATERAL (
+        -- Later than its last run time: a new life can be told from a claim that goes on after a crash.
+        SELECT greatest(clock.now, final.run_at + interval '1 microsecond') AS run_at
+    ) AS again
     RETURNING queue
 )
 SELECT found.id::text, found.state, (

@@ -13,7 +13,10 @@ return operate('retry', function(j)
   local was_final = FINAL[j.s]
   leave(j)
   -- The record's fields described the attempt that completed; from now on they describe others.
-  if j.s == 'completed' then grow(j, 'completed', nil, j.e, j.f) end
+  if j.s == 'completed' then
+    grow(j, 'completed', nil, j.e, j.f)
+    j.h = nil -- it has come to its end: there is nowhere to go on from
+  end
   acted(j, 'retried', A.by, A.note)
   j.s, j.t, j.c, j.r = 'ready', now, nil, nil
   if was_final then

@@ -49,6 +49,20 @@ SET state = :state,
     changed_at = :now
 WHERE id = :id;
 
+-- enqueue.after: ready | scheduled -> blocked, in the transaction that stores them.
+UPDATE winch_job
+SET state = 'blocked',
+    reason = :reason,
+    changed_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids))
+    AND (state = 'ready' OR state = 'scheduled');
+
+-- enqueue.waits: what jobs wait for, also more of it; :waits is a JSON list of [job, key, is_enough].
+INSERT OR IGNORE INTO winch_waiting (job, key, is_enough)
+SELECT value ->> 0, value ->> 1, value ->> 2
+FROM json_each(:waits)
+WHERE EXISTS (SELECT 1 FROM winch_job WHERE id = value ->> 0 AND state = 'blocked');
+
 -- enqueue.kept: the final jobs that have these unique keys for a while yet.
 SELECT winch_unique_kept.key, winch_unique_kept.job
 FROM winch_unique_kept

@@ -17,6 +17,15 @@ WHERE ended_at <= :before;
 DELETE FROM winch_declaration
 WHERE session NOT IN (SELECT id FROM winch_session);
 
+-- prune.signals: signals that were taken, or that nobody has waited for, long enough ago.
+DELETE FROM winch_signal
+WHERE sent_at <= :taken_before
+    AND (taken_by IS NOT NULL OR sent_at <= :untaken_before);
+
+-- prune.waiting: what jobs waited for that are not blocked any more.
+DELETE FROM winch_waiting
+WHERE job NOT IN (SELECT id FROM winch_job WHERE state = 'blocked');
+
 -- prune.keys: unique keys whose time is over.
 DELETE FROM winch_unique_kept
 WHERE until <= :now;

@@ -3,12 +3,13 @@
 INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
-    session, claimed_at, ended_token, progress, checkpoint, log, history, sort_key, changed_at
+    session, claimed_at, ended_token, progress, checkpoint, log, history, has_undo, sort_key, changed_at
 )
 SELECT
-    id, task, :version, :args, :queue, priority, created_at, :now, 'ready', tenant, fifo, unique_key, tags,
+    id, task, :version, :args, :queue, priority, created_at, :run_at, 'ready', tenant, fifo, unique_key, tags,
     headers, :options, expires_at, :max_attempts, keep, 0, 0, 0, is_suspect, fence, session, claimed_at,
-    ended_token, progress, checkpoint, log, :history, :now - priority * :head_start, :now
+    ended_token, progress, CASE WHEN state <> 'completed' THEN checkpoint END, log, :history, has_undo,
+    :run_at - priority * :head_start, :now
 FROM winch_archive
 WHERE id = :id;
 

@@ -1,0 +1,83 @@
+"""Compositions as values: members, and the edges between them.
+
+A flow is stored as plain jobs. Each member's id follows from the flow's id and the member's name, so
+that a repeat stores nothing twice, and a member can name those before it without a list: by name and
+count. What a member needs to know about them is in one header.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from winch.core.errors import InvalidPayload
+
+# Every member's, with the flow's id.
+FLOW_HEADER = "winch-flow"
+# What comes before the member, for those that wait.
+INPUTS_HEADER = "winch-inputs"
+TAG = "flow:"
+
+Policy = Literal["skip", "fail", "continue"]
+POLICIES = ("skip", "fail", "continue")
+Takes = Literal["nothing", "one", "all"]
+Wants = Literal["edges", "success", "complete", "death"]
+
+
+class Edge(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Members before this one: `count` of this name. `policy` says what follows where one of them does
+    not complete: `skip` (this one is cancelled), `fail` (it is dead), `continue` (it runs all the
+    same)."""
+
+    name: str
+    count: int = 1
+    policy: Policy = "skip"
+
+
+class Inputs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a member waits for. `takes`: whether their results are its first argument. `wants`: a
+    callback of a batch, which asks how the batch went instead of for edges."""
+
+    flow: str
+    edges: tuple[Edge, ...] = ()
+    takes: Takes = "nothing"
+    wants: Wants = "edges"
+
+    def ids(self) -> list[tuple[str, Policy]]:
+        return [
+            (member_id(self.flow, edge.name, number), edge.policy)
+            for edge in self.edges
+            for number in range(edge.count)
+        ]
+
+
+def member_id(flow: str, name: str, number: int = 0) -> str:
+    """The id of a member: it sorts beside its flow's id, and is the same however often it is asked
+    for."""
+    digest = hashlib.sha256(f"{flow}\0{name}\0{number}".encode()).hexdigest()
+    variant = "89ab"[int(digest[0], 16) & 3]
+    return f"{flow[:8]}-{flow[9:13]}-7{digest[1:4]}-{variant}{digest[4:7]}-{digest[7:19]}"
+
+
+def tag_of(flow: str) -> str:
+    return TAG + flow
+
+
+def read_inputs(text: str) -> Inputs:
+    try:
+        return msgspec.json.decode(text, type=Inputs)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidPayload(f"its {INPUTS_HEADER} header is malformed: {error}") from error
+
+
+class FlowNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept about a flow beside its members, for people who look at it."""
+
+    name: str
+    kind: str
+    members: int
+    tasks: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, str, int, tuple[str, ...]], ...] = ()
+    """Name, task, how many, and the names before it."""

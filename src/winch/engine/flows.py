@@ -1,0 +1,522 @@
+"""Compositions: chain, group, chord, map_, batch, and flow, of which the others are shapes.
+
+A composition is stored as plain jobs, those that wait among them as blocked, each with what it waits
+for, in the transaction that stores it. Whoever ends a job tells nobody: the store writes down that its
+key is to be looked at again, and whoever waits for it is made ready (storage/waits.py). So a callback
+exists from the beginning, runs once, and only after all that it waits for is final; the last two that
+end at the same moment, a member that dies with its process, and one that is rescued make no difference.
+
+Large ones are stored in chunks. What waits for all members then also waits for a signal of the flow's
+own, which is sent when everything is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from winch.core.errors import ConfigError, InvalidPayload, LostClaim, StorageUnavailable
+from winch.core.flow import (
+    FLOW_HEADER,
+    INPUTS_HEADER,
+    POLICIES,
+    Edge,
+    FlowNote,
+    Inputs,
+    Policy,
+    Takes,
+    Wants,
+    member_id,
+    tag_of,
+)
+from winch.engine.handle import Job
+from winch.engine.operation import OnConnection, Operation, Pause
+from winch.engine.task import Bound, Partial
+from winch.storage.params import ClaimRef, Line, NewJob, Wait
+from winch.storage.waits import AWAITED_HEADER, death_key, job_key, signal_key
+
+if TYPE_CHECKING:
+    from winch.engine.client import Client
+    from winch.engine.context import Context
+
+CHUNK = 500
+PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
+BOOK = "flow"
+KEEP_NOTE = timedelta(days=180)
+MAX_NODES = 200
+
+Waits = list[tuple[str, list[Wait]]]
+
+
+@dataclass(eq=False)
+class Node:
+    """One member of a flow, or many alike: `calls` are made when they are stored."""
+
+    name: str
+    calls: Iterable[Bound[Any]]
+    count: int
+    after: tuple[tuple[Node, Policy], ...] = ()
+    takes: Takes = "nothing"
+    lanes: int | None = None
+    task: str = ""
+    is_awaited: bool = False
+    is_many: bool = False
+
+
+@dataclass
+class Flow:
+    """Members and the edges between them: any shape without a circle. `add` returns a node that others
+    may come after."""
+
+    name: str = "flow"
+    kind: str = "flow"
+    _nodes: list[Node] = field(default_factory=list)
+    _is_stored: bool = False
+
+    def add(
+        self,
+        call: Bound[Any],
+        *,
+        after: Sequence[Node] = (),
+        on_failure: Policy = "skip",
+    ) -> Node:
+        """A member. It runs when all of `after` are final; a `partial` call takes the result of the one
+        before it, or the list of results where several are. `on_failure` says what follows where one of
+        them does not complete: "skip" (this member is cancelled), "fail" (it is dead), "continue" (it
+        runs, with None for the missing result)."""
+        _check(call, has_before=bool(after))
+        return self._add([call], 1, [(node, on_failure) for node in after], call.task.name)
+
+    def add_many(
+        self,
+        calls: Sequence[Bound[Any]],
+        *,
+        after: Sequence[Node] = (),
+        parallel: int | None = None,
+    ) -> Node:
+        """Members that run side by side, at most `parallel` of them at a time, as one node."""
+        if parallel is not None and parallel < 1:
+            raise ConfigError(f"parallel must be 1 or more, got {parallel}")
+        calls = list(calls)
+        for call in calls:
+            _check(call, has_before=bool(after))
+        task = calls[0].task.name if calls else ""
+        edges: list[tuple[Node, Policy]] = [(before, "skip") for before in after]
+        node = self._add(calls, len(calls), edges, task, lanes=parallel)
+        node.is_many = True
+        return node
+
+    def _add(
+        self,
+        calls: Iterable[Bound[Any]],
+        count: int,
+        after: Sequence[tuple[Node, Policy]],
+        task: str,
+        lanes: int | None = None,
+    ) -> Node:
+        for node, policy in after:
+            if not isinstance(node, Node) or node not in self._nodes:
+                raise ConfigError("after= takes nodes that this flow's add() has returned")
+            if policy not in POLICIES:
+                raise ConfigError(f"on_failure must be one of {', '.join(POLICIES)}, got {policy!r}")
+            node.is_awaited = True
+        is_many = len(after) > 1 or any(node.is_many for node, _ in after)
+        takes: Takes = "nothing" if not after else "all" if is_many else "one"
+        node = Node(f"{len(self._nodes)}", calls, count, tuple(after), takes, lanes=lanes, task=task)
+        self._nodes.append(node)
+        return node
+
+    def enqueue(self, *, conn: object = None) -> FlowHandle:
+        """Store it: each member once, also when the store's answer is lost on the way."""
+        client = self._client()
+        return client.surroundings.run(client.driver(), self._enqueue(client, conn))
+
+    async def aenqueue(self, *, conn: object = None) -> FlowHandle:
+        """`enqueue` without blocking the event loop."""
+        client = self._client()
+        return await client.surroundings.arun(client.driver(), self._enqueue(client, conn))
+
+    def _client(self) -> Client:
+        for node in self._nodes:
+            if isinstance(node.calls, list) and node.calls:
+                client: Client = node.calls[0].task.client
+                return client
+        raise ConfigError(f"{self.kind} {self.name!r} has no members")
+
+    def _enqueue(self, client: Client, conn: object) -> Operation[FlowHandle]:
+        if self._is_stored:
+            raise ConfigError(f"{self.kind} {self.name!r} is enqueued already; make a new one")
+        self._is_stored = True
+        flow = client.draw_id()
+        yield from write_note(client, flow, self._note(), conn)
+        last: list[str] = []
+        gate = f"winch-flow:{flow}"
+        is_one = sum(node.count for node in self._nodes) <= CHUNK
+        jobs: list[NewJob] = []
+        waits: Waits = []
+        for node in self._nodes:
+            for number, call in enumerate(node.calls):
+                new, before = self._member(client, flow, node, number, call)
+                if not is_one and node.after:
+                    before = [*before, Wait(signal_key(gate))]
+                jobs.append(new)
+                if before:
+                    waits.append((new.id, before))
+                if len(jobs) >= CHUNK:
+                    yield from send(client, jobs, waits, conn)
+                    jobs, waits = [], []
+            if not node.is_awaited:
+                last += [member_id(flow, node.name, n) for n in range(min(node.count, 1000))]
+        yield from send(client, jobs, waits, conn)
+        if not is_one:
+            yield from client.signal(gate, 1, "stored", conn)
+        return FlowHandle(client, flow, self.name, self.kind, tuple(last))
+
+    def _member(
+        self, client: Client, flow: str, node: Node, number: int, call: Bound[Any]
+    ) -> tuple[NewJob, list[Wait]]:
+        edges = [Edge(before.name, before.count, policy) for before, policy in node.after]
+        ids = [member_id(flow, before.name, n) for before, _ in node.after for n in range(before.count)]
+        headers = {FLOW_HEADER: flow}
+        if node.is_awaited or node.lanes is not None:
+            headers[AWAITED_HEADER] = flow
+        if edges:
+            takes = node.takes if isinstance(call, Partial) else "nothing"
+            headers[INPUTS_HEADER] = inputs_text(Inputs(flow, tuple(edges), takes))
+        if node.lanes is not None and number >= node.lanes:
+            ids.append(member_id(flow, node.name, number - node.lanes))  # its lane is free after that
+        new = member(call, member_id(flow, node.name, number), flow, headers)
+        return new, [Wait(job_key(job_id)) for job_id in ids]
+
+    def _note(self) -> FlowNote:
+        nodes = tuple(
+            (node.name, node.task, node.count, tuple(before.name for before, _ in node.after))
+            for node in self._nodes[:MAX_NODES]
+        )
+        return FlowNote(
+            name=self.name,
+            kind=self.kind,
+            members=sum(node.count for node in self._nodes),
+            nodes=nodes,
+        )
+
+
+class FlowHandle:
+    """A flow that was enqueued. `last` are the jobs that nobody waits for."""
+
+    def __init__(self, client: Client, flow: str, name: str, kind: str, last: tuple[str, ...]) -> None:
+        self._client = client
+        self.id = flow
+        self.name = name
+        self.kind = kind
+        self.last: tuple[Job[Any], ...] = tuple(client.handle(job_id) for job_id in last)
+
+    def result(self, timeout: Any = None) -> Any:
+        """The result of the last job, or the list of results where there are several."""
+        found = [job.result(timeout) for job in self.last]
+        return found[0] if len(found) == 1 else found
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} {self.id}>"
+
+
+def flow(name: str = "flow") -> Flow:
+    """A composition of any shape: `f.add(call, after=[…])` for each member, then `f.enqueue()`."""
+    return Flow(name)
+
+
+def chain(*calls: Bound[Any], on_failure: Policy = "skip", name: str = "chain") -> Flow:
+    """One after the other; a `partial` call takes the result before it as its first argument."""
+    made = Flow(name, "chain")
+    before: list[Node] = []
+    for call in calls:
+        before = [made.add(call, after=before, on_failure=on_failure)]
+    return made
+
+
+def group(calls: Iterable[Bound[Any]], *, name: str = "group") -> Flow:
+    """Side by side; `result()` of what is enqueued is the list of their results."""
+    made = Flow(name, "group")
+    made.add_many(list(calls))
+    return made
+
+
+def chord(
+    calls: Iterable[Bound[Any]],
+    callback: Bound[Any],
+    *,
+    on_failure: Policy = "skip",
+    name: str = "chord",
+) -> Flow:
+    """Side by side, then the callback, once, when all of them are final; a `partial` callback takes the
+    list of their results."""
+    made = Flow(name, "chord")
+    members = made.add_many(list(calls))
+    _check(callback, has_before=True)
+    made._add([callback], 1, [(members, on_failure)], callback.task.name)
+    return made
+
+
+def map_(task: Any, items: Iterable[Any], *, parallel: int | None = None, name: str = "map") -> Flow:
+    """The task for each item, at most `parallel` of them at a time."""
+    made = Flow(name, "map")
+    made.add_many([task.bind(item) for item in items], parallel=parallel)
+    return made
+
+
+# -- batches -------------------------------------------------------------------------------------------
+
+
+class Batch:
+    """Jobs that belong together, with callbacks: `on_success` when all have completed, `on_complete`
+    when all are final, `on_death` when the first dies; each once. Members may be added until the block
+    ends, and by members while they run (`batch_of(ctx).enqueue(…)`)."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_success: Bound[Any] | None = None,
+        on_complete: Bound[Any] | None = None,
+        on_death: Bound[Any] | None = None,
+        conn: object = None,
+    ) -> None:
+        self.name = name
+        self.id = ""
+        self._callbacks: dict[Wants, Bound[Any] | None] = {
+            "success": on_success,
+            "complete": on_complete,
+            "death": on_death,
+        }
+        self._conn = conn
+        self._client: Client | None = None
+        self._claim: ClaimRef | None = None
+        self._count = 0
+        self._number = 0
+        self._kinds: tuple[Wants, ...] = tuple(k for k, call in self._callbacks.items() if call)
+
+    # -- the block ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        for call in self._callbacks.values():
+            if call is not None:
+                self._begin(call.task.client)
+                self._run(self._store_callbacks())
+                break
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if kind is None and self._client is not None:
+            self._run(self._close())
+
+    async def __aenter__(self) -> Self:
+        for call in self._callbacks.values():
+            if call is not None:
+                self._begin(call.task.client)
+                await self._arun(self._store_callbacks())
+                break
+        return self
+
+    async def __aexit__(self, kind: object, *rest: object) -> None:
+        if kind is None and self._client is not None:
+            await self._arun(self._close())
+
+    def enqueue(self, *calls: Bound[Any]) -> list[Job[Any]]:
+        """Add members."""
+        self._begin(calls[0].task.client)
+        found: list[Job[Any]] = self._run(self._add(calls))
+        return found
+
+    async def aenqueue(self, *calls: Bound[Any]) -> list[Job[Any]]:
+        """`enqueue` without blocking the event loop."""
+        self._begin(calls[0].task.client)
+        found: list[Job[Any]] = await self._arun(self._add(calls))
+        return found
+
+    # -- how ---------------------------------------------------------------------------------------
+
+    def _begin(self, client: Client) -> None:
+        if self._client is None:
+            self._client = client
+            if not self.id:
+                self.id = client.draw_id()
+
+    def _run(self, op: Operation[Any]) -> Any:
+        assert self._client is not None  # noqa: S101  # begun before
+        return self._client.surroundings.run(self._client.driver(), op)
+
+    async def _arun(self, op: Operation[Any]) -> Any:
+        assert self._client is not None  # noqa: S101  # begun before
+        return await self._client.surroundings.arun(self._client.driver(), op)
+
+    @property
+    def _gate(self) -> str:
+        return f"winch-flow:{self.id}"
+
+    def _store_callbacks(self) -> Operation[None]:
+        assert self._client is not None  # noqa: S101  # begun before
+        jobs: list[NewJob] = []
+        waits: Waits = []
+        for kind, call in self._callbacks.items():
+            if call is not None:
+                _check(call, has_before=False)
+                inputs = inputs_text(Inputs(self.id, wants=kind))
+                headers = {FLOW_HEADER: self.id, INPUTS_HEADER: inputs}
+                new = member(call, member_id(self.id, kind), self.id, headers, is_callback=True)
+                jobs.append(new)
+                waits.append((new.id, [Wait(signal_key(self._gate))]))
+        note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds)
+        yield from write_note(self._client, self.id, note, self._conn)
+        yield from send(self._client, jobs, waits, self._conn)
+
+    def _add(self, calls: Sequence[Bound[Any]]) -> Operation[list[Job[Any]]]:
+        assert self._client is not None  # noqa: S101  # begun before
+        ids: list[str] = []
+        for some in _chunks(calls, CHUNK):
+            jobs: list[NewJob] = []
+            waits: dict[str, list[Wait]] = {member_id(self.id, kind): [] for kind in self._kinds}
+            for call in some:
+                _check(call, has_before=False)
+                headers = {
+                    FLOW_HEADER: self.id,
+                    AWAITED_HEADER: self.id,
+                    BATCH_HEADER: ",".join(self._kinds),
+                }
+                name = "" if self._claim is None else self._claim.id
+                new = member(call, member_id(self.id, f"m{name}", self._number), self.id, headers)
+                self._number += 1
+                jobs.append(new)
+                ids.append(new.id)
+                for kind in self._kinds:
+                    waits[member_id(self.id, kind)].append(Wait(job_key(new.id)))
+                    if kind == "death":
+                        waits[member_id(self.id, kind)].append(Wait(death_key(new.id), is_enough=True))
+            yield from send(self._client, jobs, list(waits.items()), self._conn, self._claim)
+        return [self._client.handle(job_id) for job_id in ids]
+
+    def _close(self) -> Operation[None]:
+        assert self._client is not None  # noqa: S101  # begun before
+        yield from self._client.signal(self._gate, 1, "stored", self._conn)
+
+
+BATCH_HEADER = "winch-batch"
+
+
+def batch(
+    name: str = "batch",
+    *,
+    on_success: Bound[Any] | None = None,
+    on_complete: Bound[Any] | None = None,
+    on_death: Bound[Any] | None = None,
+    conn: object = None,
+) -> Batch:
+    """Jobs that belong together: `with batch("import", on_success=done.bind()) as b: b.enqueue(…)`."""
+    return Batch(name, on_success=on_success, on_complete=on_complete, on_death=on_death, conn=conn)
+
+
+def batch_of(ctx: Context) -> Batch:
+    """The batch that a running member belongs to, so that it can add more members. They are added while
+    the member's claim is live, and named after it: a repeat in a later attempt adds the same ones."""
+    headers = ctx.headers
+    if BATCH_HEADER not in headers:
+        raise ConfigError(f"job {ctx.job_id} is no member of a batch")
+    made = Batch("")
+    made.id = headers[FLOW_HEADER]
+    made._claim = ctx.claim_ref
+    made._kinds = tuple(kind for kind in headers[BATCH_HEADER].split(",") if kind)  # type: ignore[misc]
+    return made
+
+
+# -- storing -------------------------------------------------------------------------------------------
+
+
+def member(
+    call: Bound[Any],
+    job_id: str,
+    flow_id: str,
+    headers: dict[str, str],
+    *,
+    is_callback: bool = False,
+) -> NewJob:
+    new = call.new_job(job_id)
+    tag = f"{tag_of(flow_id)}:callback" if is_callback else tag_of(flow_id)
+    return msgspec.structs.replace(
+        new,
+        id=job_id,
+        is_given_id=True,
+        unique_key=None,
+        tags=(*new.tags, tag),
+        headers={**new.headers, **headers},
+    )
+
+
+def send(
+    client: Client,
+    jobs: Sequence[NewJob],
+    waits: Waits,
+    conn: object,
+    claim: ClaimRef | None = None,
+) -> Operation[None]:
+    """Store members with what they wait for, all or none, trying again while the store is out of
+    reach."""
+    if not jobs:
+        return
+    jobs = client.prepared(jobs)
+    driver = client.driver()
+    if not waits and claim is None and not conn:
+        yield from client.store_prepared(jobs)
+        return
+    if conn is not None:
+        connection = getattr(conn, "connection", conn) if hasattr(conn, "result") else conn
+        yield OnConnection(connection, driver.enqueue_after(jobs, waits, claim=claim))
+        return
+    is_repeat = False
+    for pause in (*PAUSES, None):
+        try:
+            answer = yield driver.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat)
+        except StorageUnavailable as error:
+            if pause is None:
+                raise
+            is_repeat = is_repeat or error.maybe_applied
+            yield Pause(pause)
+        else:
+            if answer is None:
+                raise LostClaim("this attempt's claim is lost; it cannot add members any more")
+            return
+
+
+def write_note(client: Client, flow_id: str, note: FlowNote, conn: object) -> Operation[None]:
+    """Keep what people want to know about the flow; one that cannot be kept stops nothing."""
+    driver = client.driver()
+    if not driver.capabilities.keeps_books:
+        return
+    body = msgspec.json.encode(note).decode()
+    verb = driver.write_lines([Line(book=BOOK, key=flow_id, body=body, keep=KEEP_NOTE)])
+    yield verb if conn is None else OnConnection(conn, verb)
+
+
+def inputs_text(inputs: Inputs) -> str:
+    return msgspec.json.encode(inputs).decode()
+
+
+def _check(call: Bound[Any], *, has_before: bool) -> None:
+    if not isinstance(call, Bound):
+        raise ConfigError(f"a composition is made of task.bind(…) and task.partial(…), got {call!r}")
+    if isinstance(call, Partial) and not has_before:
+        raise InvalidPayload(
+            f"{call.task.name}.partial(…) has no result before it here; use bind(…) with all arguments"
+        )
+    said = call.options
+    if has_before and (said.delay is not None or said.run_at is not None):
+        raise ConfigError(f"{call.task.name}: a job that waits for others cannot have a delay too")
+    if said.id is not None or said.conn is not None:
+        raise ConfigError(f"{call.task.name}: id= and conn= belong to the composition, not its members")
+
+
+def _chunks(calls: Sequence[Bound[Any]], size: int) -> Iterator[Sequence[Bound[Any]]]:
+    for at in range(0, len(calls), size):
+        yield calls[at : at + size]

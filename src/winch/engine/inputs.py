@@ -1,0 +1,101 @@
+"""What a member of a flow finds when it is claimed: the results before it, or why it does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from winch.core import codec
+from winch.core.errors import InvalidPayload
+from winch.core.flow import INPUTS_HEADER, Inputs, read_inputs, tag_of
+from winch.core.job import Failure, JobRecord
+from winch.core.lifecycle import JobState
+from winch.core.outcome import Cancel, Outcome, Settled
+from winch.engine.keyring import Keyring, unseal
+from winch.storage.params import JobFilter
+from winch.storage.waits import job_key
+
+if TYPE_CHECKING:
+    from winch.core.job import Claim
+    from winch.engine.task import Task
+    from winch.storage.protocol import Driver
+
+CHUNK = 1000
+
+
+async def with_inputs(
+    driver: Callable[[], Driver], claim: Claim, task: Task[Any, Any], args: str, keys: Keyring | None
+) -> str | Outcome:
+    """The member's arguments with what it takes from those before it; its outcome where it does not run.
+
+    It may be claimed too early (an operator has retried a part of the flow): then it waits again.
+    """
+    inputs = read_inputs(claim.headers[INPUTS_HEADER])
+    if inputs.wants != "edges":
+        return await _callback(driver(), inputs, args)
+    pairs = inputs.ids()
+    ids = [job_id for job_id, _ in pairs]
+    found: list[JobRecord | None] = []
+    for at in range(0, len(ids), CHUNK):
+        some = await driver().arun(driver().get(ids[at : at + CHUNK]))
+        found += some
+    live = [job.id for job in found if job is not None and not job.state.is_final]
+    if live:
+        return _waits_again(live)
+    results: list[Any] = []
+    for (job_id, policy), job in zip(pairs, found, strict=True):
+        if job is not None and job.state is JobState.COMPLETED:
+            results.append(_result(job, keys))
+        elif policy == "continue":
+            results.append(None)
+        else:
+            return _not_run(job_id, job, policy)
+    if inputs.takes == "nothing":
+        return args
+    value = results[0] if inputs.takes == "one" else results
+    return task.arguments.completed(args, value)
+
+
+def _waits_again(live: list[str]) -> Settled:
+    return Settled(
+        JobState.BLOCKED,
+        "waited",
+        counts=False,
+        reason=f"it waits for {len(live)} job{'s' if len(live) > 1 else ''} before it",
+        waits=tuple((job_key(job_id), False) for job_id in live),
+    )
+
+
+def _not_run(job_id: str, job: JobRecord | None, policy: str) -> Outcome:
+    state = "gone" if job is None else str(job.state)
+    reason = f"job {job_id}, which comes before it, is {state}"
+    if policy == "fail":
+        return Settled(JobState.DEAD, "failed", error=Failure("FlowFailed", reason), reason=reason)
+    return Cancel(reason)
+
+
+async def _callback(driver: Driver, inputs: Inputs, args: str) -> str | Outcome:
+    """A batch's callback runs, or is not needed."""
+
+    async def any_is(*states: JobState) -> bool:
+        which = JobFilter(states=states, tag=tag_of(inputs.flow), limit=1)
+        return bool((await driver.arun(driver.list_jobs(which))).jobs)
+
+    if inputs.wants == "success" and await any_is(JobState.DEAD, JobState.CANCELLED):
+        return Cancel("not every member of its batch completed")
+    if inputs.wants == "death" and not await any_is(JobState.DEAD):
+        return Cancel("no member of its batch died")
+    return args
+
+
+def _result(job: JobRecord, keys: Keyring | None) -> Any:
+    if job.result is None:
+        return None
+    text = unseal(keys, job.result, job=job.id, task=job.task, field="result")
+    if (cut := codec.truncated(text)) is not None:
+        raise InvalidPayload(
+            f"the result of job {job.id} before it was {cut.bytes:,} bytes and is not whole"
+        )
+    return msgspec.json.decode(text)

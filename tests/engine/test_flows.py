@@ -1,0 +1,421 @@
+"""Compositions: every member after those before it, every callback once, whatever happens."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from winch import (
+    App,
+    ConfigError,
+    Context,
+    InvalidPayload,
+    JobState,
+    Retry,
+    WinchError,
+    batch,
+    chain,
+    chord,
+    flow,
+    group,
+    map_,
+)
+from winch.core.flow import Edge, Inputs, member_id, read_inputs
+from winch.engine.flow_look import mermaid, svg
+from winch.testing import World, virtual
+
+ONCE = Retry.fixed("1s", attempts=1)
+
+
+class Tasks:
+    """Tasks that note what they do."""
+
+    def __init__(self, app: App) -> None:
+        self.did: list[str] = []
+
+        @app.task(name="fetch")
+        def fetch(url: str) -> str:
+            self.did.append(f"fetch {url}")
+            return f"<{url}>"
+
+        @app.task(name="resize", retry=ONCE)
+        def resize(data: str, width: int = 1) -> str:
+            self.did.append(f"resize {data}")
+            if width == 0:
+                raise ValueError("no width")
+            return f"{data}@{width}"
+
+        @app.task(name="upload")
+        def upload(data: str | None, bucket: str = "b") -> str:
+            self.did.append(f"upload {data}")
+            return f"{bucket}/{data}"
+
+        @app.task(name="score", retry=ONCE)
+        async def score(number: int) -> int:
+            self.did.append(f"score {number}")
+            if number < 0:
+                raise ValueError("negative")
+            return number * number
+
+        @app.task(name="total")
+        def total(numbers: list[int | None]) -> int:
+            self.did.append("total")
+            return sum(number or 0 for number in numbers)
+
+        @app.task(name="told")
+        def told(what: str) -> None:
+            self.did.append(f"told {what}")
+
+        @app.task(name="grow")
+        async def grow(number: int, *, ctx: Context) -> None:
+            if number:
+                await ctx.batch.aenqueue(grow.bind(number - 1), grow.bind(0))  # type: ignore[call-arg]
+            self.did.append(f"grown {number}")
+
+        self.fetch, self.resize, self.upload = fetch, resize, upload
+        self.score, self.total, self.told, self.grow = score, total, told, grow
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> App:
+    return App(f"sqlite:///{tmp_path / 'never.db'}")
+
+
+@pytest.fixture
+def tasks(app: App) -> Tasks:
+    return Tasks(app)
+
+
+def test_a_chain_hands_results_on(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        made = chain(
+            tasks.fetch.bind("u"),
+            tasks.resize.partial(width=100),
+            tasks.upload.using(queue="slow").partial(bucket="x"),
+        ).enqueue()
+        states = [job.state for job in world.jobs()]
+        assert Counter(states) == {JobState.READY: 1, JobState.BLOCKED: 2}
+        assert "it waits for the jobs before it" in made.last[0].why()
+        world.run_all()
+        assert made.result() == "x/<u>@100"
+    assert tasks.did == ["fetch u", "resize <u>", "upload <u>@100"]
+
+
+@pytest.mark.parametrize(
+    "policy, state, did",
+    [
+        ("skip", JobState.CANCELLED, ["resize u"]),
+        ("fail", JobState.DEAD, ["resize u"]),
+        ("continue", JobState.COMPLETED, ["resize u", "upload None"]),
+    ],
+)
+def test_what_follows_a_failure_is_the_edges_policy(
+    app: App, tasks: Tasks, policy: Any, state: JobState, did: list[str]
+) -> None:
+    with virtual(app) as world:
+        calls = (tasks.resize.bind("u", width=0), tasks.upload.partial())
+        made = chain(*calls, on_failure=policy).enqueue()
+        world.run_all()
+        assert made.last[0].refresh().state is state
+        if policy != "continue":
+            assert "which comes before it, is dead" in made.last[0].why()
+    assert tasks.did == did
+
+
+def test_a_group_and_a_map_give_results_in_order(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        made = group(tasks.score.bind(n) for n in range(4)).enqueue()
+        mapped = map_(tasks.score, range(10), parallel=3).enqueue()
+        world.run_once()
+        world.run_all()
+        assert made.result() == [0, 1, 4, 9]
+        assert mapped.result() == [n * n for n in range(10)]
+
+
+def test_a_map_runs_no_more_than_its_bound_at_a_time(app: App) -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    @app.task(retry=ONCE)
+    async def slow(number: int) -> None:
+        import asyncio
+
+        running.append(number)
+        most.append(len(running))
+        await asyncio.sleep(1)
+        running.remove(number)
+        if number == 2:
+            raise ValueError  # its lane goes on
+
+    with virtual(app, concurrency=10) as world:
+        map_(slow, range(12), parallel=3).enqueue()
+        world.run_all()
+        assert len(world.jobs(state="completed")) == 11
+    assert max(most) == 3
+
+
+@pytest.mark.parametrize("members", [0, 1, 2, 1203])
+def test_a_chord_calls_back_once_with_all_results(app: App, tasks: Tasks, members: int) -> None:
+    with virtual(app) as world:
+        calls = [tasks.score.bind(n) for n in range(members)]
+        made = chord(calls, tasks.total.partial()).enqueue()
+        world.run_all()
+        assert made.result() == sum(n * n for n in range(members))
+    assert tasks.did.count("total") == 1
+    assert tasks.did[-1] == "total"
+
+
+def test_any_shape_runs_in_its_order(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        made = flow("release")
+        first = made.add(tasks.fetch.bind("u"))
+        left = made.add(tasks.upload.partial(bucket="left"), after=[first])
+        right = made.add(tasks.upload.partial(bucket="right"), after=[first])
+        made.add(tasks.total.bind([1]), after=[left, right])
+        stored = made.enqueue()
+        world.run_all()
+        assert stored.result() == 1
+        assert tasks.did[0] == "fetch u"
+        assert tasks.did[-1] == "total"
+        with pytest.raises(ConfigError, match="already"):
+            made.enqueue()
+
+
+def test_wrong_compositions_are_refused(app: App, tasks: Tasks) -> None:
+    other = flow()
+    node = other.add(tasks.fetch.bind("u"))
+    with virtual(app):
+        with pytest.raises(ConfigError, match="has no members"):
+            group([]).enqueue()
+        with pytest.raises(ConfigError, match="has returned"):
+            flow().add(tasks.fetch.bind("u"), after=[node])
+        with pytest.raises(ConfigError, match="on_failure"):
+            other.add(tasks.upload.partial(), after=[node], on_failure="x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidPayload, match="no result before it"):
+            chain(tasks.upload.partial())
+        with pytest.raises(InvalidPayload, match="leave it out"):
+            tasks.upload.partial(data="x")
+        with pytest.raises(InvalidPayload, match="no argument 'colour'"):
+            tasks.upload.partial(colour="x")
+        with pytest.raises(ConfigError, match="delay"):
+            chain(tasks.fetch.bind("u"), tasks.upload.using(delay="1h").partial())
+        with pytest.raises(ConfigError, match="parallel"):
+            map_(tasks.score, [1], parallel=0)
+        with pytest.raises(ConfigError, match="made of task"):
+            chain("fetch")  # type: ignore[arg-type]
+
+
+def test_a_result_that_does_not_fit_is_told_by_the_job_that_takes_it(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        made = chain(tasks.fetch.bind("u"), tasks.score.partial()).enqueue()
+        world.run_all()
+        assert made.last[0].refresh().state is JobState.DEAD
+        assert "argument 'number': expected int, got str" in made.last[0].why()
+
+
+def test_a_failed_part_can_be_retried_and_what_follows_waits_for_it(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        made = chain(tasks.resize.bind("u", width=0), tasks.upload.partial()).enqueue()
+        world.run_all()
+        [dead] = world.jobs(state="dead")
+        [skipped] = world.jobs(state="cancelled")
+        skipped.retry()  # too early: it waits again
+        app.dead.replay(task="resize", args={"data": "u", "width": 5})
+        world.run_all()
+        assert dead.refresh().state is JobState.COMPLETED
+        assert made.result() == "b/u@5"
+
+
+# -- batches -------------------------------------------------------------------------------------------
+
+
+def told(tasks: Tasks) -> list[str]:
+    return sorted(line for line in tasks.did if line.startswith("told"))
+
+
+def callbacks(tasks: Tasks) -> dict[str, Any]:
+    return {f"on_{kind}": tasks.told.bind(kind) for kind in ("success", "complete", "death")}
+
+
+@pytest.mark.parametrize(
+    "numbers, expected",
+    [
+        ([], ["told complete", "told success"]),
+        ([1, 2], ["told complete", "told success"]),
+        ([1, -1, -2], ["told complete", "told death"]),
+    ],
+)
+def test_callbacks_of_a_batch_come_once(
+    app: App, tasks: Tasks, numbers: list[int], expected: list[str]
+) -> None:
+    with virtual(app) as world:
+        with batch("import", **callbacks(tasks)) as made:
+            for number in numbers:
+                made.enqueue(tasks.score.bind(number))
+            world.run_once()
+            assert [line for line in told(tasks) if line != "told death"] == []  # it is still open
+        world.run_all()
+        assert told(tasks) == expected
+        for dead in world.jobs(state="dead"):
+            dead.retry()
+        world.run_all()
+        assert told(tasks) == expected  # a member that is brought back calls nobody again
+
+
+def test_a_batch_grows_from_inside(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        with batch("tree", **callbacks(tasks)) as made:
+            made.enqueue(tasks.grow.bind(3))  # type: ignore[call-arg]
+        world.run_all()
+        assert told(tasks) == ["told complete", "told success"]
+    assert tasks.did[-2:] == ["told success", "told complete"] or tasks.did[-1].startswith("told")
+    assert sum(line.startswith("grown") for line in tasks.did) == 7
+
+
+def test_a_member_adds_to_its_batch_only_while_it_is_unfinished(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        with batch("tree", **callbacks(tasks)) as made:
+            made.enqueue(tasks.grow.bind(2))  # type: ignore[call-arg]
+        world.crash(at="before finish")
+        world.run_all()
+        assert told(tasks) == ["told complete", "told success"]
+        assert len(world.jobs(task="grow")) == 5  # a repeat adds the same ones
+
+
+def test_who_is_no_member_has_no_batch(app: App) -> None:
+    @app.task(retry=ONCE)
+    def alone(*, ctx: Context) -> None:
+        ctx.batch.enqueue()
+
+    with virtual(app) as world:
+        job = alone.enqueue()  # type: ignore[call-arg]
+        world.run_all()
+        assert "no member of a batch" in job.why()
+
+
+def test_inputs_name_those_before_by_name_and_count() -> None:
+    flow_id = "019b76da-a800-7000-89e7-a54d87bdc1f7"
+    inputs = Inputs(flow_id, (Edge("a", 2), Edge("b", policy="fail")))
+    assert inputs.ids() == [
+        (member_id(flow_id, "a", 0), "skip"),
+        (member_id(flow_id, "a", 1), "skip"),
+        (member_id(flow_id, "b", 0), "fail"),
+    ]
+    with pytest.raises(InvalidPayload, match="malformed"):
+        read_inputs("{")
+
+
+# -- killed --------------------------------------------------------------------------------------------
+
+
+def test_killed_at_any_place_a_chord_and_a_batch_call_back_once(app: App, tasks: Tasks) -> None:
+    def run(world: World) -> None:
+        tasks.did.clear()
+        made = chord([tasks.score.bind(n) for n in range(2)], tasks.total.partial()).enqueue()
+        with batch("b", on_complete=tasks.told.bind("all")) as members:
+            members.enqueue(tasks.score.bind(5), tasks.score.bind(-1))
+        world.run_all()
+        assert made.result() == 1
+        assert set(told(tasks)) == {"told all"}
+        assert len(world.jobs(task="told")) == 1
+        order = {line: place for place, line in enumerate(tasks.did)}
+        assert order["total"] > max(order["score 0"], order["score 1"])
+
+    with virtual(app) as world:
+        world.crash_at(1_000_000)
+        run(world)
+        places = world.places
+    for place in range(1, places + 1):
+        with virtual(app) as world:
+            world.crash_at(place)
+            run(world)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_shapes_under_kills_keep_their_order(app: App, seed: int) -> None:
+    rng = random.Random(seed)
+    ended: dict[int, int] = {}
+    moments = itertools.count()
+    edges: dict[int, list[int]] = {}
+    began: dict[int, list[int]] = {}
+
+    @app.task(name="node", retry=Retry.fixed("1s", attempts=2, jitter="none"))
+    async def node(number: int, fails: int, *, ctx: Context) -> int:
+        began.setdefault(number, []).append(next(moments))
+        if ctx.attempt <= fails:
+            raise ValueError
+        ended[number] = next(moments)
+        return number
+
+    with virtual(app, seed=seed, concurrency=3) as world:
+        made = flow("random")
+        nodes: list[Any] = []
+        policies: list[Any] = []
+        fates = []
+        for number in range(12):
+            before = rng.sample(range(number), min(number, rng.randrange(3)))
+            edges[number] = before
+            policy: Any = rng.choice(["skip", "fail", "continue"])
+            fails = rng.choice([0, 0, 0, 1, 2])
+            policies.append(policy)
+            fates.append(fails)
+            call = node.bind(number, fails)  # type: ignore[call-arg]
+            nodes.append(made.add(call, after=[nodes[n] for n in before], on_failure=policy))
+        made.enqueue()
+        for _ in range(3):
+            world.crash(at=rng.choice(["claim", "handler", "before finish", "after finish"]))
+            world.advance("45s")
+        world.run_all()
+        states: dict[int, JobState] = {}
+        expected: dict[int, JobState] = {}
+        for number in range(12):
+            [job] = [j for j in world.jobs(task="node") if f'"number":{number},' in j.record.args]
+            states[number] = job.state
+            good = all(expected[n] is JobState.COMPLETED for n in edges[number])
+            if not good and policies[number] == "skip":
+                expected[number] = JobState.CANCELLED
+            elif not good and policies[number] == "fail":
+                expected[number] = JobState.DEAD
+            else:
+                expected[number] = JobState.DEAD if fates[number] == 2 else JobState.COMPLETED
+        assert states == expected
+        for number, before in edges.items():
+            for n in before:
+                if number in began and n in ended:
+                    assert min(began[number]) > ended[n] or len(began.get(n, [])) > 1
+
+
+# -- looking and acting --------------------------------------------------------------------------------
+
+
+def test_a_flow_can_be_looked_at_cancelled_and_retried(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        made = chain(tasks.fetch.bind("u"), tasks.upload.partial(), name="two").enqueue()
+        [info] = app.flows.list()
+        assert (info.id, info.note.name, info.note.kind) == (made.id, "two", "chain")
+        assert app.flows.get(made.id).state == "running"
+        assert app.flows.cancel(made.id, reason="enough") == 2
+        assert app.flows.get(made.id).state == "cancelled"
+        assert app.flows.retry(made.id) == 2
+        world.run_all()
+        assert app.flows.get(made.id).state == "completed"
+        assert made.result() == "b/<u>"
+        with pytest.raises(WinchError, match="no flow with id"):
+            app.flows.get(member_id(made.id, "nothing"))
+
+
+def test_a_flow_can_be_drawn(app: App, tasks: Tasks) -> None:
+    with virtual(app):
+        calls = [tasks.score.bind(n) for n in range(3)]
+        made = chord(calls, tasks.total.partial()).enqueue()
+        info = app.flows.get(made.id)
+        assert mermaid(info) == ('flowchart TD\n    n0["score × 3"]\n    n1["total"]\n    n0 --> n1\n')
+        picture = svg(info)
+        assert picture.startswith("<svg ")
+        assert picture.count("<rect") == 2
+        assert picture.count("<line") == 1
