@@ -75,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         missing: Mapping[str, str] = absent
         if is_written:
             found, missing = report.with_earlier(date, options.quick, found, absent)
+            about = report.about_all(date, options.quick, about)
         return report.Run(date, options.quick, about, table.rows(found), found, missing)
 
     def keep(found: Results) -> None:
@@ -168,7 +169,7 @@ def describe(
     kinds = {scenario.store.partition("-")[0] for scenario in chosen} & {"pg", "redis", "sqlite"}
     return {
         "machine": f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "stores": ", ".join(bench.stores.version(kind) for kind in sorted(kinds)),
         "run": f"{bench.lengths.drain:g} s a drain, {bench.lengths.enqueue:g} s an enqueue, "

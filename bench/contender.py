@@ -212,7 +212,8 @@ def _log_file() -> Iterator[Path]:
 
 def tail(log: Path, lines: int = 6) -> str:
     text = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return " | ".join(text[-lines:]) or "it said nothing"
+    # Results are shared: no home folder in them.
+    return " | ".join(text[-lines:]).replace(str(Path.home()), "~") or "it said nothing"
 
 
 def stop(processes: list[Any], grace: float) -> None:

@@ -90,6 +90,20 @@ def with_earlier(
     return {**earlier, **results}, {**written["absent"], **absent}
 
 
+def about_all(
+    date: str, is_quick: bool, about: Mapping[str, Any], folder: Path = RESULTS
+) -> dict[str, Any]:
+    """What is said about this run, with the stores and versions of the day's other pieces."""
+    path = folder / f"{date}.json"
+    earlier: Any = json.loads(path.read_text()) if path.exists() else {"is_quick": None}
+    if earlier["is_quick"] != is_quick:
+        return dict(about)
+    before = earlier["about"]
+    stores = {*before["stores"].split(", "), *about["stores"].split(", ")}
+    merged = {key: {**before[key], **about[key]} for key in ("versions", "settings")}
+    return {**about, **merged, "stores": ", ".join(sorted(stores))}
+
+
 def with_part(text: str, name: str, part: str) -> str:
     """The page with one of its written parts replaced."""
     begin, end = f"<!-- {name}: written by make bench -->", f"<!-- end of {name} -->"

@@ -32,6 +32,12 @@ class Store:
         return [Enqueued(job.id, is_new=True) for job in jobs]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, a call that waits does not go alone."""
+    monkeypatch.setattr("winch.engine.joining.PATIENCE", 60.0)
+
+
 def job(name: str) -> NewJob:
     return NewJob(id=name, task="t", args="{}")
 

@@ -38,6 +38,10 @@ def results(values: Mapping[tuple[str, str], Values]) -> Results:
     return found
 
 
+def about(stores: str, **versions: str) -> dict[str, object]:
+    return {"stores": stores, "versions": versions, "settings": {}}
+
+
 def row(metric: str, values: Mapping[tuple[str, str], Values]) -> table.Row:
     [found] = [one for one in table.rows(results(values)) if one.metric == metric]
     return found
@@ -177,7 +181,7 @@ def test_a_run_leaves_json_a_plot_and_a_page(tmp_path: Path) -> None:
     run = report.Run(
         "2026-01-02",
         True,
-        {"machine": "2 cores"},
+        about("PostgreSQL 15.1", pgqueuer="1"),
         table.rows(measured),
         measured,
         {"oban": "needs 3.12"},
@@ -201,6 +205,8 @@ def test_a_run_leaves_json_a_plot_and_a_page(tmp_path: Path) -> None:
     assert both["pg drain"]["winch"].median("rate") == 50_000
     assert both["pg bulk"]["winch"].median("rate") == 9
     assert absent == {"oban": "needs 3.12"}
+    told = report.about_all("2026-01-02", True, about("SQLite 3.40", huey="2"), tmp_path / "results")
+    assert told == about("PostgreSQL 15.1, SQLite 3.40", pgqueuer="1", huey="2")
     assert report.with_earlier("2026-01-03", True, later, {}, tmp_path / "results") == (later, {})
     assert report.with_earlier("2026-01-02", False, later, {}, tmp_path / "results") == (later, {})
     # S314 guards against hostile XML; this was just drawn here.

@@ -21,6 +21,7 @@ from tests.storage.machine import STEADY, walk
 from winch.drivers.memory import MemoryDriver
 from winch.drivers.postgres.steps import STATEMENTS
 from winch.drivers.sqlite.driver import SqliteDriver
+from winch.drivers.sqlite.steps import SQL
 from winch.testing.conformance import (
     MemoryTarget,
     PostgresTarget,
@@ -55,10 +56,17 @@ def without_fence_in_memory(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest)
 
 
 def without_fence_in_sqlite(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest) -> Target:
+    for name, line in (
+        ("finish.archive", "AND winch_job.token = :token"),
+        ("finish.leave", "AND token = :token"),
+    ):
+        statement = SQL[name]
+        assert statement.text.count(line) == 1
+        patch.setitem(SQL, name, replace(statement, text=statement.text.replace(line, "")))
     broken = rewritten(
         "winch.drivers.sqlite.working",
-        "row = held.pop((outcome.id, outcome.token), None)",
-        "row = next((held.pop(key) for key in list(held) if key[0] == outcome.id), None)",
+        "if (o.id, o.token) in held}",
+        "if any(key[0] == o.id for key in held)}",
     )
     patch.setattr(SqliteDriver, "finish", broken.WorkingVerbs.finish)
     return SqliteTarget()

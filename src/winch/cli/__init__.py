@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": ("config", "config", "Show the settings in force."),
     "serve": ("serve", "serve", "Serve the HTTP API and the dashboard."),
     "token": ("token", "token", "Make, list and revoke access tokens."),
+    "bench": ("bench", "bench", "Measure Winch on your store and say what limits it."),
     "dev": ("dev", "dev", "Run a worker that restarts when the code changes."),
     "demo": ("demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
     "worker-child": ("child", "worker_child", ""),

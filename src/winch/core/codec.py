@@ -24,6 +24,7 @@ MAX_NAME_CHARS = 256
 
 _NO_LIMIT = 1 << 62
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+_encode = msgspec.json.Encoder().encode
 
 
 def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) -> str:
@@ -60,6 +61,9 @@ def dumps_result(value: object, *, limit: int = MAX_RESULT_BYTES) -> str:
 
     The work is done when its result is looked at: to fail then would only do it again.
     """
+    kind = type(value)
+    if kind is bool or (kind is int and _INT_MIN <= value <= _INT_MAX):  # type: ignore[operator]
+        return _encode(value).decode()
     text = dumps(value, what="the result", limit=_NO_LIMIT)
     raw = text.encode()
     if len(raw) <= limit:

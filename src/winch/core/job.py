@@ -141,7 +141,7 @@ class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
 NO_CHANGES = RetryChanges()
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A job taken to run, and the proof of it: every later write names (id, token).
 
     Drivers make it by position: by name, a batch of them takes four times as long.

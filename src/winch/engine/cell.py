@@ -16,7 +16,6 @@ from collections.abc import Callable
 import msgspec
 
 from winch.core.errors import StorageError
-from winch.core.job import Claim
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt
 from winch.engine.executor import Executor, Plan
@@ -60,42 +59,36 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     reader, writer = await asyncio.open_unix_connection(sock=line, limit=MAX_MESSAGE)
     threads = Threads(1, asyncio.get_running_loop())
     executor = Executor(runtime, threads, time.monotonic, random.Random(), store)  # noqa: S311  # jitter
+    encode = msgspec.json.Encoder().encode
     await runtime.start()
     running: Attempt | None = None
     work: asyncio.Task[None] | None = None
 
-    async def tell(attempt: Attempt, every: float) -> None:
-        signed_at = attempt.reports.signed_at
-        while True:
-            await asyncio.sleep(every)
-            if attempt.reports.signed_at > signed_at:
-                signed_at = attempt.reports.signed_at
-                writer.write(msgspec.json.encode(Sign()) + b"\n")
-            note = attempt.reports.take()
-            if note is not None:
-                driver, ref = store(), ClaimRef(attempt.claim.id, attempt.claim.token)
-                with contextlib.suppress(StorageError):  # progress is worth no failure
-                    await driver.arun(driver.note(ref, note))
-
-    async def run(claim: Claim, timeout: float | None) -> None:
+    async def run(order: Run) -> None:
         nonlocal running
+        claim = order.claim
         plan = executor.plan(claim)
         settled: Settled | None
         is_finished = False
         if isinstance(plan, Plan):
-            deadline = None if timeout is None else time.monotonic() + timeout
+            deadline = None if order.timeout is None else time.monotonic() + order.timeout
             running = attempt = Attempt(claim, 0, deadline)
-            writer.write(msgspec.json.encode(Sign()) + b"\n")  # from now on it is the handler's time
-            beat = plan.task.options.heartbeat
-            every = NOTES_EVERY if beat is None else min(NOTES_EVERY, beat.total_seconds() / 4)
-            telling = asyncio.create_task(tell(attempt, every))
+            if order.is_first:
+                writer.write(encode(Sign()) + b"\n")  # from now on it is the handler's time
+            telling: asyncio.Task[None] | None = None
+            if not plan.is_plain or runtime.middleware:  # else it has no context to report with
+                beat = plan.task.options.heartbeat
+                every = NOTES_EVERY if beat is None else min(NOTES_EVERY, beat.total_seconds() / 4)
+                telling = asyncio.create_task(_tell(attempt, every, writer, store))
             settled = await executor.run_here(attempt, plan)
             running = None
-            telling.cancel()
+            if telling is not None:
+                telling.cancel()
             is_finished = attempt.is_finished
         else:
             settled = plan
-        writer.write(msgspec.json.encode(Ended(settled, is_finished, resident_memory())) + b"\n")
+        memory = resident_memory() if order.weighs else 0
+        writer.write(encode(Ended(settled, is_finished, memory)) + b"\n")
         await writer.drain()
 
     while True:
@@ -103,8 +96,8 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
         if not order_line.endswith(b"\n"):
             break
         match order_decoder.decode(order_line):
-            case Run(claim=claim, timeout=timeout):
-                work = asyncio.create_task(run(claim, timeout))
+            case Run() as order:
+                work = asyncio.create_task(run(order))
             case Stop(why=why, is_silent=is_silent):
                 if running is not None:
                     running.is_silent = is_silent
@@ -112,3 +105,20 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     if work is not None and not work.done():
         os._exit(1)  # the worker is gone, and with it the claim
     await runtime.stop()
+
+
+async def _tell(
+    attempt: Attempt, every: float, writer: asyncio.StreamWriter, store: Callable[[], Driver]
+) -> None:
+    """Tell the worker of signs of life and the store of reports, for as long as the handler runs."""
+    signed_at = attempt.reports.signed_at
+    while True:
+        await asyncio.sleep(every)
+        if attempt.reports.signed_at > signed_at:
+            signed_at = attempt.reports.signed_at
+            writer.write(msgspec.json.encode(Sign()) + b"\n")
+        note = attempt.reports.take()
+        if note is not None:
+            driver, ref = store(), ClaimRef(attempt.claim.id, attempt.claim.token)
+            with contextlib.suppress(StorageError):  # progress is worth no failure
+                await driver.arun(driver.note(ref, note))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -414,7 +415,10 @@ class Client:
 
 def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
     """Raise where a held key kept the call from being stored; the store has left nothing of it."""
-    if not any(answer.holder for answer in answers):
+    for answer in answers:
+        if answer.holder is not None:
+            break
+    else:
         return
     for job, answer in zip(jobs, answers, strict=True):
         if answer.holder is None or answer.is_replaced or job.on_duplicate is Duplicate.RETURN:
@@ -458,11 +462,6 @@ def _result_of(record: JobRecord, keys: Keyring | None) -> Any:
 
 
 def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    chunk: list[T] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
+    rest = iter(items)
+    while chunk := list(itertools.islice(rest, size)):
         yield chunk

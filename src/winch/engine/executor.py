@@ -194,6 +194,8 @@ class Executor:
     ) -> Settled | None:
         if outcome is None:
             return None
+        if type(outcome) is Done:
+            return Settled(JobState.COMPLETED, "completed", result=outcome.result, reason=outcome.note)
         return self._settle(attempt.claim, outcome, plan.retry, timedelta(seconds=spent))
 
     def _returned(self, value: object, claim: Claim) -> Outcome:
@@ -514,7 +516,6 @@ def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
         return Done(None)
     try:
         text = codec.dumps_result(value)
-        return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))
     except InvalidPayload as error:
         # The work is done; running it again would do it twice. Only its result is missing.
         log.warning("job %s completed, but %s; its result is not kept", claim.id, error)
@@ -523,4 +524,4 @@ def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
         log.warning(
             "job %s completed with a result of %d bytes; only its beginning is kept", claim.id, cut.bytes
         )
-    return Done(text)
+    return Done(seal(keys, text, job=claim.id, task=claim.task, field="result"))

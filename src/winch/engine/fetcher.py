@@ -69,6 +69,7 @@ class Fetcher(Service):
         self.in_flight: set[str] = set()
 
     def slot_freed(self) -> None:
+        self.is_waiting = False  # it will look: whoever comes next need not say it again
         self._slot_freed.set()
 
     def quiet(self, is_quiet: bool) -> None:

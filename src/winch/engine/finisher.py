@@ -20,7 +20,7 @@ from winch.storage.params import Answer, ClaimRef, Finish
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 
-BATCH = 500
+BATCH = 1000
 
 
 class Finisher:

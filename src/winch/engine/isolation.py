@@ -25,6 +25,7 @@ from winch.engine.death import describe_death, oom_kills
 
 ENV = "WINCH_CELL_LINE"
 MAX_MESSAGE = 64 * 1024 * 1024
+OOMS_EVERY = 1.0
 
 
 class Crash(msgspec.Struct, frozen=True):
@@ -34,10 +35,13 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    """Run this job; `timeout` seconds from now it should have ended."""
+    """Run this job; `timeout` seconds from now it should have ended. `is_first`: the cell has run none
+    before, and says when it is ready to; `weighs`: it says how much memory it holds afterwards."""
 
     claim: Claim
     timeout: float | None
+    is_first: bool = True
+    weighs: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -78,6 +82,7 @@ class Hello(msgspec.Struct, frozen=True):
 Order = Run | Stop
 order_decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _report_decoder = msgspec.json.Decoder(Ended | Sign)
+_encode = msgspec.json.Encoder().encode
 
 
 class Cell:
@@ -95,6 +100,7 @@ class Cell:
         self.jobs: int = 0
         self.memory: int = 0
         self.is_usable: bool = True
+        self._ooms, self._ooms_at = 0, float("-inf")
 
     @classmethod
     async def start(cls, command: Sequence[str], store: CellStore) -> Cell:
@@ -112,12 +118,17 @@ class Cell:
         return cls(process, reader, writer)
 
     async def run(
-        self, claim: Claim, timeout: float | None, on_sign: Callable[[], None]
+        self, claim: Claim, timeout: float | None, on_sign: Callable[[], None], *, weighs: bool
     ) -> Ended | Crash:
         """Run one job to its end, or to the cell's."""
         self.jobs += 1
-        ooms = oom_kills()
-        self._writer.write(msgspec.json.encode(Run(claim, timeout)) + b"\n")
+        if self.jobs > 1:
+            on_sign()  # it has imported everything and waits for this: its time begins now
+        # Reading it costs more than many jobs do: what was killed within a second counts as this one.
+        if time.monotonic() - self._ooms_at > OOMS_EVERY:
+            self._ooms, self._ooms_at = oom_kills(), time.monotonic()
+        order = Run(claim, timeout, is_first=self.jobs == 1, weighs=weighs)
+        self._writer.write(_encode(order) + b"\n")
         while True:
             try:
                 line = await self._reader.readline()
@@ -133,7 +144,7 @@ class Cell:
         self.is_usable = False
         self._writer.close()
         code = await self.process.wait()
-        return Crash(describe_death(code, is_oom=oom_kills() > ooms))
+        return Crash(describe_death(code, is_oom=oom_kills() > self._ooms))
 
     def interrupt(self, why: Interrupt, *, is_silent: bool = False) -> None:
         if not self._writer.is_closing():
@@ -197,7 +208,8 @@ class Cells:
         if attempt.interrupted is not None:  # it came while the cell was being started
             cell.interrupt(attempt.interrupted)
         try:
-            ended = await cell.run(attempt.claim, timeout, on_sign)
+            weighs = self._max_memory is not None
+            ended = await cell.run(attempt.claim, timeout, on_sign, weighs=weighs)
         finally:
             self._busy.discard(cell)
         if cell.is_usable and not self._is_worn(cell):

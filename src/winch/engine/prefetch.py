@@ -8,9 +8,14 @@ waited here too long goes back to the store (Worker._watch).
 
 from __future__ import annotations
 
-MOST = 500
+MOST = 1000
+# A claim takes at most this many: with as many again waiting, the slots work while the store does.
+MOST_AT_ONCE = 500
 # Never more than the slots will start within this many seconds.
 HORIZON = 0.05
+# More jobs a second than this are claimed ahead for so many seconds, however quick the store is: a claim
+# of a few jobs costs nearly as much as one of hundreds.
+MANY, MANY_HORIZON = 2000, 0.005
 # A claimed job that has not started within this many seconds is given back.
 HOARD_LIMIT = 0.1
 _WEIGHT = 0.1
@@ -31,6 +36,10 @@ class Prefetch:
         else:
             self._job_time += _WEIGHT * (seconds - self._job_time)
 
+    def ended_in_place(self, seconds: float) -> None:
+        """A job kept all slots from running for this long: it never waited."""
+        self.ended(seconds * self._slots)
+
     def claimed(self, seconds: float) -> None:
         """A claim took this long to be answered."""
         self._round_trip += _WEIGHT * (seconds - self._round_trip)
@@ -44,4 +53,7 @@ class Prefetch:
         if self._job_time is None:
             return 0
         rate = self._slots / max(self._job_time, 1e-6)
-        return int(min(rate * min(2 * self._round_trip, HORIZON), MOST))
+        horizon = min(2 * self._round_trip, HORIZON)
+        if rate > MANY:
+            horizon = max(horizon, MANY_HORIZON)
+        return int(min(rate * horizon, MOST))

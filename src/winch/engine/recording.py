@@ -14,7 +14,6 @@ from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.events import Events, JobEvent, kind_of
-from winch.engine.executor import COMPLETED
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Crash
 from winch.engine.log import log
@@ -68,9 +67,17 @@ class Recorder:
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
         has_gates = claim.options is not None and is_gated(claim.options)
         self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
-        if settled is COMPLETED and not claim.headers and not self.is_heard and not has_gates:
+        is_usual = settled.to is JobState.COMPLETED and settled.log is None
+        if is_usual and not claim.headers and not self.is_heard and not has_gates:
             self._finisher.finish(
-                Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed")
+                Finish(
+                    id=claim.id,
+                    token=claim.token,
+                    to=JobState.COMPLETED,
+                    what="completed",
+                    result=settled.result,
+                    reason=settled.reason,
+                )
             )
             return
         if settled.error is not None:

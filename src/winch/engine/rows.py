@@ -107,7 +107,12 @@ class Rows:
         if taken is not item:  # a slot was quicker
             self._waiting.appendleft(taken)
             return None
-        return self.start(row, item, plan, call)
+        try:
+            return self.start(row, item, plan, call)
+        except Exception:
+            self._waiting.appendleft(item)
+            log.exception("job %s: its thread could not start it; a slot will", claim.id)
+            return None
 
     def settle(self, call: _JobCall) -> None:
         """Decide what comes of a call that has ended. In its thread."""
@@ -128,6 +133,7 @@ class Rows:
         del self._attempts[attempt.place]
         self._places.ended(attempt)
         self._recorder.record(attempt, settled, call.began)
+        attempt.handler = None  # it knows its call, which knows the attempt: nothing for the collector
         self._measured(call.spent)
 
     def abandon(self, call: _JobCall) -> None:

@@ -36,7 +36,7 @@ from winch.engine.log import log
 from winch.engine.maintenance.forwarder import Forwarder
 from winch.engine.order import QueueOrder
 from winch.engine.places import Places
-from winch.engine.prefetch import HOARD_LIMIT, Prefetch
+from winch.engine.prefetch import HOARD_LIMIT, MOST_AT_ONCE, Prefetch
 from winch.engine.rates import RateWriter, Tally
 from winch.engine.recording import Recorder, ref_of
 from winch.engine.rows import Rows
@@ -50,7 +50,7 @@ from winch.storage.params import ClaimRef, Declared, NewSession
 from winch.storage.protocol import Driver
 
 # A slot whose jobs never wait lets the loop turn after so many seconds: claims and finishes must move.
-TURN_EVERY = 0.005
+TURN_EVERY = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +404,9 @@ class Worker:
         room = self._config.concurrency + ahead - self._busy - len(self._waiting)
         room = min(room, self._limits.cap(room + len(self._waiting)) - len(self._waiting))
         # With something waiting already, small claims are not worth their round trip.
-        return 0 if self._waiting and room < ahead // 2 else max(room, 0)
+        if self._waiting and room < min(ahead // 2, MOST_AT_ONCE):
+            return 0
+        return max(min(room, MOST_AT_ONCE), 0)
 
     def _give_back_unstarted(self) -> None:
         with self._rows.lock:
@@ -466,7 +468,7 @@ class Worker:
             self._busy -= 1
             began, now = now, self._monotonic()
             if rest is None:
-                self._prefetch.ended(now - began)
+                self._prefetch.ended_in_place(now - began)
             if not waiting and not self._busy:
                 self._all_ended.set()
             if self._fetcher.is_waiting:

@@ -14,7 +14,7 @@ from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate, Until
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
 
     At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
@@ -47,7 +47,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     is_given_id: bool = False
 
 
-class Enqueued(msgspec.Struct, frozen=True):
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """What became of one NewJob: stored now, or the job of that id that was there before.
 
     `holder` is the job that has its unique key, where that is why it was not stored; `is_replaced`: it
@@ -90,7 +90,7 @@ class Wait(msgspec.Struct, frozen=True):
     is_enough: bool = False
 
 
-class Finish(msgspec.Struct, frozen=True, kw_only=True):
+class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part.
 
     `fingerprint` is for a job that dies; where it is missing the store makes it of task and error.
@@ -126,7 +126,7 @@ class Answer(StrEnum):
     LOST = "lost"
 
 
-class ClaimRef(msgspec.Struct, frozen=True):
+class ClaimRef(msgspec.Struct, frozen=True, gc=False):
     """A claim named by its proof."""
 
     id: str

@@ -177,6 +177,7 @@ class _Bench:
             error=settled.error,
             reason=settled.reason,
             log=settled.log,
+            brake=settled.brake,
         )
         self.store.run(self.store.finish([outcome]))
         # RetryAfter, Discard and the like are chosen outcomes, not errors of the code under test.

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import inspect
-from types import ModuleType
 
 
 def break_sqlite() -> None:
-    from winch.drivers.sqlite import working
-
-    source = inspect.getsource(working)
-    fence = "row = held.pop((outcome.id, outcome.token), None)"
-    open_gate = "row = next((held.pop(key) for key in list(held) if key[0] == outcome.id), None)"
-    assert source.count(fence) == 1, "the fence of SQLite's finish has moved"
-    broken = ModuleType(working.__name__)
-    exec(compile(source.replace(fence, open_gate), "<broken>", "exec"), broken.__dict__)  # noqa: S102
-    working.WorkingVerbs.finish = broken.WorkingVerbs.finish  # type: ignore[method-assign]
+    steps = importlib.import_module("winch.drivers.sqlite.steps")
+    for name, fence in (
+        ("finish.archive", "AND winch_job.token = :token"),
+        ("finish.leave", "AND token = :token"),
+    ):
+        statement = steps.SQL[name]
+        assert statement.text.count(fence) == 1, "the fence of SQLite's finish has moved"
+        steps.SQL[name] = dataclasses.replace(statement, text=statement.text.replace(fence, ""))
 
 
 def break_postgres() -> None:

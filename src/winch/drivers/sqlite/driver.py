@@ -24,6 +24,7 @@ from winch.drivers.sqlite.connections import Connections, WinchConnection, has_w
 from winch.drivers.sqlite.faults import spoils_connection, translated
 from winch.drivers.sqlite.operating import OperatingVerbs
 from winch.drivers.sqlite.place import Place, parse_url
+from winch.drivers.sqlite.producing import ProducingVerbs
 from winch.drivers.sqlite.reading import ReadingVerbs
 from winch.drivers.sqlite.rows import to_json
 from winch.drivers.sqlite.scheduling import SchedulingVerbs
@@ -40,7 +41,9 @@ T = TypeVar("T")
 READ_THREADS = 2
 
 
-class SqliteDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs):
+class SqliteDriver(
+    ProducingVerbs, WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs
+):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"

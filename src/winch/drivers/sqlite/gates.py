@@ -14,6 +14,7 @@ from winch.core import gates
 from winch.core.gates import Admission, Candidate, Draw, Fair, GateSpec, GateUse, Look
 from winch.core.job import Claim, JobRecord, from_micros
 from winch.core.lifecycle import JobState
+from winch.drivers.sqlite.claiming import claim_plain
 from winch.drivers.sqlite.rows import Row, read_claims, to_json
 from winch.drivers.sqlite.steps import Ring, Step
 from winch.storage.gates import (
@@ -53,20 +54,14 @@ def claim_queue(
         rows = yield from ask("admit.candidates", **asked)
         is_all = len(rows) < left + AHEAD
         rows += yield from ask("admit.tenants", **asked)
+        if not rows:  # no job with gates is ready: nothing to draw between
+            found += yield from claim_plain(params, queue, left, at)
+            break
         admission, drawn = yield from _drawn(rows, queue, tasks, left, gated - holding, at)
         claims = yield from _taken(admission, params, at)
         plain: list[Claim] = []
         if drawn.plain:
-            plain_rows = yield from ask(
-                "claim",
-                now=at,
-                token=params.token,
-                session=params.session,
-                queue=queue,
-                tasks=tasks,
-                limit=drawn.plain,
-            )
-            plain = read_claims(plain_rows, params.token, from_micros(at))
+            plain = yield from claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
         holding += sum(1 for claim in claims if gates.gates_of(claim.options))
         if len(found) >= limit or is_all or not admission.held:

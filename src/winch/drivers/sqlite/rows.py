@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -179,7 +179,7 @@ def put_values(job: JobRecord, now: int) -> dict[str, Any]:
 
 
 def read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[Claim]:
-    """Claims from the columns of `claim`, in the order of the queue."""
+    """Claims from the columns of `admit.take`, in the order of the queue."""
     moments = _Moments()
     return [
         Claim(
@@ -200,11 +200,65 @@ def read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[C
             options=row[13],
             checkpoint=row[14],
         )
-        for row in sorted(rows, key=_place)
+        for row in sorted(rows, key=_key)
     ]
 
 
-_place = itemgetter(0, 1)
+_key = itemgetter(0, 1)
+
+
+class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One job that `claim` has found, as it was before."""
+
+    sort_key: int
+    id: str
+    place: int
+    task: str
+    version: int
+    args: str
+    attempt: int
+    fence: int
+    created_at: int
+    run_at: int
+    is_suspect: int
+    expires_at: int | None
+    headers: str
+    options: str | None
+    checkpoint: str | None
+
+
+_ready = msgspec.json.Decoder(list[_Ready])
+_place = attrgetter("sort_key", "id")
+
+
+def read_found(text: str, token: str, queue: str, claimed_at: int) -> tuple[list[Claim], list[int]]:
+    """The claims of what `claim` has found, in the order of the queue, and the numbers of their rows."""
+    found = _ready.decode(text)
+    found.sort(key=_place)  # as they come already, but no aggregate promises an order
+    moments = _Moments()
+    now = from_micros(claimed_at)
+    claims = [
+        Claim(
+            job.id,
+            token,
+            job.task,
+            job.version,
+            job.args,
+            queue,
+            job.attempt + 1,
+            max(job.fence + 1, claimed_at),
+            moments[job.created_at],
+            moments[job.run_at],
+            now,
+            job.is_suspect != 0,
+            None if job.expires_at is None else moments[job.expires_at],
+            {} if job.headers == "{}" else read_headers(job.headers),
+            job.options,
+            job.checkpoint,
+        )
+        for job in found
+    ]
+    return claims, [job.place for job in found]
 
 
 class _Moments(dict[int, datetime]):

@@ -17,18 +17,20 @@ from winch.storage.verbs import Verb
 T = TypeVar("T")
 
 # By name: numbered placeholders with a sequence of values are deprecated from Python 3.12 on.
-SQL: Mapping[str, _sql.Statement] = _sql.load("winch.drivers.sqlite", lambda name, _: f":{name}")
+SQL: dict[str, _sql.Statement] = _sql.load("winch.drivers.sqlite", lambda name, _: f":{name}")
 
 
 class Step:
-    """One statement; `many`: once for each set of values, without an answer."""
+    """One statement. `many`: once for each set of values, without an answer; `is_counted`: the answer is
+    how many rows it has changed."""
 
-    __slots__ = ("many", "text", "values")
+    __slots__ = ("is_counted", "many", "text", "values")
 
-    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, values: Mapping[str, Any], *, is_counted: bool = False) -> None:
         self.text: str = SQL[name].text
         self.values: Any = values
         self.many: bool = False
+        self.is_counted: bool = is_counted
 
     @classmethod
     def each(cls, name: str, rows: list[dict[str, Any]]) -> Step:
@@ -36,6 +38,7 @@ class Step:
         step.text = SQL[name].text
         step.values = rows
         step.many = True
+        step.is_counted = False
         return step
 
 
@@ -68,7 +71,7 @@ def carry(conn: sqlite3.Connection, verb: Verb[T], ring: Ring) -> T:
     cursor = conn.cursor()
     cursor.row_factory = None  # plain tuples, also on a caller's own connection
     steps = verb.steps()
-    answer: list[Row] | None = None
+    answer: list[Row] | int | None = None
     try:
         step = next(steps)
         while True:
@@ -80,6 +83,8 @@ def carry(conn: sqlite3.Connection, verb: Verb[T], ring: Ring) -> T:
                 if step.many:
                     cursor.executemany(step.text, step.values)
                     answer = []
+                elif step.is_counted:
+                    answer = cursor.execute(step.text, step.values).rowcount
                 else:
                     answer = cursor.execute(step.text, step.values).fetchall()
             except sqlite3.Error as error:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from winch.core import changes
-from winch.core.errors import ConfigError
-from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros, to_micros
+from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_limits
 from winch.drivers.sqlite import gates
 from winch.drivers.sqlite.bodies import (
     HEAD_START_MICROS,
-    RING_WITHIN_MICROS,
     Body,
     ask,
-    holders,
-    kept_holders,
     micros,
     read_jobs,
-    ring_for,
     store,
     verb,
 )
+from winch.drivers.sqlite.claiming import claim_plain
 from winch.drivers.sqlite.rows import (
     MICROSECOND,
-    put_values,
-    read_claims,
     read_history,
     to_json,
 )
@@ -38,9 +31,7 @@ from winch.storage.params import (
     Answer,
     ClaimParams,
     ClaimRef,
-    Enqueued,
     Finish,
-    NewJob,
     NewSession,
     Promoted,
     Pulse,
@@ -48,7 +39,6 @@ from winch.storage.params import (
     Standing,
     Trim,
 )
-from winch.storage.unique import filled, planned
 from winch.storage.verbs import Verb
 
 KEEP_SESSIONS = timedelta(days=1)
@@ -58,80 +48,23 @@ _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
 class WorkingVerbs:
     """The hot half of Storage; see storage/protocol.py for the contracts."""
 
-    # -- producing ---------------------------------------------------------------------------------
-
-    def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
-    ) -> Verb[list[Enqueued]]:
-        def body() -> Body[list[Enqueued]]:
-            at = micros(now)
-            known: set[str] = set()
-            # Ids that Winch drew are looked up only when the first call's answer was lost.
-            if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
-                known = {row[0] for row in (yield from ask("enqueue.known", ids=to_json(checked)))}
-            keys = {job.unique_key for job in jobs if job.unique_key is not None}
-            plan = None
-            chosen = jobs
-            if keys:
-                held = yield from holders(keys)
-                if within := {j.unique_key for j in jobs if j.unique_within is not None} - set(held):
-                    held |= yield from kept_holders(within, at)
-                plan = planned(jobs, held, known)
-                chosen = plan.store
-                if plan.take_over:
-                    yield from ask("enqueue.take_over", ids=to_json(list(plan.take_over.values())))
-            answers = []
-            fresh: dict[str, NewJob] = {}
-            for job in chosen:
-                is_new = job.id not in known and job.id not in fresh
-                if not is_new and not is_repeat and not (job.is_given_id and _is_given(job.id, fresh)):
-                    raise _drawn_twice(job.id)
-                if is_new:
-                    fresh[job.id] = job
-                answers.append(Enqueued(job.id, is_new))
-            try:
-                yield from _insert(list(fresh.values()), at)
-            except sqlite3.IntegrityError as error:
-                raise _drawn_twice(", ".join(fresh)) from error
-            if plan is None:
-                return answers
-            kept = [job for job in fresh.values() if job.unique_within is not None]
-            if kept:
-                yield Step.each("enqueue.keep", [_kept(job, at) for job in kept])
-            if plan.replace:
-                yield from _replace(plan.replace, at)
-            return filled(plan, answers)
-
-        return verb("enqueue", body)
-
     # -- working -----------------------------------------------------------------------------------
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
             at = micros(now)
-            tasks = None if params.tasks is None else to_json(params.tasks)
             claims: list[Claim] = []
             gated = params.limit if params.gated is None else params.gated
             for queue in dict.fromkeys(params.queues):
                 if len(claims) >= params.limit:
                     break
+                left = params.limit - len(claims)
                 if gated:
-                    found, holding = yield from gates.claim_queue(
-                        params, queue, params.limit - len(claims), gated, at
-                    )
+                    found, holding = yield from gates.claim_queue(params, queue, left, gated, at)
                     claims += found
                     gated = max(gated - holding, 0)
-                    continue
-                rows = yield from ask(
-                    "claim",
-                    now=at,
-                    token=params.token,
-                    session=params.session,
-                    queue=queue,
-                    tasks=tasks,
-                    limit=params.limit - len(claims),
-                )
-                claims += read_claims(rows, params.token, from_micros(at))
+                else:
+                    claims += yield from claim_plain(params, queue, left, at)
             return claims
 
         return verb("claim", body)
@@ -139,46 +72,34 @@ class WorkingVerbs:
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             at = micros(now)
-            rows = yield from ask("finish", ids=to_json([outcome.id for outcome in outcomes]))
-            held = {(row[1], row[2]): row[0] for row in rows}
-            gated = {row[1] for row in rows if row[3]}
-            answers: dict[int, Answer] = {}
-            completed: dict[str, str | None] = {}
-            others: dict[str, Finish] = {}
+            completed: dict[str, dict[str, str | None]] = {}
+            others: list[int] = []
             for place, outcome in enumerate(outcomes):
-                row = held.pop((outcome.id, outcome.token), None)
-                if row is None:
-                    continue
-                answers[place] = Answer.TOOK
-                is_plain = outcome.reason is None and outcome.log is None and outcome.id not in gated
-                if outcome.to is JobState.COMPLETED and is_plain:
-                    completed[str(row)] = outcome.result
+                if outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None:
+                    completed.setdefault(outcome.token, {}).setdefault(outcome.id, outcome.result)
                 else:
-                    others[outcome.id] = outcome
-            if completed:
-                yield from ask(
-                    "finish.archive",
-                    results=to_json(completed),
-                    now=at,
-                    keep_completed=_KEEP_COMPLETED,
-                )
-                yield from ask("finish.leave", rows=to_json([int(row) for row in completed]))
-            if others:
-                jobs = yield from read_jobs(others)
-                ended_at = from_micros(at)
-                ended = [
-                    changes.finished(jobs[i], other.token, other, ended_at)
-                    for i, other in others.items()
-                ]
-                yield from store(ended, at)
-                yield from begin_waits(others.values(), ended, at)
-                if gated or any(other.brake is not None for other in others.values()):
-                    yield from gates.finished(jobs.values(), others, at)
+                    others.append(place)
+            ended: set[tuple[str, str]] = set()
+            gated: set[tuple[str, str]] = set()
+            for token, results in completed.items():
+                took, left = yield from _archive(results, token, at)
+                ended.update((job_id, token) for job_id in took)
+                gated.update((job_id, token) for job_id in left)
             if any(outcome.is_awaited for outcome in outcomes):
                 ring = Ring()
                 ring.due = True
                 yield ring
+            if len(ended) == len(outcomes):
+                return [Answer.TOOK] * len(outcomes)
+            rest = [outcomes[place] for place in others]
+            rest += [one for one in outcomes if (one.id, one.token) in gated]
+            ended |= yield from _finish_others(rest, at)
             refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+            answers: dict[int, Answer] = {}
+            for place, ref in enumerate(refs):
+                if (ref.id, ref.token) in ended:
+                    ended.discard((ref.id, ref.token))
+                    answers[place] = Answer.TOOK
             return (yield from _answers(refs, answers))
 
         return verb("finish", body)
@@ -424,6 +345,45 @@ class WorkingVerbs:
         return verb("trim", body)
 
 
+def _archive(
+    results: Mapping[str, str | None], token: str, at: int
+) -> Body[tuple[Iterable[str], Iterable[str]]]:
+    """Complete the plain claims among these that are live; which they are, and which have gates."""
+    values = {
+        "results": to_json(results),
+        "token": token,
+        "now": at,
+        "keep_completed": _KEEP_COMPLETED,
+    }
+    count = yield Step("finish.archive", values, is_counted=True)
+    took: Iterable[str] = results
+    gated: list[str] = []
+    if count < len(results):  # not all of them are: their rows are still here to be looked at
+        rows = yield from ask("finish", ids=to_json(list(results)))
+        took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
+        gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
+    if count:
+        yield from ask("finish.leave", results=values["results"], token=token)
+    return took, gated
+
+
+def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:
+    """Finish what grows the job's history or has gates; the claims among them that were live."""
+    if not outcomes:
+        return set()
+    rows = yield from ask("finish", ids=to_json([outcome.id for outcome in outcomes]))
+    held = {(row[0], row[1]) for row in rows}
+    live = {(o.id, o.token): o for o in reversed(outcomes) if (o.id, o.token) in held}
+    jobs = yield from read_jobs(job_id for job_id, _ in live)
+    moment = from_micros(at)
+    ended = [changes.finished(jobs[i], token, live[i, token], moment) for i, token in live]
+    yield from store(ended, at)
+    yield from begin_waits(live.values(), ended, at)
+    if any(row[2] for row in rows) or any(o.brake is not None for o in live.values()):
+        yield from gates.finished(jobs.values(), {o.id: o for o in live.values()}, at)
+    return set(live)
+
+
 def _trim_task(task: str, options: str | None, which: Trim, at: int, limit: int) -> Body[int]:
     """Delete up to `limit` of what is too much of one task, or count it."""
     count, most_bytes = which.count, which.bytes
@@ -450,94 +410,6 @@ def _trim_task(task: str, options: str | None, which: Trim, at: int, limit: int)
     return len((yield from ask("trim.delete", ids=to_json(ids))))
 
 
-def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
-    """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
-    ring = Ring()
-    for job, args in _groups(jobs):
-        due = at
-        if job.delay is not None:
-            due = at + job.delay // MICROSECOND
-        elif job.run_at is not None:
-            due = to_micros(job.run_at)
-        run_at = max(due, at)
-        is_later = due > at
-        values = {
-            "id": job.id,
-            "task": job.task,
-            "version": job.version,
-            "args": job.args,
-            "queue": job.queue,
-            "priority": job.priority,
-            "now": at,
-            "run_at": run_at,
-            "state": "scheduled" if is_later else "ready",
-            "tenant": job.tenant,
-            "fifo": job.fifo,
-            "unique_key": job.unique_key,
-            "tags": to_json(job.tags) if job.tags else "[]",
-            "headers": to_json(job.headers) if job.headers else "{}",
-            "options": job.options,
-            "expires_at": None if job.expires is None else at + job.expires // MICROSECOND,
-            "max_attempts": job.max_attempts,
-            "keep": None if job.keep is None else job.keep // MICROSECOND,
-            "sort_key": run_at - job.priority * HEAD_START_MICROS,
-        }
-        if len(args) == 1:
-            yield Step("enqueue.one", values)
-        else:
-            yield Step("enqueue", {**values, "jobs": to_json(args)})
-        if not is_later:
-            ring.count(job.queue, len(args))
-        elif run_at - at < RING_WITHIN_MICROS:
-            ring.due = True
-    yield ring
-
-
-def _kept(job: NewJob, at: int) -> dict[str, object]:
-    within = (job.unique_within or timedelta(0)) // MICROSECOND
-    return {"key": job.unique_key, "job": job.id, "until": at + within}
-
-
-def _replace(news: Mapping[str, NewJob], at: int) -> Body[None]:
-    jobs = yield from read_jobs(news)
-    moment = from_micros(at)
-    after = [changes.replaced(jobs[holder], new, moment) for holder, new in news.items()]
-    rows = [{**put_values(job, at), "priority": job.priority} for job in after]
-    yield Step.each("enqueue.replace", rows)
-    yield ring_for(after, at)
-
-
-def _groups(jobs: Sequence[NewJob]) -> Iterable[tuple[NewJob, dict[str, str]]]:
-    """The jobs by their envelopes: one that has it, and the arguments of all of them by id."""
-    if len(jobs) == 1:
-        return [(jobs[0], {jobs[0].id: jobs[0].args})]
-    groups: dict[tuple[object, ...], tuple[NewJob, dict[str, str]]] = {}
-    for job in jobs:
-        key = (
-            job.task,
-            job.queue,
-            job.version,
-            job.priority,
-            job.delay,
-            job.run_at,
-            job.tenant,
-            job.fifo,
-            job.unique_key,
-            job.tags,
-            tuple(job.headers.items()) if job.headers else (),
-            job.options,
-            job.expires,
-            job.max_attempts,
-            job.keep,
-        )
-        group = groups.get(key)
-        if group is None:
-            groups[key] = (job, {job.id: job.args})
-        else:
-            group[1][job.id] = job.args
-    return groups.values()
-
-
 def _give_back(ids: Sequence[str], at: int, *, by_holder: bool = False) -> Body[None]:
     if ids:
         jobs = yield from read_jobs(ids)
@@ -562,11 +434,3 @@ def _answers(refs: Sequence[ClaimRef], took: dict[int, Answer]) -> Body[list[Ans
         else:
             answers.append(Answer.LOST)
     return answers
-
-
-def _is_given(job_id: str, fresh: Mapping[str, NewJob]) -> bool:
-    return job_id not in fresh or fresh[job_id].is_given_id
-
-
-def _drawn_twice(ids: str) -> ConfigError:
-    return ConfigError(f"job id {ids} was drawn twice")

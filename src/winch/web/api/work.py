@@ -20,6 +20,7 @@ import msgspec
 from winch.core import codec
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, StorageError
+from winch.core.gates import is_gated
 from winch.core.ids import parse_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note
 from winch.core.lifecycle import JobState
@@ -205,7 +206,14 @@ async def complete(call: Call) -> Reply:
         result = seal(
             call.site.app.runtime.keys(), text, job=record.id, task=record.task, field="result"
         )
-    done = Finish(id=ref.id, token=ref.token, to=JobState.COMPLETED, what="completed", result=result)
+    done = Finish(
+        id=ref.id,
+        token=ref.token,
+        to=JobState.COMPLETED,
+        what="completed",
+        result=result,
+        is_gated=is_gated(record.options),
+    )
     return await _finish(call, done, session)
 
 
@@ -233,6 +241,7 @@ async def fail(call: Call) -> Reply:
         counts=settled.counts,
         error=settled.error,
         reason=settled.reason,
+        is_gated=is_gated(record.options),
     )
     return await _finish(call, done, session)
 

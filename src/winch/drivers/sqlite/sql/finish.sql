@@ -1,12 +1,12 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
--- Fenced by (id, token): the claims among these that are live, by the number of their row.
-SELECT rowid, id, token, gate IS NOT NULL
+-- Fenced by (id, token): the claims among these that are live, and whether they have gates.
+SELECT id, token, gate IS NOT NULL
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';
 
--- finish.archive: running -> completed. :results is a JSON object of row number -> result.
--- Everything but completed grows the job's history and goes through record.put or record.archive.
+-- finish.archive: running -> completed, fenced by (id, token). :results is a JSON object of id -> result.
+-- What has gates, and everything but completed, goes through record.put or record.archive.
 INSERT OR REPLACE INTO winch_archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
@@ -19,11 +19,17 @@ SELECT
     is_suspect, fence, session, claimed_at, token, cancel_requested_at, progress, checkpoint, log, history,
     :now, ended.atom, NULL, :now + coalesce(keep, :keep_completed)
 FROM json_each(:results) AS ended
-JOIN winch_job ON winch_job.rowid = CAST(ended.key AS INTEGER);
+JOIN winch_job ON winch_job.id = ended.key
+WHERE winch_job.state = 'running'
+    AND winch_job.gate IS NULL
+    AND winch_job.token = :token;
 
--- finish.leave: the live rows of what was archived.
+-- finish.leave: the live rows of what was archived: the claims among these that are still live.
 DELETE FROM winch_job
-WHERE rowid IN (SELECT value FROM json_each(:rows));
+WHERE id IN (SELECT key FROM json_each(:results))
+    AND state = 'running'
+    AND gate IS NULL
+    AND token = :token;
 
 -- finish.ended: who had ended the claims that are no longer live.
 SELECT id, ended_token, history

@@ -1,0 +1,35 @@
+"""Claiming plain jobs, for the verb and for queues in which some jobs have gates."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from winch.core.job import Claim
+from winch.drivers.sqlite.rows import read_found, to_json
+from winch.drivers.sqlite.steps import Step
+from winch.storage.params import ClaimParams
+
+
+def claim_plain(
+    params: ClaimParams, queue: str, limit: int, at: int
+) -> Generator[Any, Any, list[Claim]]:
+    """Take up to `limit` plain jobs of one queue, in its order."""
+    found = {
+        "session": params.session,
+        "queue": queue,
+        "tasks": None if params.tasks is None else to_json(params.tasks),
+        "limit": limit,
+    }
+    [(text,)] = yield Step("claim", found)
+    if text == "[]":
+        return []
+    claims, places = read_found(text, params.token, queue, at)
+    taken = {
+        "now": at,
+        "token": params.token,
+        "session": params.session,
+        "places": to_json(places),
+    }
+    yield Step("claim.take", taken)
+    return claims

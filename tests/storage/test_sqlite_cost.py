@@ -1,0 +1,116 @@
+"""What a job costs on SQLite: statements and bytes written, which do not depend on the machine."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from winch.core.ids import job_ids
+from winch.core.job import Claim
+from winch.core.lifecycle import JobState
+from winch.drivers.sqlite import connections
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.storage.params import ClaimParams, Finish, NewJob, NewSession
+
+JOBS = 500
+TOKEN = "01234567-89ab-4def-8123-456789abcdef"
+SESSION = "11234567-89ab-4def-8123-456789abcdef"
+
+
+class Cost:
+    """The statements that the writing connection was given, and how much its log has grown."""
+
+    def __init__(self, driver: SqliteDriver) -> None:
+        self._driver = driver
+        self._writer: sqlite3.Connection = driver._connections.writer()
+        self.statements: list[str] = []
+        self.bytes = 0
+
+    def __enter__(self) -> Cost:
+        self._before = self._driver._connections.wal_bytes()
+        self._writer.set_trace_callback(self._see)
+        return self
+
+    def _see(self, statement: str) -> None:
+        # A trigger is told as the same statement once more, for every row.
+        if not statement.startswith("--") and statement not in self.statements[-1:]:
+            self.statements.append(statement)
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.set_trace_callback(None)
+        self.bytes = self._driver._connections.wal_bytes() - self._before
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDriver]:
+    monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 1 << 40)  # so that the log only grows
+    driver = SqliteDriver(tmp_path / "cost.db")
+    driver.migrate()
+    driver.run(
+        driver.start_session(
+            NewSession(
+                id=SESSION,
+                worker="w",
+                host="h",
+                pid=1,
+                release="",
+                queues=("default",),
+                tasks=("shop.mail",),
+                slots=10,
+                lease=timedelta(seconds=30),
+            )
+        )
+    )
+    yield driver
+    driver.close()
+
+
+def new_jobs(count: int) -> list[NewJob]:
+    ids = job_ids(7 * 10**15, bytes(range(8)) * count)
+    return [NewJob(id=one, task="shop.mail", args='{"to":"somebody"}') for one in ids]
+
+
+def claimed(driver: SqliteDriver) -> list[Claim]:
+    params = ClaimParams(
+        session=SESSION, token=TOKEN, queues=("default",), limit=JOBS, tasks=("shop.mail",)
+    )
+    return driver.run(driver.claim(params))
+
+
+def ended(claims: list[Claim]) -> list[Finish]:
+    return [
+        Finish(id=one.id, token=one.token, to=JobState.COMPLETED, what="completed") for one in claims
+    ]
+
+
+def test_a_lone_enqueue_is_one_statement_in_one_commit(driver: SqliteDriver) -> None:
+    with Cost(driver) as cost:
+        driver.run(driver.enqueue(new_jobs(1)))
+    assert len(cost.statements) == 3, cost.statements
+    assert cost.bytes <= 3 * 4200  # a page of the table and one of each index
+
+
+def test_a_batch_goes_through_its_life_in_few_statements_and_bytes(driver: SqliteDriver) -> None:
+    with Cost(driver) as stored:
+        driver.run(driver.enqueue(new_jobs(JOBS)))
+    with Cost(driver) as taken:
+        claims = claimed(driver)
+    with Cost(driver) as finished:
+        driver.run(driver.finish(ended(claims)))
+    assert len(claims) == JOBS
+    assert [len(cost.statements) for cost in (stored, taken, finished)] == [3, 6, 4]
+    assert stored.bytes / JOBS < 350
+    assert taken.bytes / JOBS < 400
+    assert finished.bytes / JOBS < 850
+
+
+def test_jobs_of_two_tasks_are_two_statements_wherever_they_stand(driver: SqliteDriver) -> None:
+    jobs = new_jobs(100)
+    mixed = [NewJob(id=job.id, task=f"t{place % 2}", args=job.args) for place, job in enumerate(jobs)]
+    with Cost(driver) as cost:
+        driver.run(driver.enqueue(mixed))
+    assert len(cost.statements) == 4, cost.statements
