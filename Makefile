@@ -58,7 +58,7 @@ format: setup ## format, and fix what the linter can
 
 STORE ?= sqlite
 SECONDS ?= 60
-shop: setup ## examples/shop under kills: STORE=sqlite|postgres SECONDS=60
+shop: setup ## examples/shop under kills: STORE=sqlite|postgres|redis|redis+cluster SECONDS=60
 	$(BIN)/python -m examples.shop.drive --store $(STORE) --seconds $(SECONDS)
 
 bench: setup ## Winch beside its peers, real servers; QUICK=1 in 8 minutes, ONLY='pg drain' for one scenario

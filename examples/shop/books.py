@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from winch import App
+from winch import App, Context
 
 metadata = sa.MetaData()
 orders = sa.Table(
@@ -63,18 +65,31 @@ PRODUCTS = ("rope", "pulley", "hook")
 IN_STOCK = 1_000_000
 
 
+@dataclass(frozen=True)
+class Effects:
+    """Where a job writes. `tx` is the job's own transaction, where the store has one; else `is_new` says
+    whether an earlier attempt has written already."""
+
+    run: Callable[[Any], list[tuple[Any, ...]]]
+    tx: Any
+    is_new: bool
+
+
 class Books:
-    """The shop's side of the database that its jobs live in."""
+    """The shop's side of the database that its jobs live in; a SQLite file where they live in Redis."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         url = app.settings.url
         self.is_postgres = url.startswith("postgres")
+        self.is_apart = url.startswith("redis")
         make: Any = postgresql.psycopg.dialect if self.is_postgres else sqlite.dialect
         self._dialect = make() if self.is_postgres else make(paramstyle="named")
-        self._engine = (
-            sa.create_engine("postgresql+psycopg://" + url.split("://")[1]) if self.is_postgres else None
-        )
+        self._engine: sa.Engine | None = None
+        if self.is_postgres:
+            self._engine = sa.create_engine("postgresql+psycopg://" + url.split("://")[1])
+        elif self.is_apart:
+            self._engine = _one_writer(os.environ["SHOP_BOOKS"])
 
     def run(self, conn: Any, statement: Any) -> list[tuple[Any, ...]]:
         """Run a SQLAlchemy statement on the connection of app.transaction or ctx.transaction."""
@@ -92,6 +107,20 @@ class Books:
             with Session(self._engine) as session, session.begin():
                 yield session
 
+    @contextmanager
+    def effects(self, ctx: Context, written: sa.Table, order_id: str) -> Iterator[Effects]:
+        """A job's writes about one order, once. One commit with the end of the job where the store can;
+        else the row of this order in `written` tells a later attempt that they are done."""
+        if not self.is_apart:
+            with ctx.transaction() as tx:
+                yield Effects(lambda statement: self.run(tx.connection, statement), tx, is_new=True)
+            return
+        with self.transaction() as session:
+            known = self.execute(
+                session, sa.select(written.c.order_id).where(written.c.order_id == order_id)
+            )
+            yield Effects(lambda statement: self.execute(session, statement), None, is_new=not known)
+
     def execute(self, tx: Any, statement: Any) -> list[tuple[Any, ...]]:
         """Run a statement in `transaction`."""
         if isinstance(tx, Session):
@@ -106,3 +135,14 @@ class Books:
                 self.execute(tx, sa.schema.CreateTable(table, if_not_exists=True))
             for product in PRODUCTS:
                 self.execute(tx, sa.insert(stock).values(product=product, on_hand=IN_STOCK))
+
+
+def _one_writer(path: str) -> sa.Engine:
+    """An engine whose transactions take the write lock first: what is read stays so until the commit."""
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 30, "isolation_level": None})
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(conn: sa.Connection) -> None:
+        conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine

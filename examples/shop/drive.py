@@ -247,7 +247,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument(
+        "--store", choices=("sqlite", "postgres", "redis", "redis+cluster"), default="sqlite"
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     said = parser.parse_args()
@@ -256,13 +258,30 @@ def main() -> int:
         if said.store == "sqlite":
             return run(folder, f"sqlite:///{folder}/shop.db", said.seconds, said.seed)
         sys.path.insert(0, str(ROOT))
+        if said.store.startswith("redis"):
+            return run_on_redis(folder, said.store, said.seconds, said.seed)
         from tests.servers import PostgresServer
 
         with PostgresServer() as server:
             return run(folder, server.new_database(), said.seconds, said.seed)
 
 
-def run(folder: Path, url: str, seconds: float, seed: int) -> int:
+def run_on_redis(folder: Path, store: str, seconds: float, seed: int) -> int:
+    """Jobs in Redis, the books in a SQLite file; connections to Redis are cut."""
+    from tests.redis_servers import RedisCluster, RedisServer
+
+    os.environ["SHOP_BOOKS"] = str(folder / "books.db")
+    with RedisServer(fsync="always") if store == "redis" else RedisCluster() as servers:
+        nodes = servers.nodes if isinstance(servers, RedisCluster) else [servers]
+
+        def cut() -> None:
+            for node in nodes:
+                node.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+        return run(folder, servers.url, seconds, seed, cut)
+
+
+def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> int:
     print(f"shop on {url.split('://', maxsplit=1)[0]}, {seconds:g} s of kills, seed {seed}", flush=True)
     os.environ["WINCH_URL"] = url
     from examples.shop.tasks import app, books
@@ -287,7 +306,7 @@ def run(folder: Path, url: str, seconds: float, seed: int) -> int:
                 time.sleep(0.2)
         while time.monotonic() < until:
             time.sleep(town.dice.uniform(1.0, 3.0))
-            town.strike(cutter(books))
+            town.strike(cut or cutter(books))
         for customer in customers:
             customer.join()
         left = drain(app, seconds=120)

@@ -29,15 +29,20 @@ class Import(BaseModel):
 
 @web.post("/orders", status_code=202)
 def place(order: Order) -> dict[str, str]:
-    """Take an order: the row and the job that charges it exist together, or neither does."""
+    """Take an order: the row and the job that charges it exist together, or neither does. On Redis the
+    order is taken when both are there."""
     with books.transaction() as tx:
         known = books.execute(tx, sa.select(orders.c.id).where(orders.c.id == order.id))
         if not known:
             values = {**order.model_dump(), "amount": order.quantity * 100, "state": "placed"}
             books.execute(tx, sa.insert(orders).values(**values))
+        if not known and not books.is_apart:
             # The product stands for its merchant: each has a fair share of the payments.
             fair = pay.using(conn=tx, id=order.id, tenant=order.product)
             fair.enqueue(order.id, order.product)  # type: ignore[call-arg]  # ctx is injected
+    if books.is_apart:
+        # After the commit, and again when the customer asks again: one id is one job.
+        pay.using(id=order.id).enqueue(order.id, order.product)  # type: ignore[call-arg]
     return {"order": order.id}
 
 

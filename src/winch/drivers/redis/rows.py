@@ -264,22 +264,22 @@ def read_claims(reply: Sequence[Any], token: str) -> list[Claim]:
             created_at = moments[created]
             claims.append(
                 Claim(
-                    id=job_id.decode(),
-                    token=token,
-                    task=env[0],
-                    version=env[1],
-                    args=env[2],
-                    queue=queue,
-                    attempt=s.a + 1,
-                    fence=max(s.n + 1, at),
-                    created_at=created_at,
-                    run_at=created_at if s.t is None else moments[s.t],
-                    claimed_at=claimed_at,
-                    is_suspect=s.u,
-                    expires_at=None if env[11] is False else from_micros(created + env[11]),
-                    headers=_read_headers(env[9]),
-                    options=_text(env[10]),
-                    checkpoint=s.h,
+                    job_id.decode(),
+                    token,
+                    env[0],
+                    env[1],
+                    env[2],
+                    queue,
+                    s.a + 1,
+                    max(s.n + 1, at),
+                    created_at,
+                    created_at if s.t is None else moments[s.t],
+                    claimed_at,
+                    s.u,
+                    None if env[11] is False else from_micros(created + env[11]),
+                    _read_headers(env[9]),
+                    _text(env[10]),
+                    s.h,
                 )
             )
     return claims
