@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from tests.web.kit import Web
+from winch import Limit
 from winch.core.lifecycle import JobState
 from winch.storage.params import Finish
 from winch.web.api.work import session_of
@@ -336,6 +337,21 @@ def test_a_failed_job_is_retried_by_its_policy(web: Web) -> None:
     errors = [entry.error for entry in record.history if entry.error is not None]
     assert [error.message for error in errors] == ["no route to host"] * 2
     assert record.run_at - record.history[-1].at < timedelta(seconds=1)
+
+
+def test_a_limit_holds_for_workers_over_http(web: Web) -> None:
+    @web.app.task(name="shop.one", queue="one", limit=[Limit(1)])
+    def one_at_a_time() -> None: ...
+
+    web.app.enqueue_many([one_at_a_time.bind(), one_at_a_time.bind()])
+    driver = web.app.ready()
+    driver.run(driver.admit(is_sweep=True))
+    [first] = web.claim("one", max=2)
+    assert web.claim("one") == [], "the permit is out"
+    web.api("POST", f"/jobs/{first['id']}/complete", {"token": first["token"]})
+    driver.run(driver.admit(is_sweep=True))
+    [second] = web.claim("one", max=2)
+    assert second["id"] != first["id"]
 
 
 def test_a_claim_waits_for_a_job(web: Web) -> None:

@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("doctor", "doctor", "Look for trouble and say what to do about it."),
     "migrate": ("migrate", "migrate", "Bring the store's schema up to date."),
     "config": ("config", "config", "Show the settings in force."),
+    "serve": ("serve", "serve", "Serve the HTTP API and the dashboard."),
+    "token": ("token", "token", "Make, list and revoke access tokens."),
     "bench": ("bench", "bench", "Measure Winch on your store and say what limits it."),
     "dev": ("dev", "dev", "Run a worker that restarts when the code changes."),
     "demo": ("demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import click
 
 from winch.app import App
-from winch.cli import demo_jobs, demo_safety, text
+from winch.cli import demo_dashboard, demo_jobs, demo_safety, text
+from winch.cli.dashboard import is_installed
 from winch.cli.demo_stage import WAIT, Stage, WorkerProcess
 from winch.cli.output import Column, Table, say
 from winch.cli.store import start_logging
@@ -42,8 +44,8 @@ ACTS = (
 def demo(keep: bool, verbose: int) -> None:
     """A tour on SQLite: real jobs, a real worker, a real kill.
 
-    Takes about twenty seconds, needs nothing and leaves nothing behind. Exit 1 when a job does not end
-    as it should.
+    Takes about half a minute, needs nothing and leaves nothing behind. On a terminal it ends with the
+    dashboard on live data, until Ctrl-C. Exit 1 when a job does not end as it should.
     """
     start_logging(verbose)
     folder = Path(tempfile.mkdtemp(prefix="winch-demo-"))
@@ -56,6 +58,8 @@ def demo(keep: bool, verbose: int) -> None:
     is_kept = True
     try:
         is_well = _perform(app, stage, folder)
+        if is_well and is_installed() and sys.stdin.isatty() and sys.stdout.isatty():
+            demo_dashboard.stay(app, folder)
         is_kept = keep or not is_well
     except KeyboardInterrupt:
         is_kept = keep
@@ -88,6 +92,7 @@ def _perform(app: App, stage: Stage, folder: Path) -> bool:
         _start(app, stage, worker)
         for act in ACTS:
             act(app, stage)
+        demo_dashboard.show(stage, folder)
         stage.title("The end")
         stage.tell("the worker gets a SIGTERM")
         code = worker.stop()

@@ -6,6 +6,8 @@ import os
 
 import click
 
+from winch.cli.dashboard import Dashboard, is_installed
+from winch.cli.output import remark
 from winch.cli.worker import LOG_STYLE, run_worker, start_logging
 
 
@@ -22,6 +24,8 @@ from winch.cli.worker import LOG_STYLE, run_worker, start_logging
     help="Queues in strict order (a,b) or by weight (a:5,b:1).",
 )
 @click.option("-c", "--concurrency", type=int, help="Jobs at once.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
+@click.option("--dashboard/--no-dashboard", "with_dashboard", default=True, help="Serve it, too.")
 @click.option("--grace", default="3s", show_default=True, help="How long jobs may go on after Ctrl-C.")
 @click.option("-v", "--verbose", count=True, help="More log lines.")
 def dev(
@@ -31,27 +35,40 @@ def dev(
     config: str | None,
     queues: str,
     concurrency: int | None,
+    port: int,
+    with_dashboard: bool,
     grace: str,
     verbose: int,
 ) -> None:
     """Run a worker that restarts when the code changes.
 
-    One process with readable logs: every job's start and end is a line. There is no dashboard in it yet;
-    look at the jobs with winch top and winch jobs.
+    One process with readable logs: every job's start and end is a line. The dashboard is served beside
+    it on this machine, where the extra is installed: pip install 'winch[web]'.
     """
     os.environ[LOG_STYLE] = "short"  # for the children and cells, too
     start_logging(verbose)
-    run_worker(
-        {
-            "app": app_spec,
-            "url": url,
-            "schema": schema,
-            "queues": queues,
-            "concurrency": concurrency,
-            "processes": 1,
-            "grace": grace,
-        },
-        config=config,
-        verbose=max(verbose, 1),
-        reload=True,
-    )
+    dashboard = None
+    if with_dashboard and is_installed():
+        said = {"-A": app_spec, "--url": url, "--schema": schema, "--config": config}
+        given = [word for name, value in said.items() if value for word in (name, value)]
+        dashboard = Dashboard(["--port", str(port), "--environment", "dev", *given])
+        address = dashboard.start()
+        remark(f"dashboard: {address}" if address else "no dashboard; try winch serve to see why")
+    try:
+        run_worker(
+            {
+                "app": app_spec,
+                "url": url,
+                "schema": schema,
+                "queues": queues,
+                "concurrency": concurrency,
+                "processes": 1,
+                "grace": grace,
+            },
+            config=config,
+            verbose=max(verbose, 1),
+            reload=True,
+        )
+    finally:
+        if dashboard is not None:
+            dashboard.stop()

@@ -10,12 +10,16 @@ from winch.core import envelope
 
 MASK = "***"
 _KEYS = re.compile(r"password|passwd|secret|token|key|authorization|cookie", re.IGNORECASE)
-# user:password@ in a URL, wherever it stands.
-_URL_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*://[^\s:/@?#]*):[^\s/@]+@", re.IGNORECASE)
+# user:password@ in a URL, wherever it stands. All repeats are bounded: a payload of many letters would
+# otherwise be looked at once for each of them, and a page with it would never be done.
+_URL_PASSWORD = re.compile(
+    r"([a-z][a-z0-9+.-]{0,30}://[^\s:/@?#]{0,256}):[^\s/@]{1,1024}@", re.IGNORECASE
+)
 # password=…, "token": "…", Authorization: Bearer … in a text nobody structured.
 _ASSIGNED = re.compile(
-    r"""(\b[\w-]*(?:password|passwd|secret|token|api[_-]?key|authorization|cookie)["']?\s*[=:]\s*)"""
-    r"""(?:"[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;&)}\]]+)""",
+    r"""(\b[\w-]{0,64}(?:password|passwd|secret|token|api[_-]?key|authorization|cookie)"""
+    r"""["']?\s{0,8}[=:]\s{0,8})"""
+    r"""(?:"[^"]{0,4096}"|'[^']{0,4096}'|(?:(?:bearer|basic)\s+)?[^\s,;&)}\]]+)""",
     re.IGNORECASE,
 )
 

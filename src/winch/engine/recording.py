@@ -10,7 +10,7 @@ from typing import Any
 from winch.core.fingerprint import fingerprint
 from winch.core.gates import is_gated
 from winch.core.job import Claim
-from winch.core.lifecycle import JobState
+from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.events import Events, JobEvent, kind_of
@@ -18,6 +18,7 @@ from winch.engine.finisher import Finisher
 from winch.engine.isolation import Crash
 from winch.engine.log import log
 from winch.engine.places import Places
+from winch.engine.rates import Tally
 from winch.storage.params import ClaimRef, Finish, Wait
 from winch.storage.waits import AWAITED_HEADER
 
@@ -26,8 +27,14 @@ class Recorder:
     """The one way from an attempt's end to the store."""
 
     def __init__(
-        self, finisher: Finisher, places: Places, events: Events, monotonic: Callable[[], float]
+        self,
+        finisher: Finisher,
+        places: Places,
+        events: Events,
+        monotonic: Callable[[], float],
+        tally: Tally,
     ) -> None:
+        self._tally = tally
         self._finisher = finisher
         self._places = places
         self._events = events
@@ -43,11 +50,13 @@ class Recorder:
         claim = attempt.claim
         if attempt.is_finished:
             self.tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
+            self._tally.ended(claim, "completed", self._monotonic() - began)
             self._places.written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self._finisher.crash(ref_of(claim), ended.cause)
             self.tell("crashed", claim, reason=ended.cause)
+            self._tally.ended(claim, "crashed", self._monotonic() - began)
         elif ended is not None:
             self.finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
@@ -57,6 +66,7 @@ class Recorder:
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
         has_gates = claim.options is not None and is_gated(claim.options)
+        self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
         is_usual = settled.to is JobState.COMPLETED and settled.log is None
         if is_usual and not claim.headers and not self.is_heard and not has_gates:
             self._finisher.finish(
@@ -128,6 +138,13 @@ class Recorder:
                 **facts,
             )
             self._events.tell(event)
+
+
+def _outcome(settled: Settled) -> str:
+    """The word under which an attempt's end is counted."""
+    if settled.to in FINAL:
+        return settled.to.value
+    return "snoozed" if settled.what == "snoozed" else "failed"
 
 
 def ref_of(claim: Claim) -> ClaimRef:

@@ -39,6 +39,7 @@ from winch.engine.maintenance.queue_rules import QueueRules
 from winch.engine.order import QueueOrder
 from winch.engine.places import Places
 from winch.engine.prefetch import HOARD_LIMIT, MOST_AT_ONCE, Prefetch
+from winch.engine.rates import RateWriter, Tally
 from winch.engine.recording import Recorder, ref_of
 from winch.engine.rows import Rows
 from winch.engine.runtime import Runtime
@@ -111,7 +112,8 @@ class Worker:
         # A started job has a place on the board until the store knows of its end.
         self._places = Places(board, config.kill_after)
         self._finisher = Finisher(driver, self._places.written)
-        self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic)
+        self._tally = Tally(os.urandom(8).hex())
+        self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self._tally)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[Waiting] = deque()
         self._idle_runners: deque[asyncio.Future[None]] = deque()
@@ -212,6 +214,8 @@ class Worker:
         except StorageError as error:
             log.warning("the settings of queues are not read yet: %s", error)
         self._services.append(rules)
+        if self._driver.capabilities.keeps_books:
+            self._services.append(RateWriter(self._driver, self._tally))
         if config.spool is not None:
             # Before the first claim: a burst would be over before it has seen the spooled jobs.
             forwarder = Forwarder(self._driver, config.spool)
@@ -387,6 +391,10 @@ class Worker:
                 log.warning("the session was not ended; its lease ends by itself: %s", error)
         for service in self._services:
             service.stop()
+            if isinstance(service, RateWriter):
+                with contextlib.suppress(StorageError, TimeoutError):  # numbers, not jobs
+                    async with asyncio.timeout(2.0):
+                        await service.run_once()
         for runner in (*self._runners, *self._slots, self._finishing):
             runner.cancel()
         await asyncio.gather(*self._runners, *self._slots, self._finishing, return_exceptions=True)

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
 from winch.engine.log import log
-from winch.web.api import jobs, live, queues, work
+from winch.web.api import jobs, live, queues, schedules, work
 from winch.web.door import Door
+from winch.web.pages import dead as dead_pages
+from winch.web.pages import jobs as job_pages
+from winch.web.pages import overview, system
+from winch.web.pages import queues as queue_pages
+from winch.web.pages import schedules as schedule_pages
+from winch.web.pages.base import error_page, link, wants_page
 from winch.web.problems import Problem
 from winch.web.routes import Route
 from winch.web.site import Authenticate, Site, SiteConfig
@@ -24,7 +30,19 @@ from winch.web.site import Authenticate, Site, SiteConfig
 if TYPE_CHECKING:
     from winch.app import App
 
-ROUTES: tuple[Route, ...] = (*jobs.ROUTES, *work.ROUTES, *queues.ROUTES, *live.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *jobs.ROUTES,
+    *work.ROUTES,
+    *queues.ROUTES,
+    *schedules.ROUTES,
+    *live.ROUTES,
+    *overview.ROUTES,
+    *job_pages.ROUTES,
+    *queue_pages.ROUTES,
+    *dead_pages.ROUTES,
+    *schedule_pages.ROUTES,
+    *system.ROUTES,
+)
 
 
 def asgi(app: App, *, authenticate: Authenticate | None = None, read_only: bool = False) -> ASGIApp:
@@ -42,7 +60,12 @@ def build(app: App, config: SiteConfig) -> ASGIApp:
     site = Site(app, config, ROUTES)
     inner = Starlette(
         routes=[
-            Path(route.path, site.endpoint(route), methods=[route.method], name=route.handler.__name__)
+            # The name of a queue or a schedule may hold a slash.
+            Path(
+                route.path.replace("{queue}", "{queue:path}").replace("s/{name}", "s/{name:path}"),
+                site.endpoint(route),
+                methods=[route.method],
+            )
             for route in site.routes
         ],
         exception_handlers={
@@ -87,4 +110,11 @@ async def _unexpected(site: Site, request: Request, error: Exception) -> Respons
 
 
 def answer(site: Site, request: Request, problem: Problem) -> Response:
-    return problem.response(request.url.path, request.scope["state"]["request_id"])
+    """A problem for who asked: JSON for programs, a page for browsers, and the way in for nobody."""
+    request_id = request.scope["state"]["request_id"]
+    if not wants_page(request):
+        return problem.response(request.url.path, request_id)
+    if problem.code == "unauthenticated" and site.config.auth == "tokens" and request.method == "GET":
+        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(link(request, "/login", next=wanted), 303)
+    return error_page(site, request, problem, request_id)

@@ -18,6 +18,7 @@ from winch.core.errors import (
     LostClaim,
     PayloadTooLarge,
     QueueFull,
+    ScheduleNotFound,
     SchemaMismatch,
     StorageError,
     StorageFull,
@@ -93,6 +94,7 @@ class Problem(Exception):
 
 _CODES: tuple[tuple[type[WinchError], str], ...] = (
     (JobNotFound, "not-found"),
+    (ScheduleNotFound, "not-found"),
     (LostClaim, "lost-claim"),
     (InvalidTransition, "not-in-this-state"),
     (DuplicateJob, "duplicate"),

@@ -353,6 +353,68 @@ class ScaleOut(msgspec.Struct, frozen=True, kw_only=True):
     value: int
 
 
+class ScheduleOut(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    task: str
+    queue: str
+    cron: str | None
+    every_seconds: float | None
+    tz: str
+    words: str
+    misfire: str
+    overlap: str
+    jitter_seconds: float
+    is_code: bool
+    is_active: bool
+    paused_at: datetime | None
+    pause_reason: str | None
+    last_window: datetime
+    next_at: datetime | None
+    late_seconds: float | None
+
+
+class SchedulesOut(msgspec.Struct, frozen=True, kw_only=True):
+    schedules: list[ScheduleOut]
+
+
+class ScheduleRunOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one window; `state` is its job's."""
+
+    window: datetime
+    kind: str
+    job: str | None
+    state: JobState | None
+    note: str | None
+
+
+class ScheduleDetail(msgspec.Struct, frozen=True, kw_only=True):
+    schedule: ScheduleOut
+    next: list[datetime]
+    runs: list[ScheduleRunOut]
+
+
+class TriggeredOut(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+
+
+class WindowOut(msgspec.Struct, frozen=True, kw_only=True):
+    window: datetime
+
+
+class LimitOut(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    allowed: str
+    used: int
+    waiting: int
+    is_live: bool
+    by: str | None
+    set_at: datetime | None
+
+
+class LimitsOut(msgspec.Struct, frozen=True, kw_only=True):
+    limits: list[LimitOut]
+
+
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
     limit: Limit = 50

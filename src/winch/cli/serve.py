@@ -1,0 +1,53 @@
+"""`winch serve`: the HTTP API and the dashboard."""
+
+from __future__ import annotations
+
+import click
+
+from winch.cli.output import remark, say
+from winch.cli.store import Said, opened, store_options
+from winch.core.errors import ConfigError
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
+@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option("--auth", is_flag=True, help="Ask for a token also on a loopback address.")
+@click.option("--allow-host", "hosts", multiple=True, help="A name people use for it; may be repeated.")
+@click.option("--environment", default="", help="A word shown on every page, like staging.")
+@click.option("--grace", type=click.IntRange(0), default=5, help="Seconds for requests at the end.")
+@store_options
+def serve(
+    said: Said,
+    host: str,
+    port: int,
+    read_only: bool,
+    auth: bool,
+    hosts: tuple[str, ...],
+    environment: str,
+    grace: int,
+) -> None:
+    """Serve the HTTP API and the dashboard.
+
+    On a loopback address everybody on this machine may act. Any other address is refused unless there
+    are tokens (winch token create), and then every request needs one.
+    """
+    try:
+        from winch.web.serve import bind, config_for, url_of
+        from winch.web.serve import serve as run
+    except ImportError as error:
+        raise ConfigError("winch serve needs the extra: pip install 'winch[web]'") from error
+    with opened(said, must_exist=False) as app:
+        app.ready()
+        config = config_for(
+            app, host, needs_token=auth, is_read_only=read_only, hosts=hosts, environment=environment
+        )
+        listening = bind(host, port)
+
+        def started() -> None:
+            say(url_of(listening, host))
+            how = "every request needs a token" if config.auth == "tokens" else "open to this machine"
+            remark(f"serving {app.driver.describe()}; {how}; Ctrl-C ends it")
+
+        run(app, config, listening, started=started, grace=grace)

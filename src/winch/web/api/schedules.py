@@ -1,0 +1,179 @@
+"""Schedules and limits over HTTP."""
+
+from __future__ import annotations
+
+from winch.engine.gating import told
+from winch.engine.schedules import Run, Schedule, ScheduleDesk
+from winch.storage.params import LimitInfo
+from winch.web.api.queues import no_tenant
+from winch.web.problems import Problem
+from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.wire import (
+    EmptyBody,
+    LimitOut,
+    LimitsOut,
+    ReasonBody,
+    ScheduleDetail,
+    ScheduleOut,
+    ScheduleRunOut,
+    SchedulesOut,
+    TriggeredOut,
+    WindowOut,
+)
+
+RUNS = 30
+WINDOWS = 5
+
+
+def desk(call: Call) -> ScheduleDesk:
+    """The operations on schedules; refuses who must not see all tenants' work."""
+    no_tenant(call)
+    if not call.site.driver.capabilities.has_schedules:
+        raise Problem("not-available", "this store has no schedules in this release")
+    app = call.site.app
+    return ScheduleDesk(app.ready, app.tasks, app.client.draw_id)
+
+
+def schedule_out(one: Schedule) -> ScheduleOut:
+    return ScheduleOut(
+        name=one.name,
+        task=one.task,
+        queue=one.queue,
+        cron=one.timing.cron,
+        every_seconds=None if one.timing.every is None else one.timing.every.total_seconds(),
+        tz=one.timing.tz,
+        words=one.timing.words(),
+        misfire=str(one.misfire),
+        overlap=str(one.overlap),
+        jitter_seconds=one.jitter.total_seconds(),
+        is_code=one.is_code,
+        is_active=one.is_active,
+        paused_at=one.paused_at,
+        pause_reason=one.pause_reason,
+        last_window=one.last_window,
+        next_at=one.next_at,
+        late_seconds=None if one.late_by is None else one.late_by.total_seconds(),
+    )
+
+
+def run_out(run: Run) -> ScheduleRunOut:
+    return ScheduleRunOut(
+        window=run.window, kind=str(run.kind), job=run.job, state=run.state, note=run.note
+    )
+
+
+async def visible(call: Call) -> list[Schedule]:
+    found = await call.site.client.arun(desk(call).list())
+    return [one for one in found if call.access.serves(one.queue)]
+
+
+async def one_of(call: Call) -> Schedule:
+    found = await call.site.client.arun(desk(call).get(call.path("name")))
+    if not call.access.serves(found.queue):
+        raise Problem("not-found", f"no schedule {found.name!r}")
+    return found
+
+
+async def runs_of(call: Call, one: Schedule, limit: int = RUNS) -> list[Run]:
+    return await call.site.client.arun(desk(call).history(one.name, limit))
+
+
+async def list_schedules(call: Call) -> Reply:
+    return Reply(SchedulesOut(schedules=[schedule_out(one) for one in await visible(call)]))
+
+
+async def get_schedule(call: Call) -> Reply:
+    one = await one_of(call)
+    return Reply(
+        ScheduleDetail(
+            schedule=schedule_out(one),
+            next=one.next(WINDOWS),
+            runs=[run_out(run) for run in await runs_of(call, one)],
+        )
+    )
+
+
+async def pause(call: Call) -> Reply:
+    one = await one_of(call)
+    await call.site.client.arun(desk(call).pause(one.name, call.body.reason))
+    call.note(one.name, reason=call.body.reason)
+    return Reply(schedule_out(await one_of(call)))
+
+
+async def resume(call: Call) -> Reply:
+    one = await one_of(call)
+    await call.site.client.arun(desk(call).resume(one.name))
+    call.note(one.name)
+    return Reply(schedule_out(await one_of(call)))
+
+
+async def trigger(call: Call) -> Reply:
+    one = await one_of(call)
+    run = await call.site.client.arun(desk(call).trigger(one.name))
+    call.note(one.name, job=run.job)
+    return Reply(TriggeredOut(job=run.job or ""), 202)
+
+
+async def skip(call: Call) -> Reply:
+    one = await one_of(call)
+    window = await call.site.client.arun(desk(call).skip(one.name))
+    call.note(one.name, window=window.isoformat())
+    return Reply(WindowOut(window=window))
+
+
+async def remove(call: Call) -> Reply:
+    one = await one_of(call)
+    await call.site.client.arun(desk(call).remove(one.name))
+    call.note(one.name)
+    return Reply({"name": one.name, "is_removed": True})
+
+
+# -- limits ------------------------------------------------------------------------------------------
+
+
+async def limits_of(call: Call) -> list[LimitInfo]:
+    no_tenant(call)
+    if call.access.queues is not None:
+        raise Problem("forbidden", "this token is for some queues; limits are of all")
+    driver = call.site.driver
+    return await driver.arun(driver.limits()) if driver.capabilities.has_gates else []
+
+
+async def list_limits(call: Call) -> Reply:
+    found = await limits_of(call)
+    return Reply(
+        LimitsOut(
+            limits=[
+                LimitOut(
+                    name=one.name,
+                    allowed=told(one.spec),
+                    used=one.used,
+                    waiting=one.waiting,
+                    is_live=one.is_live,
+                    by=one.by,
+                    set_at=one.set_at,
+                )
+                for one in found
+            ]
+        )
+    )
+
+
+S = f"{PREFIX}/schedules"
+ROUTES: tuple[Route, ...] = (
+    Route("GET", S, "read", list_schedules, "All schedules", answer=SchedulesOut),
+    Route("GET", f"{S}/{{name}}", "read", get_schedule, "One schedule, its next windows and last runs",
+          answer=ScheduleDetail),
+    Route("POST", f"{S}/{{name}}/pause", "operate", pause, "No more windows until resume",
+          body=ReasonBody, answer=ScheduleOut, audit="pause schedule"),
+    Route("POST", f"{S}/{{name}}/resume", "operate", resume, "Windows count again from now on",
+          body=EmptyBody, answer=ScheduleOut, audit="resume schedule"),
+    Route("POST", f"{S}/{{name}}/trigger", "operate", trigger, "Enqueue its job now", body=EmptyBody,
+          answer=TriggeredOut, status=202, audit="trigger schedule"),
+    Route("POST", f"{S}/{{name}}/skip", "operate", skip, "No job for the next window", body=EmptyBody,
+          answer=WindowOut, audit="skip window"),
+    Route("DELETE", f"{S}/{{name}}", "operate", remove, "Forget a schedule", answer=dict,
+          audit="remove schedule"),
+    Route("GET", f"{PREFIX}/limits", "read", list_limits, "Limits, rates and who waits at them",
+          answer=LimitsOut),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The dashboard: pages made on the server, readable without JavaScript, each with a JSON twin."""

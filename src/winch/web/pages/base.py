@@ -1,0 +1,160 @@
+"""What all pages share: the shell around them, forms, redirects, and errors as pages."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from winch.core.lifecycle import JobState, allowed
+from winch.web.pages import show
+from winch.web.routes import Call
+from winch.web.site import FORM_COOKIE
+
+if TYPE_CHECKING:
+    from winch.web.problems import Problem
+    from winch.web.site import Site
+
+# (path, name, key of the shortcut g-key, right). The order is the order of the navigation.
+NAV: tuple[tuple[str, str, str, str], ...] = (
+    ("/", "Overview", "o", "read"),
+    ("/jobs", "Jobs", "j", "read"),
+    ("/queues", "Queues", "q", "read"),
+    ("/dead", "Dead letters", "d", "read"),
+    ("/schedules", "Schedules", "s", "read"),
+    ("/workers", "Workers", "w", "read"),
+    ("/limits", "Limits", "l", "read"),
+    ("/operations", "Operations", "p", "operate"),
+    ("/audit", "Audit", "a", "admin"),
+    ("/settings", "Settings", "e", "read"),
+)
+THEMES = ("system", "light", "dark")
+# What an action says when it is done; a code in the address, so that nobody can put words in our mouth.
+DID = {
+    "cancelled": "The job is cancelled, or asked to stop if it runs.",
+    "retried": "The job is ready to run now.",
+    "deleted": "The job is deleted.",
+    "paused": "The queue is paused: running jobs go on, no new ones are claimed.",
+    "resumed": "The queue goes on.",
+    "schedule-paused": "The schedule is paused: no window gets a job until it goes on.",
+    "schedule-resumed": "The schedule goes on from its next window.",
+    "skipped": "The next window gets no job.",
+    "revoked": "The token is revoked.",
+    "enqueued": "The job is enqueued.",
+    "out": "You are logged out.",
+}
+
+
+@cache
+def environment() -> jinja2.Environment:
+    env = jinja2.Environment(
+        loader=jinja2.PackageLoader("winch.web", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(show.FILTERS)
+    env.globals.update(ICONS=show.ICONS, STATES=tuple(JobState), allowed=allowed)
+    return env
+
+
+def link(request: Request, path: str, **query: Any) -> str:
+    """An address within the site, wherever it is mounted."""
+    root = request.scope.get("root_path", "")
+    said = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{root}{path}" + (f"?{urlencode(said)}" if said else "")
+
+
+def part(text: str) -> str:
+    """A name as a part of a path."""
+    return quote(text, safe="")
+
+
+async def page(call: Call, template: str, status: int = 200, **context: Any) -> Response:
+    """A page in its shell."""
+    request, site = call.request, call.site
+    cookie = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(24)
+    form_token = await site.form_token(cookie)
+    body = _render(site, request, template, call, {"form_token": form_token, **context})
+    answer = HTMLResponse(body, status)
+    if request.cookies.get(FORM_COOKIE) != cookie:
+        answer.set_cookie(
+            FORM_COOKIE,
+            cookie,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+            path=request.scope.get("root_path", "") or "/",
+        )
+    return answer
+
+
+def _render(
+    site: Site, request: Request, template: str, call: Call | None, context: dict[str, Any]
+) -> str:
+    theme = request.cookies.get("winch-theme", "system")
+    path = request.url.path.removeprefix(request.scope.get("root_path", "")) or "/"
+    access = call.access if call is not None else None
+    query = request.url.query
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            url=lambda where, **query: link(request, where, **query),
+            part=part,
+            nav=[item for item in NAV if access is not None and access.may(item[3])],
+            path=path,
+            here=request.url.path + (f"?{query}" if query else ""),
+            access=access,
+            may=(lambda right: access is not None and access.may(right) and not site.config.is_read_only)
+            if access is not None
+            else (lambda _: False),
+            is_read_only=site.config.is_read_only,
+            has_session=site.config.auth == "tokens",
+            environment_name=site.config.environment,
+            store=site.driver.describe() if call is not None else "",
+            theme=theme if theme in THEMES else "system",
+            did=DID.get(request.query_params.get("did", ""), ""),
+            now=datetime.now(UTC),
+            **context,
+        )
+    )
+
+
+def error_page(site: Site, request: Request, problem: Problem, request_id: str) -> Response:
+    """A problem as a page; without the shell, which needs to know who asks."""
+    body = _render(
+        site,
+        request,
+        "problem.html",
+        None,
+        {"problem": problem, "request_id": request_id, "form_token": ""},
+    )
+    return HTMLResponse(body, problem.status, problem.headers)
+
+
+def go(call: Call, path: str, **query: Any) -> Response:
+    """After a change: to where its result is to be seen."""
+    return RedirectResponse(link(call.request, path, **query), 303)
+
+
+def wants_page(request: Request) -> bool:
+    """Whether an error should be a page: a browser asks, and not for the API."""
+    root = request.scope.get("root_path", "")
+    path = request.url.path.removeprefix(root)
+    if path.startswith(("/api/", "/livez", "/readyz", "/healthz", "/metrics", "/static/")):
+        return False
+    return "text/html" in request.headers.get("accept", "")
+
+
+def one(form: dict[str, list[str]], name: str) -> str | None:
+    """A field of a form; None when empty."""
+    value = form.get(name, [""])[0].strip()
+    return value or None

@@ -1,0 +1,270 @@
+"""The overview: how it goes now, and how it went."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from winch.core.lifecycle import JobState
+from winch.engine import rates
+from winch.engine.rates import HOUR, MINUTE, Rate, Series, percentile
+from winch.storage.params import GroupFilter, Line, Lines, QueueInfo, SessionInfo
+from winch.web.api.queues import CAP
+from winch.web.pages.base import page
+from winch.web.pages.charts import Chart, Row, bars, lines
+from winch.web.pages.show import span
+from winch.web.routes import Call, Route
+
+# name -> (resolution, spans, spans in one bar)
+RANGES = {
+    "15m": (MINUTE, 15, 1),
+    "1h": (MINUTE, 60, 1),
+    "6h": (MINUTE, 360, 6),
+    "24h": (HOUR, 24, 1),
+    "7d": (HOUR, 168, 3),
+    "30d": (HOUR, 720, 12),
+}
+BACKLOG = "rate.backlog"
+TONES = ("tone-a", "tone-b", "tone-c", "tone-d", "tone-e", "tone-f")
+
+
+class OverviewQuery(msgspec.Struct, frozen=True, kw_only=True):
+    range: str = "1h"
+    did: str = ""
+
+
+class QueueSample(msgspec.Struct, frozen=True):
+    ready: int
+    running: int
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """What was there in one minute: written by servers, the last one of a minute counts."""
+
+    queues: dict[str, QueueSample]
+    slots: int
+    busy: int
+
+
+def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float) -> Line:
+    """This minute's sample as a line of the books."""
+    sample = Sample(
+        queues={
+            queue.name: QueueSample(
+                queue.counts.get(JobState.READY, 0), queue.counts.get(JobState.RUNNING, 0)
+            )
+            for queue in queues[:200]
+        },
+        slots=sum(session.slots for session in sessions),
+        busy=sum(session.running for session in sessions),
+    )
+    return Line(
+        book=BACKLOG,
+        key=f"{int(now) // 60:010}",
+        body=msgspec.json.encode(sample).decode(),
+        keep=timedelta(days=31),
+    )
+
+
+async def overview(call: Call) -> Response:
+    site, driver = call.site, call.site.driver
+    chosen = call.query.range if call.query.range in RANGES else "1h"
+    resolution, count, fold = RANGES[chosen]
+    now = int(time.time())
+    if call.access.is_narrow:
+        return await page(call, "narrow.html", title="Overview")
+    series = await site.client.arun(rates.read(driver, resolution, now, count))
+    recent = await site.client.arun(rates.read(driver, MINUTE, now, 5))
+    counts = await driver.arun(driver.counts(cap=CAP))
+    queues, sessions = await site.queues(), await site.live_sessions()
+    groups = await driver.arun(driver.groups(GroupFilter(limit=5)))
+    folded = _fold(series, fold)
+    labels = _labels(series, fold)
+    total = series.total()
+    return await page(
+        call,
+        "overview.html",
+        title="Overview",
+        chosen=chosen,
+        ranges=tuple(RANGES),
+        tiles=_tiles(recent, counts, queues, sessions),
+        counts=counts,
+        cap=CAP,
+        charts=[
+            _throughput(folded, labels, chosen),
+            _latency("Run time", "run", folded, labels, total),
+            _latency("Wait in queue", "wait", folded, labels, total),
+            await _backlog(call, chosen),
+        ],
+        groups=groups,
+        slowest=_slowest(series),
+        warnings=_warnings(queues, sessions),
+        is_empty=not total.ended and not sum(counts.values()),
+        queues=sorted(queues, key=lambda q: -q.counts.get(JobState.READY, 0))[:6],
+    )
+
+
+def _fold(series: Series, fold: int) -> list[Rate]:
+    merged = series.merged()
+    folded = []
+    for start in range(0, len(merged), fold):
+        one = Rate()
+        for rate in merged[start : start + fold]:
+            one.add(rate)
+        folded.append(one)
+    return folded
+
+
+def _labels(series: Series, fold: int) -> list[str]:
+    times = series.times[::fold]
+    is_long = len(series.rates) * series.span.seconds > 86_400
+    form = "%d %b %H:%M" if is_long else "%H:%M"
+    return [datetime.fromtimestamp(at, UTC).strftime(form) for at in times]
+
+
+def _tiles(
+    recent: Series, counts: Any, queues: list[QueueInfo], sessions: list[SessionInfo]
+) -> list[dict[str, str]]:
+    total = recent.total()
+    now = datetime.now(UTC)
+    oldest = min((q.oldest_ready_at for q in queues if q.oldest_ready_at), default=None)
+    waits = None if oldest is None else now - oldest
+    slots = sum(session.slots for session in sessions)
+    busy = sum(session.running for session in sessions)
+    broken = 100 * total.broken / total.ended if total.ended else None
+    dead = counts.get(JobState.DEAD, 0)
+    return [
+        {"name": "Ended per minute", "value": f"{total.ended / 5:,.0f}", "note": "mean of 5 minutes"},
+        {
+            "name": "Failed attempts",
+            "value": "–" if broken is None else f"{broken:.1f} %",
+            "note": "of the last 5 minutes",
+            "tone": "bad" if broken is not None and broken >= 10 else "",
+        },
+        {"name": "Run time p95", "value": span(percentile(total.run, 0.95)), "note": "last 5 minutes"},
+        {"name": "Wait p95", "value": span(percentile(total.wait, 0.95)), "note": "last 5 minutes"},
+        {
+            "name": "Oldest ready job",
+            "value": span(waits),
+            "note": "waits in queue",
+            "tone": "bad" if waits is not None and waits > timedelta(seconds=60) else "",
+        },
+        {"name": "Busy slots", "value": f"{busy} / {slots}", "note": f"{len(sessions)} workers"},
+        {
+            "name": "Dead jobs",
+            "value": f"{dead:,}{'+' if dead >= CAP else ''}",
+            "note": "kept for a look",
+            "tone": "bad" if dead else "",
+        },
+    ]
+
+
+def _throughput(folded: list[Rate], labels: list[str], chosen: str) -> Chart:
+    rows = [
+        Row("completed", "tone-completed", [rate.completed for rate in folded]),
+        Row("cancelled", "tone-cancelled", [rate.cancelled for rate in folded]),
+        Row("failed, retried", "tone-retrying", [rate.failed + rate.crashed for rate in folded]),
+        Row("dead", "tone-dead", [rate.dead for rate in folded]),
+    ]
+    done = sum(rate.completed for rate in folded)
+    broken = sum(rate.broken for rate in folded)
+    summary = f"{done:,} attempts completed and {broken:,} failed in the last {chosen}."
+    return bars("Attempts that ended", rows, labels, summary)
+
+
+def _latency(title: str, what: str, folded: list[Rate], labels: list[str], total: Rate) -> Chart:
+    rows = [
+        Row(name, tone, [percentile(getattr(rate, what), share) for rate in folded])
+        for name, tone, share in (
+            ("p50", "tone-completed", 0.5),
+            ("p95", "tone-running", 0.95),
+            ("p99", "tone-dead", 0.99),
+        )
+    ]
+    middle, high = (percentile(getattr(total, what), share) for share in (0.5, 0.95))
+    summary = f"Half took less than {span(middle)}, 95 % less than {span(high)}."
+    return lines(title, rows, labels, summary, unit="s")
+
+
+async def _backlog(call: Call, chosen: str) -> Chart:
+    """Ready jobs by queue over time, from the samples that servers take."""
+    resolution, count, fold = RANGES[chosen]
+    minutes = count * resolution.seconds // 60
+    step = fold * resolution.seconds // 60
+    last = int(time.time()) // 60
+    start = last - minutes + 1
+    driver = call.site.driver
+    found: dict[int, Sample] = {}
+    if driver.capabilities.keeps_books:
+        which = Lines(book=BACKLOG, after=f"{start - 1:010}", limit=50_000)
+        for line in await driver.arun(driver.read_lines(which)):
+            place = (int(line.key) - start) // step
+            found[place] = msgspec.json.decode(line.body, type=Sample)
+    size = minutes // step
+    names: dict[str, int] = {}
+    for sample in found.values():
+        for name, queue in sample.queues.items():
+            names[name] = max(names.get(name, 0), queue.ready)
+    top = sorted((n for n in names if names[n]), key=lambda n: -names[n])[: len(TONES)]
+    rows = [
+        Row(
+            name,
+            tone,
+            [
+                None if n not in found else found[n].queues.get(name, QueueSample(0, 0)).ready
+                for n in range(size)
+            ],
+        )
+        for name, tone in zip(top, TONES, strict=False)
+    ]
+    form = "%d %b %H:%M" if minutes > 1440 else "%H:%M"
+    labels = [datetime.fromtimestamp((start + n * step) * 60, UTC).strftime(form) for n in range(size)]
+    summary = (
+        f"The longest queue was {top[0]} with {names[top[0]]:,} ready jobs."
+        if top
+        else "No queue had jobs waiting when a server looked."
+    )
+    return lines("Ready jobs by queue", rows, labels, summary)
+
+
+def _slowest(series: Series) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {
+            "task": task,
+            "ended": rate.ended,
+            "failed": 100 * rate.broken / rate.ended if rate.ended else 0.0,
+            "p95": percentile(rate.run, 0.95),
+            "mean": rate.run_seconds / max(sum(rate.run.values()), 1),
+        }
+        for task, rate in series.by_task().items()
+    ]
+    return sorted(found, key=lambda row: -(row["p95"] or 0))[:6]
+
+
+def _warnings(queues: list[QueueInfo], sessions: list[SessionInfo]) -> list[str]:
+    found = []
+    waiting = [queue for queue in queues if queue.counts.get(JobState.READY, 0)]
+    alone = [queue.name for queue in waiting if not queue.sessions]
+    if alone:
+        word = "queue" if len(alone) == 1 else "queues"
+        found.append(f"Nobody serves {word} {', '.join(alone)}, and jobs wait there.")
+    paused = [queue.name for queue in queues if queue.paused_at is not None]
+    if paused:
+        found.append(f"Paused: {', '.join(paused)}.")
+    releases = sorted({s.release for s in sessions if s.release and not s.release.startswith("http:")})
+    if len(releases) > 1:
+        found.append(f"Workers run different releases: {', '.join(releases)}.")
+    now = datetime.now(UTC)
+    late = [s.worker for s in sessions if s.lease_until < now]
+    if late:
+        found.append(f"The lease of {', '.join(late[:5])} is over: its jobs are taken back.")
+    return found
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", "read", overview, "Overview", query=OverviewQuery, is_page=True),
+)

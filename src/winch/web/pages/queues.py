@@ -1,0 +1,162 @@
+"""Queues and workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from winch.core.lifecycle import JobState
+from winch.engine import rates
+from winch.engine.options import check_queue
+from winch.engine.rates import MINUTE, percentile
+from winch.storage.params import JobFilter, QueueInfo
+from winch.web import search
+from winch.web.api.queues import no_tenant, visible_queues
+from winch.web.pages.base import go, one, page, part
+from winch.web.pages.charts import Row, bars, lines, spark
+from winch.web.pages.show import span
+from winch.web.problems import Problem
+from winch.web.routes import Call, Route
+from winch.web.wire import job_out
+
+MINUTES = 60
+
+
+async def list_page(call: Call) -> Response:
+    queues = await visible_queues(call)
+    series = await call.site.client.arun(rates.read(call.site.driver, MINUTE, int(time.time()), MINUTES))
+    rows = []
+    for queue in queues:
+        merged = series.merged(_of(queue.name))
+        done = [float(rate.ended) for rate in merged]
+        per_minute = sum(done[-5:]) / 5
+        rows.append(
+            {
+                "queue": queue,
+                "per_minute": per_minute,
+                "spark": spark(done[-30:], f"{sum(done[-30:]):,.0f} attempts ended in 30 minutes"),
+                "drain": _drain(queue, per_minute),
+            }
+        )
+    return await page(call, "queues.html", title="Queues", rows=rows)
+
+
+def _of(wanted: str) -> Callable[[str, str], bool]:
+    return lambda queue, _: queue == wanted
+
+
+def _drain(queue: QueueInfo, per_minute: float) -> str:
+    """How long the backlog takes at the present pace."""
+    ready = queue.counts.get(JobState.READY, 0)
+    if not ready:
+        return "–"
+    if queue.paused_at is not None:
+        return "paused"
+    return f"~{span(60 * ready / per_minute)}" if per_minute else "not moving"
+
+
+async def detail_page(call: Call) -> Response:
+    name = call.queue()
+    queue = next((q for q in await visible_queues(call) if q.name == name), None)
+    if queue is None:
+        raise Problem("not-found", f"no queue {name!r}: no job, no setting, nobody serves it")
+    series = await call.site.client.arun(rates.read(call.site.driver, MINUTE, int(time.time()), MINUTES))
+    merged = series.merged(_of(name))
+    labels = [datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in series.times]
+    done = sum(rate.ended for rate in merged)
+    tasks: dict[str, Any] = {}
+    for one_ in series.rates:
+        for task, rate in one_.get(name, {}).items():
+            tasks.setdefault(task, rates.Rate()).add(rate)
+    found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
+    sessions = [s for s in await call.site.live_sessions() if name in s.queues]
+    return await page(
+        call,
+        "queue.html",
+        title=f"Queue {name}",
+        queue=queue,
+        sessions=sessions,
+        jobs=[job_out(job) for job in found.jobs],
+        tasks=[
+            {"task": task, "ended": rate.ended, "broken": rate.broken, "p95": percentile(rate.run, 0.95)}
+            for task, rate in sorted(tasks.items(), key=lambda item: -item[1].ended)
+        ],
+        charts=[
+            bars(
+                "Attempts that ended",
+                [
+                    Row("completed", "tone-completed", [rate.completed for rate in merged]),
+                    Row("failed, retried", "tone-retrying", [r.failed + r.crashed for r in merged]),
+                    Row("dead", "tone-dead", [rate.dead for rate in merged]),
+                ],
+                labels,
+                f"{done:,} attempts ended in the last hour.",
+            ),
+            lines(
+                "Wait in queue",
+                [
+                    Row("p50", "tone-completed", [percentile(rate.wait, 0.5) for rate in merged]),
+                    Row("p95", "tone-running", [percentile(rate.wait, 0.95) for rate in merged]),
+                ],
+                labels,
+                "How long jobs waited before a worker took them.",
+                unit="s",
+            ),
+        ],
+    )
+
+
+async def pause(call: Call) -> Response:
+    no_tenant(call)
+    name, driver = check_queue(call.queue()), call.site.driver
+    reason = one(call.body, "reason")
+    await driver.arun(driver.pause(name, by=call.by, reason=reason))
+    call.note(name, reason=reason)
+    return go(call, f"/queues/{part(name)}", did="paused")
+
+
+async def resume(call: Call) -> Response:
+    no_tenant(call)
+    name, driver = check_queue(call.queue()), call.site.driver
+    await driver.arun(driver.resume(name, by=call.by))
+    call.note(name)
+    return go(call, f"/queues/{part(name)}", did="resumed")
+
+
+async def workers_page(call: Call) -> Response:
+    no_tenant(call)
+    driver = call.site.driver
+    found = await driver.arun(driver.sessions(is_ended_too=True))
+    now = datetime.now(UTC)
+    mine = [s for s in found if call.access.queues is None or set(s.queues) & set(call.access.queues)]
+    live = [s for s in mine if s.ended_at is None]
+    running = await call.site.search(
+        call.access, search.Search(JobFilter(states=(JobState.RUNNING,))), limit=200
+    )
+    by_session: dict[str, list[Any]] = {}
+    for job in running.jobs:
+        by_session.setdefault(job.session or "", []).append(job_out(job))
+    return await page(
+        call,
+        "workers.html",
+        title="Workers",
+        live=live,
+        ended=[s for s in mine if s.ended_at is not None][:50],
+        running=by_session,
+        lost=[s for s in live if s.lease_until < now],
+        releases=sorted({s.release for s in live if s.release}),
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/queues", "read", list_page, "Queues", is_page=True),
+    Route("POST", "/queues/{queue}/pause", "operate", pause, "Pause", audit="pause queue", is_page=True),
+    Route("POST", "/queues/{queue}/resume", "operate", resume, "Resume", audit="resume queue",
+          is_page=True),
+    Route("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True),
+    Route("GET", "/workers", "read", workers_page, "Workers", is_page=True),
+)  # fmt: skip

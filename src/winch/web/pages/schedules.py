@@ -1,0 +1,115 @@
+"""Schedules with their next windows and what became of the last ones; limits and who waits at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from markupsafe import Markup
+from starlette.responses import Response
+
+from winch.core.redact import shown
+from winch.engine.gating import told
+from winch.engine.schedules import Run
+from winch.web.api import schedules as api
+from winch.web.pages.base import go, one, page, part
+from winch.web.pages.show import stamp
+from winch.web.problems import Problem
+from winch.web.routes import Call, Route
+
+STRIP = 30
+
+
+def tone_of(run: Run) -> str:
+    """The colour of a run in the strip: its job's state, or why it has none."""
+    if run.state is not None:
+        return f"tone-{run.state}"
+    return "tone-cancelled"
+
+
+def strip(runs: list[Run]) -> Markup:
+    """The last runs as a row of small bars, oldest first."""
+    bars = [
+        Markup(
+            '<rect class="{}" x="{}" y="2" width="6" height="18" rx="2"><title>{}</title></rect>'
+        ).format(
+            tone_of(run),
+            place * 8,
+            f"{stamp(run.window)}: {run.kind}{'' if run.state is None else f', {run.state}'}",
+        )
+        for place, run in enumerate(reversed(runs[:STRIP]))
+    ]
+    good = sum(run.state == "completed" for run in runs)
+    label = f"{good} of the last {len(runs)} windows completed" if runs else "no windows yet"
+    return Markup('<svg class="strip" viewBox="0 0 240 22" role="img" aria-label="{}">{}</svg>').format(
+        label, Markup("").join(bars)
+    )
+
+
+async def list_page(call: Call) -> Response:
+    rows: list[dict[str, Any]] = []
+    is_able = call.site.driver.capabilities.has_schedules
+    if is_able:
+        for schedule in (await api.visible(call))[:200]:
+            runs = await api.runs_of(call, schedule, STRIP)
+            rows.append({"schedule": schedule, "strip": strip(runs), "last": runs[0] if runs else None})
+    return await page(call, "schedules.html", title="Schedules", rows=rows, is_able=is_able)
+
+
+async def detail_page(call: Call) -> Response:
+    schedule = await api.one_of(call)
+    runs = await api.runs_of(call, schedule)
+    return await page(
+        call,
+        "schedule.html",
+        title=f"Schedule {schedule.name}",
+        schedule=schedule,
+        runs=runs,
+        strip=strip(runs),
+        args=shown(schedule.args),
+        windows=schedule.next(api.WINDOWS),
+    )
+
+
+async def act(call: Call) -> Response:
+    schedule = await api.one_of(call)
+    desk, client = api.desk(call), call.site.client
+    action = one(call.body, "action") or ""
+    where = f"/schedules/{part(schedule.name)}"
+    reason = one(call.body, "reason")
+    call.note(schedule.name, action=action, reason=reason)
+    match action:
+        case "pause":
+            await client.arun(desk.pause(schedule.name, reason))
+            return go(call, where, did="schedule-paused")
+        case "resume":
+            await client.arun(desk.resume(schedule.name))
+            return go(call, where, did="schedule-resumed")
+        case "trigger":
+            run = await client.arun(desk.trigger(schedule.name))
+            call.note(schedule.name, job=run.job)
+            return go(call, f"/jobs/{run.job}", did="enqueued")
+        case "skip":
+            await client.arun(desk.skip(schedule.name))
+            return go(call, where, did="skipped")
+    raise Problem("invalid", "action must be one of pause, resume, trigger, skip")
+
+
+async def limits_page(call: Call) -> Response:
+    found = await api.limits_of(call)
+    return await page(
+        call,
+        "limits.html",
+        title="Limits",
+        rows=[{"limit": limit, "allowed": told(limit.spec)} for limit in found],
+        is_able=call.site.driver.capabilities.has_gates,
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/schedules", "read", list_page, "Schedules", is_page=True),
+    Route("GET", "/schedules/{name}", "read", detail_page, "One schedule", is_page=True),
+    Route(
+        "POST", "/schedules/{name}", "operate", act, "Act on a schedule", audit="schedule", is_page=True
+    ),
+    Route("GET", "/limits", "read", limits_page, "Limits", is_page=True),
+)

@@ -1,0 +1,117 @@
+"""How things look in words and numbers: what the templates call."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from winch.core.lifecycle import JobState
+
+MOST_SHOWN = 20_000
+ICONS = {
+    JobState.SCHEDULED: "◷",
+    JobState.BLOCKED: "‖",
+    JobState.READY: "○",
+    JobState.RUNNING: "▶",
+    JobState.RETRYING: "↻",
+    JobState.COMPLETED: "✓",
+    JobState.CANCELLED: "⊘",
+    JobState.DEAD: "✕",
+}
+
+
+def span(value: timedelta | float | None) -> str:
+    """A length of time for people: 340 ms, 12 s, 3 m 20 s, 2 h 5 m, 4 d."""
+    if value is None:
+        return "–"
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if seconds < 0.001:
+        return f"{sign}{seconds * 1e6:.0f} µs" if seconds else "0 s"
+    if seconds < 1:
+        return f"{sign}{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{sign}{seconds:.1f} s"
+    if seconds < 60:
+        return f"{sign}{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{sign}{minutes} m {rest} s" if rest and minutes < 10 else f"{sign}{minutes} m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{sign}{hours} h {minutes} m" if minutes and hours < 10 else f"{sign}{hours} h"
+    return f"{sign}{hours // 24} d"
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    if moment is None:
+        return "–"
+    passed = (now or datetime.now(UTC)) - moment
+    if abs(passed) < timedelta(seconds=1):
+        return "now"
+    return f"in {span(-passed)}" if passed < timedelta(0) else f"{span(passed)} ago"
+
+
+def stamp(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(moment: datetime | None) -> str:
+    return "" if moment is None else moment.isoformat()
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float) and value != int(value):
+        return f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
+    return f"{int(value):,}"
+
+
+def capped(value: int, cap: int) -> str:
+    return f"{value:,}+" if value >= cap else f"{value:,}"
+
+
+def compact(value: Any, most: int = 160) -> str:
+    """Arguments as `a=1 name="x"`, for a cell of a table."""
+    if isinstance(value, dict):
+        text = " ".join(f"{key}={json.dumps(item, ensure_ascii=False)}" for key, item in value.items())
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def pretty(value: Any) -> str:
+    """Any value as JSON over several lines, cut where it gets too long for a page."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+    if len(text) > MOST_SHOWN:
+        return (
+            f"{text[:MOST_SHOWN]}\n… cut here; {len(text):,} characters in all. The API has the whole."
+        )
+    return text
+
+
+def cut(text: str | None, most: int = MOST_SHOWN) -> str:
+    if not text:
+        return ""
+    return text if len(text) <= most else f"{text[:most]}\n… cut here; {len(text):,} characters in all."
+
+
+def first_line(text: str | None, most: int = 200) -> str:
+    line = (text or "").strip().partition("\n")[0]
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+FILTERS = {
+    "span": span,
+    "ago": ago,
+    "stamp": stamp,
+    "iso": iso,
+    "number": number,
+    "capped": capped,
+    "compact": compact,
+    "pretty": pretty,
+    "cut": cut,
+    "first_line": first_line,
+}

@@ -1,0 +1,212 @@
+"""Operations, the audit, settings and tokens, the way in and out, and the files pages are made of."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import resources
+
+import msgspec
+from starlette.responses import Response
+
+from winch.core.duration import parse_duration
+from winch.core.redact import mask
+from winch.web.access import ROLES
+from winch.web.pages.base import go, link, one, page
+from winch.web.problems import PROBLEMS, Problem
+from winch.web.routes import Call, Route
+from winch.web.sessions import COOKIES
+
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".txt": "text/plain"}
+SECRET_SETTINGS = frozenset({"keys"})
+
+
+class AuditPageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    cursor: str | None = None
+
+
+class LoginQuery(msgspec.Struct, frozen=True, kw_only=True):
+    next: str = ""
+    did: str = ""
+
+
+class AnyQuery(msgspec.Struct, frozen=True, kw_only=True):
+    did: str = ""
+
+
+async def operations_page(call: Call) -> Response:
+    found = await call.site.operations.list(limit=50)
+    mine = [o for o in found if not call.access.is_narrow or o.by == call.by]
+    return await page(call, "operations.html", title="Operations", operations=mine)
+
+
+async def operation_page(call: Call) -> Response:
+    found = await call.site.operations.get(call.path("id"))
+    if found is None or (call.access.is_narrow and found.by != call.by):
+        raise Problem("not-found", "no such operation; they are kept for a week")
+    return await page(call, "operation.html", title=f"Operation: {found.action}", operation=found)
+
+
+async def audit_page(call: Call) -> Response:
+    lines = await call.site.client.arun(call.site.audit.read(before=call.query.cursor, limit=100))
+    return await page(
+        call,
+        "audit.html",
+        title="Audit",
+        lines=lines,
+        next=lines[-1].id if len(lines) == 100 else None,
+    )
+
+
+async def settings_page(call: Call, made: str | None = None) -> Response:
+    app, driver = call.site.app, call.site.driver
+    loaded = app.loaded
+    rows = []
+    for name in type(loaded.settings).__struct_fields__:
+        value = getattr(loaded.settings, name)
+        shown = (
+            "***" if name in SECRET_SETTINGS and value is not None else mask({name: str(value)})[name]
+        )
+        rows.append((name, "" if value is None else shown, loaded.origins.get(name, "default")))
+    tokens = []
+    if call.access.may("admin") and driver.capabilities.keeps_books:
+        tokens = await call.site.client.arun(call.site.tokens.list())
+    return await page(
+        call,
+        "settings.html",
+        title="Settings",
+        rows=rows,
+        tokens=tokens,
+        roles=ROLES,
+        made=made,
+        keeps_books=driver.capabilities.keeps_books,
+        capabilities=msgspec.structs.asdict(driver.capabilities),
+        licences=licences(),
+    )
+
+
+async def settings(call: Call) -> Response:
+    return await settings_page(call)
+
+
+async def make_token(call: Call) -> Response:
+    form = call.body
+    expires = one(form, "expires")
+    queues = one(form, "queues")
+    text, token = await call.site.client.arun(
+        call.site.tokens.create(
+            one(form, "name") or "",
+            tuple(role for role in form.get("role", []) if role),
+            queues=None if queues is None else tuple(q.strip() for q in queues.split(",") if q.strip()),
+            tenant=one(form, "tenant"),
+            expires=None if expires is None else parse_duration(expires, "expires"),
+        )
+    )
+    call.note(token.id, name=token.name, roles=list(token.roles))
+    return await settings_page(call, text)
+
+
+async def revoke_token(call: Call) -> Response:
+    identity = call.path("id")
+    if not await call.site.client.arun(call.site.tokens.revoke(identity)):
+        raise Problem("not-found", "no such token")
+    call.note(identity)
+    return go(call, "/settings", did="revoked")
+
+
+# -- in and out --------------------------------------------------------------------------------------
+
+
+async def login_page(call: Call) -> Response:
+    return await page(call, "login.html", title="Log in", next=call.query.next, error="")
+
+
+async def login(call: Call) -> Response:
+    if call.site.config.auth != "tokens":
+        return go(call, "/")
+    text = one(call.body, "token") or ""
+    target = one(call.body, "next") or ""
+    try:
+        value = await call.site.login(call.request, text)
+    except Problem as problem:
+        if problem.code != "unauthenticated":
+            raise
+        return await page(
+            call, "login.html", 401, title="Log in", next=target, error="This token is not valid."
+        )
+    # Only to a place of our own: a path, and not `//evil.test` or a backslash in its stead.
+    if not target.startswith("/") or target.startswith("//") or "\\" in target:
+        target = link(call.request, "/")
+    answer = Response(None, 303, {"location": target})
+    is_https = call.request.url.scheme == "https"
+    answer.set_cookie(
+        COOKIES[0] if is_https else COOKIES[1],
+        value,
+        httponly=True,
+        samesite="strict",
+        secure=is_https,
+        path="/",
+    )
+    return answer
+
+
+async def logout(call: Call) -> Response:
+    await call.site.client.arun(call.site.sessions.end(call.request.cookies))
+    answer = go(call, "/login", did="out")
+    for name in COOKIES:
+        answer.delete_cookie(name, path="/")
+    return answer
+
+
+# -- help and files ----------------------------------------------------------------------------------
+
+
+async def api_page(call: Call) -> Response:
+    routes = [route for route in call.site.routes if not route.is_page]
+    return await page(call, "api.html", title="HTTP API", routes=routes, problems=PROBLEMS)
+
+
+@cache
+def static_file(name: str) -> tuple[bytes, str, str] | None:
+    """A file of the package: its bytes, its type and a tag that changes with it."""
+    folder = resources.files("winch.web").joinpath("static")
+    known = {file.name: file for file in folder.iterdir()}
+    suffix = "." + name.rpartition(".")[2]
+    if name not in known or suffix not in TYPES:
+        return None
+    body = known[name].read_bytes()
+    return body, TYPES[suffix], f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+
+
+@cache
+def licences() -> str:
+    found = static_file("licences.txt")
+    return "" if found is None else found[0].decode()
+
+
+async def static(call: Call) -> Response:
+    found = static_file(call.path("name"))
+    if found is None:
+        raise Problem("not-found", "no such file")
+    body, kind, tag = found
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if call.request.headers.get("if-none-match") == tag:
+        return Response(None, 304, headers)
+    return Response(body, 200, {**headers, "content-type": f"{kind}; charset=utf-8"})
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/operations", "operate", operations_page, "Operations", is_page=True),
+    Route("GET", "/operations/{id}", "operate", operation_page, "One operation", is_page=True),
+    Route("GET", "/audit", "admin", audit_page, "Audit", query=AuditPageQuery, is_page=True),
+    Route("GET", "/settings", "read", settings, "Settings", is_page=True),
+    Route("POST", "/settings/tokens", "admin", make_token, "New token", audit="create token",
+          is_page=True),
+    Route("POST", "/settings/tokens/{id}", "admin", revoke_token, "Revoke", audit="revoke token",
+          is_page=True),
+    Route("GET", "/api", "read", api_page, "The HTTP API", is_page=True),
+    Route("GET", "/login", "public", login_page, "Log in", query=LoginQuery, is_page=True),
+    Route("POST", "/login", "public", login, "Log in", is_page=True),
+    Route("POST", "/logout", "public", logout, "Log out", is_page=True),
+    Route("GET", "/static/{name}", "public", static, "A file", is_page=True),
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""`winch serve`: the site under uvicorn, closed to other machines unless tokens are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from winch.core.errors import ConfigError
+from winch.web.access import LOCAL_NAMES, is_loopback
+from winch.web.mount import build
+from winch.web.site import SiteConfig
+from winch.web.tokens import Tokens
+from winch.web.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from winch.app import App
+
+
+def config_for(
+    app: App,
+    host: str,
+    *,
+    needs_token: bool,
+    is_read_only: bool,
+    hosts: tuple[str, ...],
+    environment: str,
+) -> SiteConfig:
+    """How a server on this address is closed; raises ConfigError where it would stand open."""
+    is_local = is_loopback(host)
+    if not is_local or needs_token:
+        now = datetime.now(UTC)
+        live = [t for t in app.client.run(Tokens(app.ready()).list()) if t.is_live(now)]
+        if not live:
+            why = (
+                "--auth needs"
+                if is_local
+                else f"listening on {host} is open to other machines and needs"
+            )
+            raise ConfigError(
+                f"{why} authentication, and no token is live. Make one first with "
+                "`winch token create NAME --role admin`"
+            )
+        needs_token = True
+    allowed = frozenset(name.lower() for name in hosts) | LOCAL_NAMES
+    return SiteConfig(
+        auth="tokens" if needs_token else "open",
+        is_read_only=is_read_only,
+        # Without a token the name is the only thing that tells a page of ours from a rebound one.
+        hosts=None if needs_token and not hosts else allowed,
+        environment=environment,
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket; raises ConfigError when the address cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host.strip("[]"), port))
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}; try another --port") from error
+    return listening
+
+
+def url_of(listening: socket.socket, host: str) -> str:
+    shown = f"[{host.strip('[]')}]" if ":" in host else host
+    return f"http://{shown}:{listening.getsockname()[1]}/"
+
+
+def serve(
+    app: App, config: SiteConfig, listening: socket.socket, *, started: Callable[[], None], grace: float
+) -> None:
+    """Answer until stopped by a signal."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            build(app, config),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            timeout_graceful_shutdown=int(grace),
+            timeout_keep_alive=30,
+            limit_concurrency=1000,
+            h11_max_incomplete_event_size=64 * 1024,
+            lifespan="on",
+        )
+    )
+
+    async def run() -> None:
+        await asyncio.to_thread(app.ready)
+        async with Upkeep(app, is_read_only=config.is_read_only):
+            started()
+            await server.serve(sockets=[listening])
+        await app.aclose()
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(run())

@@ -1,0 +1,123 @@
+"""What a server does beside answering: it promotes, ticks, rescues and prunes as a worker does, so
+that workers in other languages need no Python process beside them; and it samples the queues.
+
+A sweeper must have proof that the store could be reached for a whole lease before it calls anybody
+lost. A supervisor has its own beats; a server has none, so it writes a line of its own at the same pace
+and takes the store's time from a promote that follows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from winch.engine.maintenance.promoter import Promoter
+from winch.engine.maintenance.pruner import Pruner
+from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.schedules import Ticker
+from winch.engine.service import Service
+from winch.storage.params import Line
+from winch.web.pages.overview import sample_line
+
+if TYPE_CHECKING:
+    from winch.app import App
+    from winch.storage.protocol import Driver
+
+SAMPLE_EVERY = 10.0
+
+
+class Proof(Service):
+    """Since when the store has answered this server's writes without a gap."""
+
+    name = "proof"
+
+    def __init__(self, driver: Driver, lease: float, every: float) -> None:
+        super().__init__()
+        self._driver = driver
+        self._lease = lease
+        self._every = every
+        self._key = secrets.token_hex(8)
+        self._since: float | None = None
+        self._last = 0.0
+        self._store_time: datetime | None = None
+
+    async def run_once(self) -> float:
+        sent = time.monotonic()
+        line = Line(book="server", key=self._key, body="{}", keep=timedelta(minutes=10))
+        try:
+            await self._driver.arun(self._driver.write_lines([line]))
+            promoted = await self._driver.arun(self._driver.promote(limit=100))
+        except BaseException:
+            self._since = None
+            raise
+        answered = time.monotonic()
+        has_jumped = False
+        if self._store_time is not None:
+            passed = (promoted.now - self._store_time).total_seconds()
+            has_jumped = abs(passed - (answered - self._last)) > self._lease / 3
+        if self._since is None or sent - self._last > self._lease or has_jumped:
+            self._since = answered
+        self._last, self._store_time = answered, promoted.now
+        return self._every
+
+    def proven_at(self) -> datetime | None:
+        """As `Heart.proven_at`: the store's time of the last answer, after a whole lease of answers."""
+        now = time.monotonic()
+        if self._since is None or now - self._last > self._lease:
+            return None
+        return self._store_time if now - self._since >= self._lease else None
+
+
+class Sampler(Service):
+    """Notes how long the queues are, for the chart of the backlog."""
+
+    name = "sampler"
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__()
+        self._driver = driver
+
+    async def run_once(self) -> float:
+        queues = await self._driver.arun(self._driver.queues())
+        sessions = await self._driver.arun(self._driver.sessions())
+        line = sample_line(queues, sessions, time.time())
+        await self._driver.arun(self._driver.write_lines([line]))
+        return SAMPLE_EVERY
+
+
+class Upkeep:
+    """The services of one server: `async with Upkeep(app): …`."""
+
+    def __init__(self, app: App, *, is_read_only: bool) -> None:
+        self._app = app
+        self._is_read_only = is_read_only
+
+    async def __aenter__(self) -> None:
+        driver, said = self._app.driver, self._app.settings
+        self._services: list[Service] = []
+        # A read-only server may run on a role that cannot write; it leaves the upkeep to others.
+        if not self._is_read_only and driver.capabilities.keeps_books:
+            lease = said.lease.total_seconds()
+            proof = Proof(driver, lease, said.heartbeat.total_seconds())
+            self._services = [
+                proof,
+                Promoter(driver, said.poll.total_seconds()),
+                Ticker(driver, said.poll.total_seconds()),
+                Rescuer(driver, said.sweep.total_seconds(), proof.proven_at),
+                Pruner(driver),
+                Sampler(driver),
+            ]
+        self._runners = [
+            asyncio.create_task(service.run(), name=f"winch {service.name}")
+            for service in self._services
+        ]
+
+    async def __aexit__(self, *_: object) -> None:
+        for service in self._services:
+            service.stop()
+        for runner in self._runners:
+            runner.cancel()
+        await asyncio.gather(*self._runners, return_exceptions=True)
