@@ -82,7 +82,7 @@ PEERS: tuple[System, ...] = (
     System(
         "huey",
         "huey_peer.py",
-        {"redis": 2500, "sqlite": 3000},
+        {"redis": 2500, "sqlite": 800},
         ("huey==3.5.4", "redis", "hiredis"),
         "results off, 1 thread; Redis: blocking pop; SQLite: fsync on, polling from 1 ms",
         kinds=("sync",),
@@ -90,7 +90,7 @@ PEERS: tuple[System, ...] = (
     System(
         "flexiq",
         "flexiq_peer.py",
-        {"pg": 1200, "redis": 2000, "sqlite": 2000},
+        {"pg": 60, "redis": 1000, "sqlite": 100},
         ("flexiq==2.1.0",),
         "push_dispatch, batches of 100, polling every 10 ms; SQLite: its own synchronous = NORMAL",
         kinds=("sync",),
