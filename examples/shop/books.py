@@ -60,6 +60,20 @@ imported = sa.Table(
     sa.Column("line", sa.Integer, primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
 )
+# What customers find when they search; follows the stock by a debounced job.
+catalogue = sa.Table(
+    "shop_catalogue",
+    metadata,
+    sa.Column("product", sa.Text, primary_key=True),
+    sa.Column("on_hand", sa.Integer, nullable=False),
+)
+# No unique key here either: a window that is reported twice must show.
+reports = sa.Table(
+    "shop_report",
+    metadata,
+    sa.Column("window_at", sa.Text, nullable=False),
+    sa.Column("orders_paid", sa.Integer, nullable=False),
+)
 
 PRODUCTS = ("rope", "pulley", "hook")
 IN_STOCK = 1_000_000

@@ -22,6 +22,8 @@ import threading
 import time
 import uuid
 from collections import Counter
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from winch import JobState
 ROOT = Path(__file__).resolve().parents[2]
 CUSTOMERS = 4
 IMPORT_LINES = 200
+REPORT_EVERY = timedelta(seconds=2)
 
 
 def free_port() -> int:
@@ -74,7 +77,7 @@ class Town:
         return self._start("-m", "uvicorn", app, "--port", port, "--log-level", "warning")
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
-        queues = "payments,mail,pictures,imports"
+        queues = "payments,mail,pictures,imports,search,reports"
         options = ["-A", "examples.shop.tasks:app", "-Q", queues, "-c", "4"]
         return self._start("-m", "winch", "worker", *options)
 
@@ -178,10 +181,12 @@ def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str
     from examples.shop.books import (
         IN_STOCK,
         PRODUCTS,
+        catalogue,
         imported,
         moves,
         orders,
         receipts,
+        reports,
         stock,
         thumbnails,
     )
@@ -237,6 +242,22 @@ def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str
         for product in PRODUCTS
         if on_hand[product] != IN_STOCK - sold[product]
     ]
+    if not books.is_apart:
+        found = dict(rows(sa.select(catalogue)))
+        wrong += [
+            f"the catalogue has {found.get(product)} of {product}, there are {on_hand[product]}"
+            for product in PRODUCTS
+            if sold[product] and found.get(product) != on_hand[product]
+        ]
+        windows = Counter(row[0] for row in rows(sa.select(reports.c.window_at)))
+        wrong += [f"window {w} was reported {times} times" for w, times in windows.items() if times != 1]
+        moments = sorted(datetime.fromisoformat(window) for window in windows)
+        wrong += [
+            f"no report between {sooner} and {later}"
+            for sooner, later in pairwise(moments)
+            if later - sooner != REPORT_EVERY
+        ]
+        wrong += ["there are no reports"] * (not windows)
     lines = len(rows(sa.select(imported.c.line).where(imported.c.import_id == import_id)))
     if lines != IMPORT_LINES:
         wrong.append(f"{lines} of {IMPORT_LINES} lines are imported")
@@ -284,6 +305,7 @@ def run_on_redis(folder: Path, store: str, seconds: float, seed: int) -> int:
 def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> int:
     print(f"shop on {url.split('://', maxsplit=1)[0]}, {seconds:g} s of kills, seed {seed}", flush=True)
     os.environ["WINCH_URL"] = url
+    os.environ["SHOP_REPORT_EVERY"] = f"{REPORT_EVERY.total_seconds():g}s"
     from examples.shop.tasks import app, books
 
     app.migrate()
@@ -309,6 +331,8 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
             town.strike(cut or cutter(books))
         for customer in customers:
             customer.join()
+        if not books.is_apart:
+            app.schedules.pause("nightly", reason="the shop closes")
         left = drain(app, seconds=120)
     finally:
         codes = town.close()

@@ -15,12 +15,25 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from examples.shop.books import Books, imported, ledger, moves, orders, receipts, stock, thumbnails
+from examples.shop.books import (
+    Books,
+    catalogue,
+    imported,
+    ledger,
+    moves,
+    orders,
+    receipts,
+    reports,
+    stock,
+    thumbnails,
+)
 from examples.shop.provider import charge
-from winch import App, Context, Discard, Fifo, Limit, Retry
+from winch import App, Context, Discard, Fifo, Limit, Retry, Unique
 
 app = App(lease="3s", heartbeat="500ms", sweep="500ms", poll="200ms", grace="2s")
 books = Books(app)
+# How often the books are counted: every night in a real shop, more often where it is watched.
+NIGHTLY = os.environ.get("SHOP_REPORT_EVERY")
 PROVIDER = os.environ.get("SHOP_PROVIDER", "http://127.0.0.1:8999/")
 
 
@@ -58,6 +71,7 @@ def follow_up(order_id: str, product: str, **options: Any) -> None:
         job_id = uuid.uuid5(uuid.UUID(order_id), task.name)
         task.using(id=job_id, **options).enqueue(order_id)  # type: ignore[call-arg]  # ctx is injected
     if not books.is_apart:
+        reindex.using(**options).enqueue(product)  # type: ignore[call-arg]
         options["fifo"] = Fifo(f"ledger:{product}", on_death="block")
     entry = enter.using(id=uuid.uuid5(uuid.UUID(order_id), enter.name), **options)
     entry.enqueue(order_id, product)  # type: ignore[call-arg]
@@ -116,3 +130,33 @@ def load_csv(import_id: str, path: str, *, ctx: Context) -> int:
             ctx.checkpoint(number + 1)
             ctx.progress(100 * number / len(lines), f"{number} lines")
     return len(lines)
+
+
+@app.task(queue="search", unique=Unique("product", mode="debounce", wait="300ms", max_wait="3s"))
+def reindex(product: str, *, ctx: Context) -> None:
+    """Bring the catalogue up to date: once for a burst of orders, again for one that comes meanwhile."""
+    with ctx.transaction() as tx:
+        conn = tx.connection
+        [(on_hand,)] = books.run(conn, sa.select(stock.c.on_hand).where(stock.c.product == product))
+        books.run(conn, sa.delete(catalogue).where(catalogue.c.product == product))
+        books.run(conn, sa.insert(catalogue).values(product=product, on_hand=on_hand))
+
+
+@app.schedule(
+    None if NIGHTLY else "0 2 * * *",
+    every=NIGHTLY,
+    tz=None if NIGHTLY else "Europe/Berlin",
+    misfire="all",
+    name="nightly",
+)
+@app.task(queue="reports")
+def report(*, ctx: Context) -> int:
+    """Count what was paid. One report for each window, whoever ticks and whoever is killed."""
+    with ctx.transaction() as tx:
+        conn = tx.connection
+        paid = sa.select(sa.func.count()).select_from(orders).where(orders.c.state == "paid")
+        count: int = books.run(conn, paid)[0][0]
+        window = ctx.headers["winch-window"]
+        books.run(conn, sa.insert(reports).values(window_at=window, orders_paid=count))
+        tx.result = count
+    return count

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.lifecycle import JobState
@@ -26,7 +28,7 @@ from winch.engine.registry import Registry, default_name
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.spool import Spool
-from winch.engine.task import Bound, Task, task_class
+from winch.engine.task import Bound, Task, Unset, task_class
 from winch.storage.params import DeadGroup, JobFilter, QueueInfo, SessionInfo
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from winch.core.duration import Duration
     from winch.core.limits import Breaker, Limit, Rate, RetryBudget
+    from winch.core.queue_settings import QueueSettings
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
@@ -662,14 +665,68 @@ class Queues:
         driver = self._app.ready()
         return driver.run(driver.queues())
 
-    def pause(self, queue: str, *, reason: str | None = None) -> None:
-        """Claim nothing more from this queue; running jobs go on."""
-        driver = self._app.ready()
-        driver.run(driver.pause(check_queue(queue), by=actor(), reason=reason))
+    def pause(
+        self, queue: str, *, reason: str | None = None, until: Duration | datetime | None = None
+    ) -> None:
+        """Claim nothing more from this queue; running jobs go on. With `until`, a time from now or a
+        moment, a worker resumes it then."""
+        from winch.engine.queue_desk import pause
+
+        self._app.client.run(pause(self._app.ready(), check_queue(queue), reason, until, self._now()))
 
     def resume(self, queue: str) -> None:
-        driver = self._app.ready()
-        driver.run(driver.resume(check_queue(queue), by=actor()))
+        """Let workers claim from this queue again."""
+        from winch.engine.queue_desk import resume
+
+        self._app.client.run(resume(self._app.ready(), check_queue(queue)))
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        concurrency: int | Unset | None = msgspec.UNSET,
+        retries: int | Unset | None = msgspec.UNSET,
+        backoff: Duration | Unset | None = msgspec.UNSET,
+        max_depth: int | Unset | None = msgspec.UNSET,
+        max_age: Duration | Unset | None = msgspec.UNSET,
+        on_full: Literal["reject", "block", "shed", "delay"] | Unset | None = msgspec.UNSET,
+        block_for: Duration | Unset | None = msgspec.UNSET,
+        drain: str | Unset | None = msgspec.UNSET,
+        **unknown: Any,
+    ) -> QueueSettings:
+        """Set what is said here, for all workers and producers, within a second or two; None takes a
+        setting back. Returns all settings of the queue.
+
+        `concurrency` is how many jobs run at once, of those enqueued since it was first set. `retries`
+        and `backoff` (one delay for all) go before the policy of the task. A queue with
+        `max_depth` ready jobs, or whose oldest waits longer than `max_age`, is full: then an enqueue
+        raises QueueFull ("reject"), waits up to `block_for` first ("block"), drops jobs of a priority
+        below 0 ("shed"), or puts jobs off so that `drain` ("100/s") of them come ("delay").
+        """
+        from winch.engine.queue_desk import configure
+
+        given = {
+            "concurrency": concurrency,
+            "retries": retries,
+            "backoff": backoff,
+            "max_depth": max_depth,
+            "max_age": max_age,
+            "on_full": on_full,
+            "block_for": block_for,
+            "drain": drain,
+            **unknown,
+        }
+        said = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        return self._app.client.run(configure(self._app.ready(), check_queue(queue), said))
+
+    def settings(self) -> dict[str, QueueSettings]:
+        """What is set, by queue."""
+        from winch.engine.queue_desk import settings
+
+        return self._app.client.run(settings(self._app.ready()))
+
+    def _now(self) -> datetime:
+        return self._app.clock.now()
 
 
 class Schedules:

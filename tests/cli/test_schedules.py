@@ -72,3 +72,17 @@ def test_doctor_names_late_and_paused_schedules(winch: Command, app: App) -> Non
     told = {finding["level"]: finding["text"] for finding in answer.json["findings"]}
     assert told["problem"].startswith("schedule 'late' is late: its window of")
     assert "late by 59m" in winch("schedules", "list").out
+
+
+def test_settings_of_a_queue_from_the_command_line(winch: Command, app: App) -> None:
+    shown = winch("queues", "set", "mail", "max_depth=1", "on_full=reject", "backoff=30s", "--json")
+    assert shown.json["settings"] == {"backoff": "PT30S", "max_depth": 1}
+    assert "max_depth=1" in winch("queues", "set", "mail").out
+    winch.shop()
+    assert winch("enqueue", "shop.mail", "--args", '{"to": "ada"}', "-A", "shop:app").code == 0
+    full = winch("enqueue", "shop.mail", "--args", '{"to": "ada"}', "-A", "shop:app")
+    assert (full.code, "queue 'mail' is full" in full.err) == (1, True)
+    assert winch("queues", "set", "mail", "max_depth=", "backoff=").err.startswith("nothing is set")
+    assert winch("queues", "set", "mail", "max_depth").code == 2
+    winch("queues", "pause", "mail", "--until", "2h")
+    assert "until 20" in winch("queues", "list").out

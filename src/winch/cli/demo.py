@@ -27,6 +27,7 @@ ACTS = (
     demo_jobs.failures,
     demo_jobs.people,
     demo_jobs.versions,
+    demo_jobs.schedule,
     demo_safety.transactions,
     demo_safety.exactly_once,
     demo_safety.unique,

@@ -162,3 +162,21 @@ def versions(app: App, stage: Stage) -> None:
     stage.tell("the code of last week enqueues `resize(image)`; today's is `resize(image, width)`")
     stage.follow(app.jobs.get(job.id), "old payload", "version 1, read by version 2", "completed")
     stage.watch("old payload")
+
+
+def schedule(app: App, stage: Stage) -> None:
+    stage.title("A schedule")
+    app.schedules.add("clock", task="demo.greet", every="1s", args={"name": "clock"})
+    stage.tell("every second a job: both processes tick, and the store lets one of them be first")
+    stage.until(lambda: len(app.schedules.history("clock")) >= 3, "three windows", WAIT)
+    app.schedules.pause("clock", reason="seen enough")
+    runs = app.schedules.history("clock")
+    for run in reversed(runs):
+        stage.tell(f"window {run.window:%H:%M:%S}: job {run.job}")
+    jobs = len({run.job for run in runs})
+    stage.expect(
+        "schedule",
+        "one job for each window",
+        f"{len(runs)} windows, {len(runs)} jobs",
+        lambda: f"{len({run.window for run in runs})} windows, {jobs} jobs",
+    )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+import msgspec
 
 from winch.cli import text
 from winch.cli.output import Column, Table, emit_json, remark, say
@@ -92,13 +95,14 @@ def queue_data(queue: QueueInfo) -> dict[str, object]:
 @queues.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--reason", help="Shown wherever somebody asks why a job waits.")
+@click.option("--until", metavar="DURATION", help="Resume after this time, like 2h; a worker does it.")
 @json_option
 @store_options
-def pause(said: Said, names: tuple[str, ...], reason: str | None) -> None:
+def pause(said: Said, names: tuple[str, ...], reason: str | None, until: str | None) -> None:
     """Claim nothing more from these queues; running jobs go on."""
     with opened(said) as app:
         for name in names:
-            app.queues.pause(name, reason=reason)
+            app.queues.pause(name, reason=reason, until=until)
     _report(said, names, "paused")
 
 
@@ -112,6 +116,35 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
         for name in names:
             app.queues.resume(name)
     _report(said, names, "resumed")
+
+
+@queues.command("set")
+@click.argument("name")
+@click.argument("settings", nargs=-1, metavar="KEY=VALUE...")
+@json_option
+@store_options
+def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
+    """Set concurrency, retries, backoff, max_depth, max_age, on_full, block_for or drain of a queue.
+
+    KEY= without a value takes a setting back; without any KEY=VALUE the settings are shown. They take
+    effect within a second or two, everywhere.
+    """
+    given: dict[str, Any] = {}
+    for one in settings:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise click.UsageError(f"expected KEY=VALUE, got {one!r}")
+        given[key] = None if not value else int(value) if value.isdigit() else value
+    with opened(said) as app:
+        after = app.queues.configure(name, **given)
+    shown = msgspec.to_builtins(after)
+    if said.as_json:
+        emit_json({"name": name, "settings": shown})
+    elif shown:
+        for key, value in shown.items():
+            say(f"{key}={value}")
+    else:
+        remark(f"nothing is set for queue {text.one_line(name)}")
 
 
 def _report(said: Said, names: tuple[str, ...], done: str) -> None:

@@ -91,6 +91,13 @@ def with_gates(options: str | None, gates: Sequence[GateUse]) -> str:
     return msgspec.json.encode({"gates": tuple(gates), **said}).decode()
 
 
+def with_one_more(options: str | None, gate: GateUse) -> str:
+    """Options that carry this gate besides those they have."""
+    said: dict[str, Any] = msgspec.json.decode(options or "{}")
+    said.pop("gates", None)
+    return msgspec.json.encode({"gates": (*gates_of(options), gate), **said}).decode()
+
+
 def name_of_key(key: str) -> str:
     """The name a gate of this key is set by; empty for those that have no numbers."""
     kind, _, _ = key.partition(":")

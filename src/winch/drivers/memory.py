@@ -34,6 +34,7 @@ from winch.storage.params import (
     ClaimParams,
     ClaimRef,
     DeadGroup,
+    Depth,
     Enqueued,
     Event,
     Facts,
@@ -832,6 +833,21 @@ class MemoryDriver(MemorySchedules, MemoryWaits):
             oldest_ready_at=min(ready, default=None),
             sessions=sessions,
         )
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Depth:
+            ready = [
+                job.run_at
+                for job in self._state.live.values()
+                if job.queue == queue and job.state is JobState.READY
+            ]
+            held = sum(
+                job.state is JobState.BLOCKED and job.queue == queue for job in self._state.live.values()
+            )
+            oldest = self._now(now) - min(ready) if ready else None
+            return Depth(min(len(ready) + held, cap), oldest)
+
+        return self._verb("depth", body, is_read=True)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> list[SessionInfo]:

@@ -24,6 +24,7 @@ from winch.core.errors import (
     JobFailed,
     JobNotFound,
     PayloadTooLarge,
+    StorageError,
     StorageUnavailable,
     WinchError,
 )
@@ -32,6 +33,7 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
 from winch.core.unique import Duplicate
 from winch.engine import operation
+from winch.engine.door import Door
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
 from winch.engine.keyring import Keyring, revealed, unseal
@@ -89,6 +91,10 @@ class Client:
         self.surroundings = surroundings
         self.last_tick = 0
         self._joining: Joining | None = None
+        self._door = Door(self._monotonic)
+
+    def _monotonic(self) -> float:
+        return self.surroundings.clock.monotonic()  # tests bring another clock for a while
 
     def run(self, op: Operation[T]) -> T:
         return self.surroundings.run(self._driver(), op)
@@ -119,9 +125,15 @@ class Client:
             [answer] = await self.surroundings.arun(self._unchecked()[0], self.store([new], conn))
         else:
             prepared = self._prepared([new])
+            if not self._door.is_open(prepared):
+                op = self._admitted(prepared)
+                [admitted] = await self.surroundings.arun(self._unchecked()[0], op)
+                if admitted is None:
+                    return self._handle(Enqueued(new.id, is_new=False, is_shed=True))
+                prepared = [admitted]
             answer = await self._join(prepared[0])
             self._tell_enqueued(prepared, [answer])
-        return Job(self, answer.holder or answer.id, is_new=answer.is_new)
+        return self._handle(answer)
 
     async def _join(self, new: NewJob) -> Enqueued:
         if self._joining is None:
@@ -142,7 +154,12 @@ class Client:
     def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
         new = bound.new_job(self.draw_id())
         [answer] = yield from self.store([new], bound.options.conn)
-        return Job(self, answer.holder or answer.id, is_new=answer.is_new)
+        return self._handle(answer)
+
+    def _handle(self, answer: Enqueued) -> Job[Any]:
+        job: Job[Any] = Job(self, answer.holder or answer.id, is_new=answer.is_new)
+        job.is_shed = answer.is_shed
+        return job
 
     def _enqueue_many(self, calls: Iterable[Bound[Any]], conn: object) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
@@ -150,12 +167,36 @@ class Client:
             ids = self.draw_ids(len(chunk))
             jobs = [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
             answers = yield from self.store(jobs, conn)
-            handles += [Job(self, a.holder or a.id, is_new=a.is_new) for a in answers]
+            handles += map(self._handle, answers)
         return handles
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
         jobs = self._prepared(jobs)
+        if self._door.is_open(jobs):
+            return (yield from self._stored(jobs, conn))
+        admitted = yield from self._admitted(jobs, is_apart=conn is not None)
+        kept = [job for job in admitted if job is not None]
+        stored = iter((yield from self._stored(kept, conn)) if kept else ())
+        return [
+            Enqueued(job.id, is_new=False, is_shed=True) if one is None else next(stored)
+            for job, one in zip(jobs, admitted, strict=True)
+        ]
+
+    def _admitted(
+        self, jobs: Sequence[NewJob], *, is_apart: bool = False
+    ) -> Operation[list[NewJob | None]]:
+        """The jobs that their queues have room for. Asked on a connection of our own, also for a
+        caller's transaction, which a refused question must not spoil."""
+        driver, is_checked = self._unchecked()
+        if not is_checked:
+            try:
+                yield Blocking(self._driver)
+            except StorageError:
+                return list(jobs)  # the enqueue itself will say so, when it has tried long enough
+        return (yield from self._door.admit(driver, jobs, is_apart=is_apart))
+
+    def _stored(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         if isinstance(conn, Statements):
             conn = conn.connection
         if conn is not None:

@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import functools
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
+from winch.core.queue_settings import QueueSettings
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
 from winch.core.steps import is_history
 from winch.engine.attempt import Attempt, Interrupt, JobTimeout
@@ -84,10 +85,14 @@ class Executor:
         self._cells = cells
         self._durable = DurableSide(runtime, threads, monotonic, rng, store)
         self._usual: dict[str, Plan] = {}
+        # What operators have set for queues; refreshed by the worker.
+        self.settings: Mapping[str, QueueSettings] = {}
 
     def plan(self, claim: Claim) -> Plan | Settled:
         """How to run this job; how it ends where it cannot be run at all."""
-        if claim.options is None and claim.expires_at is None and not claim.is_suspect:
+        set_for = self.settings.get(claim.queue) if self.settings else None
+        is_usual = claim.options is None and not claim.is_suspect and set_for is None
+        if is_usual and claim.expires_at is None:
             plan = self._usual.get(claim.task)
             if plan is not None:
                 return plan
@@ -99,6 +104,8 @@ class Executor:
         usual = self._usual.get(task.name)
         if usual is None:
             usual = self._usual[task.name] = self._planned(task, timeout, retry, is_suspect=False)
+        if set_for is not None:
+            retry = set_for.policy(retry)
         if claim.options is not None:
             try:
                 said = msgspec.json.decode(claim.options, type=StoredOptions)
@@ -114,7 +121,7 @@ class Executor:
         if claim.expires_at is not None and claim.claimed_at >= claim.expires_at and not is_begun:
             when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
             return self._unrun(claim, Cancel(f"expired at {when}, before it ran"))
-        if claim.options is None and not claim.is_suspect:
+        if is_usual:
             return usual
         return self._planned(task, timeout, retry, is_suspect=claim.is_suspect)
 

@@ -18,16 +18,17 @@ class Job(Generic[R]):
     """One stored job. `state` is as last read; `refresh()` reads it again.
 
     `is_new` is False when the enqueue that gave this handle met a job of the same given id, or one that
-    holds its unique key.
+    holds its unique key. `is_shed` is True when its queue was full and the job was dropped.
     """
 
-    __slots__ = ("__weakref__", "_client", "_record", "id", "is_new")
+    __slots__ = ("__weakref__", "_client", "_record", "id", "is_new", "is_shed")
 
     def __init__(
         self, client: Client, job_id: str, record: JobRecord | None = None, *, is_new: bool = True
     ) -> None:
         self.id = job_id
         self.is_new = is_new
+        self.is_shed = False
         self._client = client
         self._record = record
 

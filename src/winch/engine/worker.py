@@ -13,7 +13,7 @@ import random
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from winch.core.errors import StorageError
 from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.outcome import Settled
+from winch.core.queue_settings import QueueSettings
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
 from winch.engine.executor import Call, Executor, Plan
@@ -34,6 +35,7 @@ from winch.engine.isolation import Cells, CellStore
 from winch.engine.limits import Limits
 from winch.engine.log import log
 from winch.engine.maintenance.forwarder import Forwarder
+from winch.engine.maintenance.queue_rules import QueueRules
 from winch.engine.order import QueueOrder
 from winch.engine.places import Places
 from winch.engine.prefetch import HOARD_LIMIT, MOST_AT_ONCE, Prefetch
@@ -206,6 +208,12 @@ class Worker:
             Cancels(self._driver, self),
             Notes(self._driver, self),
         ]
+        rules = QueueRules(self._driver, self._set_for_queues)
+        try:
+            await rules.run_once()  # before the first claim, so that no job is judged without them
+        except StorageError as error:
+            log.warning("the settings of queues are not read yet: %s", error)
+        self._services.append(rules)
         if self._driver.capabilities.keeps_books:
             self._services.append(RateWriter(self._driver, self._tally))
         if config.spool is not None:
@@ -249,6 +257,9 @@ class Worker:
         await self._driver.arun(self._driver.start_session(session))
         self.session = session.id
         self._on_session(session.id)
+
+    def _set_for_queues(self, settings: Mapping[str, QueueSettings]) -> None:
+        self._executor.settings = settings
 
     def _declared(self) -> tuple[Declared, ...]:
         """The schedules of the app's code, where the store has schedules."""

@@ -51,13 +51,14 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """What became of one NewJob: stored now, or the job of that id that was there before.
 
     `holder` is the job that has its unique key, where that is why it was not stored; `is_replaced`: it
-    has the new arguments, priority and time.
+    has the new arguments, priority and time. `is_shed`: its queue was full, and it was dropped.
     """
 
     id: str
     is_new: bool
     holder: str | None = None
     is_replaced: bool = False
+    is_shed: bool = False
 
     @property
     def is_duplicate(self) -> bool:
@@ -288,6 +289,13 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     pause_reason: str | None = None
     oldest_ready_at: datetime | None = None
     sessions: int = 0
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """How full a queue is: its ready jobs, counted up to a cap, and how long the oldest has waited."""
+
+    ready: int
+    oldest: timedelta | None
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):

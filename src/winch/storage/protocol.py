@@ -24,6 +24,7 @@ from winch.storage.params import (
     ClaimParams,
     ClaimRef,
     DeadGroup,
+    Depth,
     Enqueued,
     Event,
     Facts,
@@ -360,6 +361,11 @@ class Storage(Protocol):
 
     def queues(self) -> Verb[list[QueueInfo]]:
         """Every queue that has live jobs, settings, or a live session that serves it; by name."""
+        ...
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        """How many ready jobs the queue has, counted up to `cap`, and how long the first in line has
+        been ready; None where there is none, or where the store cannot tell cheaply."""
         ...
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, LIVE, JobState
@@ -12,6 +12,7 @@ from winch.drivers.postgres.rows import read_event, read_job, read_moment, read_
 from winch.drivers.postgres.steps import Body
 from winch.storage.params import (
     DeadGroup,
+    Depth,
     Event,
     Facts,
     GroupFilter,
@@ -96,6 +97,13 @@ class ReadingVerbs(GateVerbs):
             return sorted(map(read_queue, rows), key=lambda queue: queue.name)
 
         return self._read("queues", body)
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Body[Depth]:
+            ((ready, waited),) = yield self._step("depth", is_alone=True, queue=queue, cap=cap, now=now)
+            return Depth(ready, None if waited is None else timedelta(seconds=float(waited)))
+
+        return self._read("depth", body)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:

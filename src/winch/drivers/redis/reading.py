@@ -20,6 +20,7 @@ from winch.drivers.redis.rows import (
 )
 from winch.storage.params import (
     DeadGroup,
+    Depth,
     Event,
     Facts,
     GroupFilter,
@@ -167,6 +168,15 @@ class ReadingVerbs(Verbs):
             return [found[name] for name in sorted(found)]
 
         return self._read("queues", body)
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Body[Depth]:
+            for info in (yield from self.queues().steps()):
+                if info.name == queue:
+                    return Depth(min(info.counts.get(JobState.READY, 0), cap), None)
+            return Depth(0, None)
+
+        return self._read("depth", body)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:

@@ -12,6 +12,7 @@ from winch.drivers.sqlite.bodies import Body, ask, holders, micros, read_jobs, v
 from winch.drivers.sqlite.rows import read_events, read_moment, read_session, to_json
 from winch.storage.params import (
     DeadGroup,
+    Depth,
     Event,
     Facts,
     GroupFilter,
@@ -105,6 +106,14 @@ class ReadingVerbs:
             return infos
 
         return verb("queues", body, is_read=True)
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Body[Depth]:
+            ((ready, oldest),) = yield from ask("depth", queue=queue, cap=cap)
+            waited = None if oldest is None else from_micros(micros(now)) - from_micros(oldest)
+            return Depth(ready, waited)
+
+        return verb("depth", body, is_read=True)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import QueueInfo
-from winch.testing.conformance.bench import HOUR, SECOND, Bench
+from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.finish import claimed
 from winch.testing.conformance.transitions import REACHABLE_STATES
@@ -344,3 +344,17 @@ def reading_changes_nothing(bench: Bench) -> None:
     bench.events()
     assert bench.jobs([job.id for job in made]) == made
     assert bench.sessions(is_ended_too=True) == sessions
+
+
+@case()
+def depth_counts_ready_jobs_of_one_queue_up_to_a_cap(bench: Bench) -> None:
+    assert bench.call(bench.driver.depth("mail", cap=10, now=bench.now)).ready == 0
+    bench.add_many(5, queue="mail")
+    bench.add(queue="mail", delay=HOUR)
+    bench.add(queue="other")
+    bench.take("mail")
+    bench.advance(MINUTE)
+    depth = bench.call(bench.driver.depth("mail", cap=10, now=bench.now))
+    assert depth.ready == 4
+    assert depth.oldest in (MINUTE, None)
+    assert bench.call(bench.driver.depth("mail", cap=3, now=bench.now)).ready == 3
