@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import psycopg
 import pytest
 
 from tests.servers import Databases, PostgresServer
-from tests.web.kit import Web
+from tests.web.kit import LoopThread, Web
 from winch import App
 from winch.web.mount import build
 from winch.web.site import SiteConfig
@@ -20,9 +19,10 @@ STORES = ("memory", "sqlite", "postgres")
 
 
 @pytest.fixture(scope="session")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
+def runner() -> Iterator[LoopThread]:
+    runner = LoopThread()
+    yield runner
+    runner.close()
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def url_of(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], st
 
 
 @pytest.fixture
-def make_web(runner: asyncio.Runner, url_of: Callable[[str], str]) -> Iterator[Callable[..., Web]]:
+def make_web(runner: LoopThread, url_of: Callable[[str], str]) -> Iterator[Callable[..., Web]]:
     """A site with some tasks; `store` chooses where, the rest is SiteConfig's."""
     made: list[Web] = []
 

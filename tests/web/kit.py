@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import httpx
 from starlette.types import ASGIApp
@@ -11,14 +13,32 @@ from starlette.types import ASGIApp
 from winch import App, Retry
 from winch.storage.params import NewSession
 
+T = TypeVar("T")
 API = "/api/v1"
 OWN = {"sec-fetch-site": "same-origin"}
+
+
+class LoopThread:
+    """An event loop in a thread of its own: a browser's driver has one in the test's."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="web tests")
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 class Web:
     """An app with two tasks, and its site."""
 
-    def __init__(self, app: App, site: ASGIApp, runner: asyncio.Runner) -> None:
+    def __init__(self, app: App, site: ASGIApp, runner: LoopThread) -> None:
         self.app = app
         self.asgi = site
         self._runner = runner

@@ -102,9 +102,7 @@ def test_keys_live_updates_and_ticks(make_web: Any, browser: Any) -> None:
         assert page.locator(".state-cancelled").count() >= 2
         before = page.locator("table.rows tbody tr").count()
         web.add.enqueue(9)
-        page.wait_for_function(
-            f"document.querySelectorAll('table.rows tbody tr').length > {before}", timeout=15_000
-        )
+        page.locator("table.rows tbody tr").nth(before).wait_for(timeout=15_000)
         page.keyboard.press("t")
         assert page.locator("html").get_attribute("data-theme") == "light"
         page.keyboard.press("?")
