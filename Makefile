@@ -61,7 +61,7 @@ SECONDS ?= 60
 shop: setup ## examples/shop under kills: STORE=sqlite|postgres|redis|redis+cluster SECONDS=60
 	$(BIN)/python -m examples.shop.drive --store $(STORE) --seconds $(SECONDS)
 
-bench: setup ## Winch beside its peers, real servers; QUICK=1 in 8 minutes, ONLY='pg drain' for one scenario
+bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
 
 chaos: ## (later)
