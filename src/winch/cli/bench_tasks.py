@@ -6,7 +6,7 @@ import time
 
 from winch.app import App
 
-app = App()
+app: App = App()
 
 # When each job of the measured kind has started: job number -> seconds of the performance counter.
 started: dict[int, float] = {}

@@ -9,7 +9,7 @@ from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.engine.flow_look import mermaid, shown, svg
 
-flow_argument = click.argument("flow_id", metavar="ID")
+_flow_argument = click.argument("flow_id", metavar="ID")
 
 
 @click.group()
@@ -39,7 +39,7 @@ def list_(said: Said, limit: int) -> None:
 
 
 @flows.command()
-@flow_argument
+@_flow_argument
 @json_option
 @store_options
 def show(said: Said, flow_id: str) -> None:
@@ -64,7 +64,7 @@ def show(said: Said, flow_id: str) -> None:
 
 
 @flows.command()
-@flow_argument
+@_flow_argument
 @click.option("--reason", help="Kept with the jobs.")
 @json_option
 @store_options
@@ -76,7 +76,7 @@ def cancel(said: Said, flow_id: str, reason: str | None) -> None:
 
 
 @flows.command()
-@flow_argument
+@_flow_argument
 @json_option
 @store_options
 def retry(said: Said, flow_id: str) -> None:
@@ -87,7 +87,7 @@ def retry(said: Said, flow_id: str) -> None:
 
 
 @flows.command()
-@flow_argument
+@_flow_argument
 @click.option(
     "--format", "form", type=click.Choice(["mermaid", "svg"]), default="mermaid", show_default=True
 )

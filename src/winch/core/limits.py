@@ -43,10 +43,10 @@ class Limit:
     def __init__(
         self, n: int, *, key: str | None = None, scope: str | None = None, weight: int = 1
     ) -> None:
-        self.n = _whole(n, "Limit")
-        self.key = None if key is None else _text(key, "Limit key")
-        self.scope = None if scope is None else _text(scope, "Limit scope")
-        self.weight = _whole(weight, "Limit weight")
+        self.n: int = _whole(n, "Limit")
+        self.key: str | None = None if key is None else _text(key, "Limit key")
+        self.scope: str | None = None if scope is None else _text(scope, "Limit scope")
+        self.weight: int = _whole(weight, "Limit weight")
         if self.weight > self.n:
             raise ConfigError(f"Limit({n}, weight={weight}) would never let a job run")
 
@@ -80,8 +80,8 @@ class Rate:
         scope: str | None = None,
         weight: int = 1,
     ) -> None:
-        self.n = _whole(n, "Rate")
-        self.per = parse_duration(per, "Rate per")
+        self.n: int = _whole(n, "Rate")
+        self.per: timedelta = parse_duration(per, "Rate per")
         if self.per < timedelta(milliseconds=1):
             raise ConfigError(f"Rate per must be at least 1ms, got {per!r}")
         if kind not in KINDS:
@@ -90,11 +90,11 @@ class Rate:
         if burst is not None and kind != BUCKET:
             raise ConfigError(f"Rate burst goes with kind='bucket', got kind={kind!r}")
         self.how = kind
-        self.burst = None if burst is None else _whole(burst, "Rate burst")
-        self.key = None if key is None else _text(key, "Rate key")
-        self.scope = None if scope is None else _text(scope, "Rate scope")
-        self.weight = _whole(weight, "Rate weight")
-        self.is_for_retries = False
+        self.burst: int | None = None if burst is None else _whole(burst, "Rate burst")
+        self.key: str | None = None if key is None else _text(key, "Rate key")
+        self.scope: str | None = None if scope is None else _text(scope, "Rate scope")
+        self.weight: int = _whole(weight, "Rate weight")
+        self.is_for_retries: bool = False
         if self.weight > (self.burst or self.n):
             raise ConfigError(f"Rate({n}, weight={weight}) would never let a job start")
 
@@ -140,8 +140,8 @@ class Breaker:
     ) -> None:
         if not isinstance(failures, int | float) or not 0 < failures <= 1:
             raise ConfigError(f"Breaker failures must be a share such as 0.5, got {failures!r}")
-        self.scope = None if scope is None else _text(scope, "Breaker scope")
-        self.spec = BreakerSpec(
+        self.scope: str | None = None if scope is None else _text(scope, "Breaker scope")
+        self.spec: BreakerSpec = BreakerSpec(
             failures=float(failures),
             of=_whole(of, "Breaker of"),
             window=max(1, parse_duration(window, "Breaker window") // _MICROSECOND),
@@ -160,7 +160,7 @@ class Fifo:
     __slots__ = ("key", "on_death")
 
     def __init__(self, key: str, *, on_death: str = "skip") -> None:
-        self.key = _text(key, "fifo")
+        self.key: str = _text(key, "fifo")
         if on_death not in ("skip", "block"):
             raise ConfigError(f"fifo on_death must be 'skip' or 'block', got {on_death!r}")
         self.on_death = on_death

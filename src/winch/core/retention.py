@@ -29,8 +29,8 @@ class Retention:
         if age is None and count is None and bytes is None:
             raise ConfigError("Retention needs at least one of age, count and bytes")
         self.age: timedelta | None = None if age is None else parse_duration(age, "Retention age")
-        self.count = _whole(count, "count")
-        self.bytes = _whole(bytes, "bytes")
+        self.count: int | None = _whole(count, "count")
+        self.bytes: int | None = _whole(bytes, "bytes")
 
     def __repr__(self) -> str:
         return f"Retention({self.age!r}, count={self.count}, bytes={self.bytes})"

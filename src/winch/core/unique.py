@@ -76,10 +76,10 @@ class Unique:
                 raise ConfigError(f"Unique takes names of arguments, got {name!r}")
         if until not in list(Until):
             raise ConfigError(f"Unique until must be one of {', '.join(Until)}, got {until!r}")
-        self.fields = fields
-        self.key = None if key is None else check_key(key)
-        self.mode = Duplicate(mode)
-        self.until = Until(until)
+        self.fields: tuple[str, ...] = fields
+        self.key: str | None = None if key is None else check_key(key)
+        self.mode: Duplicate = Duplicate(mode)
+        self.until: Until = Until(until)
         self.within: timedelta | None = None if within is None else _positive(within, "within")
         self.wait: timedelta | None = None if wait is None else _positive(wait, "wait")
         self.max_wait: timedelta | None = None if max_wait is None else _positive(max_wait, "max_wait")

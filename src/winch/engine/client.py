@@ -89,7 +89,7 @@ class Client:
         self._spool = spool
         self._runtime = runtime
         self.surroundings = surroundings
-        self.last_tick = 0
+        self.last_tick: int = 0
         self._joining: Joining | None = None
         self._door = Door(self._monotonic)
 

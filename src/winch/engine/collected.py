@@ -48,9 +48,9 @@ class Collected(Generic[T]):
         attempt: int = 1,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.args = args
-        self.id = id
-        self.attempt = attempt
+        self.args: T = args
+        self.id: str = id
+        self.attempt: int = attempt
         self.result: Any = None
         self.said: Said | typing.Literal["done"] | None = None
         self._is_cancelled = is_cancelled

@@ -41,7 +41,7 @@ class Reports:
         self._progress: str | None = None
         self._log: list[str] = []
         self._monotonic = monotonic
-        self.signed_at = monotonic()
+        self.signed_at: float = monotonic()
 
     def sign(self) -> None:
         """The handler is alive and getting on: what a task's heartbeat timeout waits for."""

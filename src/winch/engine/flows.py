@@ -286,7 +286,7 @@ class Batch:
         conn: object = None,
     ) -> None:
         self.name = name
-        self.id = ""
+        self.id: str = ""
         self._callbacks: dict[Wants, Bound[Any] | None] = {
             "success": on_success,
             "complete": on_complete,

@@ -26,9 +26,9 @@ class Job(Generic[R]):
     def __init__(
         self, client: Client, job_id: str, record: JobRecord | None = None, *, is_new: bool = True
     ) -> None:
-        self.id = job_id
-        self.is_new = is_new
-        self.is_shed = False
+        self.id: str = job_id
+        self.is_new: bool = is_new
+        self.is_shed: bool = False
         self._client = client
         self._record = record
 

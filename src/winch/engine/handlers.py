@@ -98,9 +98,9 @@ class Paused:
     __slots__ = ("handler", "run", "step")
 
     def __init__(self, handler: Coroutine[Any, Any, Any], run: Callable[..., Any], step: Any) -> None:
-        self.handler = handler
-        self.run = run
-        self.step = step
+        self.handler: Coroutine[Any, Any, Any] = handler
+        self.run: Callable[..., Any] = run
+        self.step: Any = step
 
 
 @types.coroutine

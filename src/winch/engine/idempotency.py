@@ -64,9 +64,9 @@ class Once:
         self._client = client
         self._ttl = ttl
         self.key = key
-        self.new = False
-        self.done = False
-        self.open = False
+        self.new: bool = False
+        self.done: bool = False
+        self.open: bool = False
         self.result: Any = None
         self.holder: str | None = None
         job = current_job.get()

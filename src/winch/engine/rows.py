@@ -151,9 +151,9 @@ class _JobCall(ThreadCall):
 
     def __init__(self, row: _Row, attempt: Attempt, plan: Plan, call: Call, began: float) -> None:
         super().__init__(plan.task.fn, None, *call, context=row.base.copy(), row=row)
-        self.attempt = attempt
-        self.plan = plan
-        self.began = began
+        self.attempt: Attempt = attempt
+        self.plan: Plan = plan
+        self.began: float = began
         self.settled: Settled | None = None
 
 

@@ -82,7 +82,7 @@ class Steps(StepRunner):
         self._visited: set[str] = set()
         self._times: dict[str, int] = {}
         self._callers: set[int] = set()
-        self.is_replaying_only = found.unwinding is not None
+        self.is_replaying_only: bool = found.unwinding is not None
         self.is_decided = False
         self._wake_at: datetime | None = None
         self._waits: dict[str, bool] = {}

@@ -318,9 +318,9 @@ class Partial(Bound[R]):
         options: EnqueueOptions,
         like: NewJob,
     ) -> None:
-        self.task = task
-        self.args = task.arguments.pack_partial(args, kwargs)
-        self.options = options
+        self.task: Task[Any, R] = task
+        self.args: str = task.arguments.pack_partial(args, kwargs)
+        self.options: EnqueueOptions = options
         self._like = like
 
 

@@ -57,7 +57,7 @@ class ThreadCall:
         self._thread_id: int | None = None
         self._unwanted: type[BaseException] | None = None
         self.done: asyncio.Future[None] | None = done
-        self.row = row
+        self.row: Row | None = row
         self.has_run: bool = False
         self.spent: float = 0.0
         self.value: Any = None
@@ -99,7 +99,7 @@ class Row:
     __slots__ = ("done",)
 
     def __init__(self, done: asyncio.Future[None]) -> None:
-        self.done = done
+        self.done: asyncio.Future[None] = done
 
     def following(self, call: ThreadCall) -> ThreadCall | None:
         """In the thread: this call has ended, give the next one. The same one: it was given up, and

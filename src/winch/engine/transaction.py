@@ -73,6 +73,7 @@ class Transaction(Statements):
         has_gates: bool = False,
     ) -> None:
         super().__init__()
+        self.connection: Any = None
         self._driver = driver
         self._claim = claim
         self._finished = finished

@@ -162,10 +162,11 @@ class Worker:
             is_retiring=lambda: self.why_retiring is not None,
             retire_if=self._retire_if,
         )
-        self.session = ""
-        self.drained = asyncio.Event()  # burst: nothing left; else to be replaced, see why_retiring
+        self.session: str = ""
+        # Burst: nothing left; else to be replaced, see why_retiring.
+        self.drained: asyncio.Event = asyncio.Event()
         self.why_retiring: str | None = None
-        self.is_stuck = False
+        self.is_stuck: bool = False
 
     # -- life --------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class FlakyStorage:
         self._faults: list[_Fault] = []
         self._lock = threading.Lock()
         self.counters: Counter[str] = Counter()
-        self.is_down = False
+        self.is_down: bool = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

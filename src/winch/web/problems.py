@@ -67,6 +67,8 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.code = code
+        self.status: int
+        self.title: str
         self.status, self.title = PROBLEMS[code]
         self.detail = detail
         self.headers: dict[str, str] = dict(headers or {})

@@ -64,6 +64,7 @@ def bind(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host.strip("[]"), port))
+        listening.listen(1024)  # whoever reads the address may come before the server turns to it
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}; try another --port") from error
     return listening

@@ -65,9 +65,9 @@ class Site:
     def __init__(self, app: App, config: SiteConfig, routes: Sequence[Route]) -> None:
         self.app = app
         self.config = config
-        self.routes = tuple(routes)
+        self.routes: tuple[Route, ...] = tuple(routes)
         self.streams = 0
-        self.is_stopping = False
+        self.is_stopping: bool = False
         self._is_open = False
         self._opening = asyncio.Lock()
         self._cache: dict[str, tuple[float, Any]] = {}

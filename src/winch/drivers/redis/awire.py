@@ -30,7 +30,7 @@ class AsyncWire(asyncio.Protocol):
 
     def __init__(self, place: Place, address: Address) -> None:
         self.address = address
-        self.is_lost = False
+        self.is_lost: bool = False
         self._timeout = place.timeout
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._pending: deque[tuple[asyncio.Future[list[Any]], int, float]] = deque()

@@ -20,7 +20,7 @@ class TimeLimit:
         self._free = free
         self._guard = threading.Lock()
         self._is_settled = False
-        self.is_broken = False
+        self.is_broken: bool = False
         self._timer = threading.Timer(seconds, self._end)
         self._timer.daemon = True
         self._timer.start()

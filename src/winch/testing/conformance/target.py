@@ -285,7 +285,7 @@ class RedisTarget(Target):
         }
         self._schema = self._name
         self._cases = 0
-        self.name = self._drivers[False].name
+        self.name: str = self._drivers[False].name
 
     def _open(self, schema: str, *, events: bool = False) -> Any:
         return connect(self._url, clock=WallClock(), schema=schema, events=events)
