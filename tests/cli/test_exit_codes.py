@@ -19,7 +19,7 @@ def is_one_line(answer: Answer) -> bool:
     "args, told",
     [
         (["job"], "did you mean 'jobs'?"),
-        (["serve"], "no such command: 'serve'; there are worker, enqueue, jobs"),
+        (["frobnicate"], "no such command: 'frobnicate'; there are worker, enqueue, jobs"),
         (["jobs", "lst"], "list"),
         (["jobs", "list", "--limt", "3"], "--limit"),
         (["jobs", "list", "--limit", "0"], "0 is not in the range"),

@@ -131,6 +131,7 @@ class World:
     def __exit__(self, *error: object) -> None:
         self._flaky.heal()
         self._armed.clear()
+        self._crash_place = None  # the end of the world is no place to crash at
         try:
             self._drive(lambda: self._loop.run_until_complete(self._close()))
         finally:
