@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -89,11 +89,18 @@ class Worker:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """SIGSTOP to all of its processes: alive, and doing nothing."""
+        """SIGSTOP to all of its processes: alive, and doing nothing. Not in the middle of a write to a
+        file: nobody else could write then, and the rest of the fleet would stand still with it."""
         pids = self.pids()
         self._recorder.nemesis("stop", pids)
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+        while True:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            if not _hold_a_file(pids):
+                return
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            time.sleep(0.005)
 
     def go_on(self) -> None:
         pids = self.pids()
@@ -208,3 +215,10 @@ class Fleet:
             if other.poll() is None:
                 other.kill()
             other.wait(10)
+
+
+def _hold_a_file(pids: Iterable[int]) -> bool:
+    """Whether one of these processes holds a file locked for writing."""
+    wanted = {str(pid) for pid in pids}
+    locks = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return any(lock[1] == "POSIX" and lock[3] == "WRITE" and lock[4] in wanted for lock in locks)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
 STATEMENTS = {
     "enqueue": r"insert into \S+\.job\b",
     "claim": r"update \S+\.job\s+set state = 'running'",
-    "finish": r"delete from \S+\.job\s+using unnest",
+    "finish": r"delete from \S+\.job\s+where ctid",
 }
 
 
