@@ -66,12 +66,24 @@ class RedisServer(Server):
             **(settings or {}),
         }
         self.port = free_port()
+        self._has_started = False
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        """Start and return once it answers; the port stays the same from the first start on."""
+        if self._has_started:
+            self._spawn_redis()
+        else:
+            self._start_on_free_port(self._spawn_redis, self._use_port)
+            self._has_started = True
+
+    def _use_port(self, port: int) -> None:
+        self.port = port
+
+    def _spawn_redis(self) -> None:
         config = self.folder / "redis.conf"
         lines = {"port": str(self.port), "dir": str(self.folder), **self._settings}
         config.write_text("".join(f"{name} {value or chr(34) * 2}\n" for name, value in lines.items()))

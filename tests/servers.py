@@ -105,19 +105,33 @@ def make_folder(name: str, account: Account) -> Path:
     raise ServerError(f"no temporary folder that uid {account.uid} can enter; set TMPDIR")
 
 
+# Between the ports of services that everybody knows and the range from which the kernel takes ports for
+# outgoing connections (32768 and up). The second port of a node of a Redis Cluster lies there too.
+FIRST_PORT, LAST_PORT, BUS_OFFSET = 10_500, 22_500, 10_000
+_given_ports: set[int] = set()
+
+
 def free_port() -> int:
     """Choose a TCP port that is free, and likely to stay so while its server restarts.
 
     The kernel's choice (bind to port 0) comes from the range it also uses for outgoing connections, so
     while the server is down any client on this machine could take the port away. Below that range it
-    takes another server.
+    takes another server. The port `BUS_OFFSET` above it is free as well.
     """
     for _ in range(100):
-        port = random.randrange(15_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        port = random.randrange(FIRST_PORT, LAST_PORT)
+        pair = {port, port + BUS_OFFSET}
+        if not pair & _given_ports and all(map(_can_listen, pair)):
+            _given_ports.update(pair)
             return port
-    raise ServerError("found no free port between 15000 and 30000")
+    raise ServerError(f"found no free port between {FIRST_PORT} and {LAST_PORT}")
+
+
+def _can_listen(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
@@ -223,6 +237,20 @@ class Server:
         if not self.is_running:
             self._process = None
             raise ServerError(f"{self.name} exited with {process.returncode}:\n{self.log_tail()}")
+
+    def _start_on_free_port(self, start: Callable[[], None], use_port: Callable[[int], None]) -> None:
+        """Start for the first time: a port that another process was quicker to take is changed."""
+        for _ in range(3):
+            try:
+                start()
+            except ServerError:
+                if "Address already in use" not in self.log_tail():
+                    raise
+                self.log.unlink()
+                use_port(free_port())
+            else:
+                return
+        raise ServerError(f"another process took each of three free ports before {self.name} could")
 
     def _run(self, argv: Sequence[str | Path]) -> None:
         """Run a tool of the server to its end."""
@@ -339,17 +367,7 @@ class PostgresServer(Server, Databases):
             self._spawn_postgres()
             return
         self._initialize()
-        for _ in range(3):
-            try:
-                self._spawn_postgres()
-            except ServerError:
-                if "Address already in use" not in self.log_tail():
-                    raise
-                self.log.unlink()
-                self._use_port(free_port())
-            else:
-                return
-        raise ServerError("another process took each of three free ports before postgres could")
+        self._start_on_free_port(self._spawn_postgres, self._use_port)
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
         """Shut down in one of PostgreSQL's ways and wait for the end; the data stays."""
