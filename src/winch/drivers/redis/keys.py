@@ -53,6 +53,7 @@ KEYS_OF = {
     "ready": "zset: ready jobs of a queue, by their sort key",
     "scheduled": "zset: scheduled jobs of a queue, by run_at",
     "retrying": "zset: retrying jobs of a queue, by run_at",
+    "blocked": "zset: blocked jobs of a queue, by run_at; what each waits for is kept beside it",
     "tasks": "set: the tasks that the jobs of a queue had",
     "held": "set: the running jobs of a session",
     "deaths": "zset: dead jobs of a task, by the moment of death",
@@ -78,7 +79,7 @@ def prelude(text: str) -> str:
     """
     used = set(re.findall(r"\bK\.(\w+)", text))
     if "K[" in text:  # by the name of a state
-        used |= {"scheduled", "retrying", "ready", "cancelled", "dead"}
+        used |= {"scheduled", "retrying", "blocked", "ready", "cancelled", "dead"}
     lines = ["local P = string.sub(KEYS[1], 1, -5)", "local K = {"]
     lines += [f"  {name} = P .. '{name}'," for name in KEYS if name in used]
     lines += [
