@@ -96,10 +96,8 @@ class SchedulingVerbs(Verbs):
                 at, *rows = yield self._call("schedules", now=micros(now), name=name)
                 row, seen = (_read_row(rows[0]), _row.decode(rows[0][1]).v) if rows else (None, 0)
                 live = 0
-                # Where jobs may stand side by side it does not matter how many do.
-                if row is not None and needs_live(change):
-                    if read_definition(row.definition).overlap is not Overlap.ALLOW:
-                        live = yield self._call("schedule_runs", name=name, is_live=True)
+                if row is not None and needs_live(change) and _minds_others(row):
+                    live = yield self._call("schedule_runs", name=name, is_live=True)
                 effect = changed(name, row, change, from_micros(at), live)
                 if effect.answer is not Answered.DONE:
                     return Changed(answer=effect.answer, row=effect.row)
@@ -164,9 +162,14 @@ class SchedulingVerbs(Verbs):
         return self._read("schedule_runs", body)
 
 
+def _minds_others(row: ScheduleRow) -> bool:
+    """Where jobs may stand side by side it does not matter how many do."""
+    return read_definition(row.definition).overlap is not Overlap.ALLOW
+
+
 def _written(effect: Effect, reply: Sequence[Any]) -> tuple[ScheduleRun, ...]:
     """The runs that the script has written, with who held a unique key."""
-    runs = []
+    runs: list[ScheduleRun] = []
     for place, holder in reply:
         run = effect.runs[place - 1]
         answer = Enqueued(run.job or "", not holder, holder.decode() or None)
