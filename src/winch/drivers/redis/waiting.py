@@ -72,9 +72,7 @@ class WaitingVerbs(Verbs):
         now: datetime | None = None,
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
-            return (
-                yield from self._store(jobs, waits=waits, claim=claim, is_repeat=is_repeat, now=now)
-            )
+            return (yield from self._store(jobs, waits=waits, claim=claim, is_repeat=is_repeat, now=now))
 
         return self._write("enqueue_after", body)
 
