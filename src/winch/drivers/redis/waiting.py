@@ -1,4 +1,4 @@
-"""The verbs of waiting: signals, jobs that wait from their beginning, and making ready who waits no more."""
+"""The verbs of waiting: signals, jobs that wait from their beginning, and the end of waits."""
 
 from __future__ import annotations
 
