@@ -43,6 +43,9 @@ KEYS = {
     "dead": "zset of dead jobs, score 0",
     "died": "zset: task with dead jobs, score 0",
     "groups": "zset: fingerprint, by its number of dead jobs",
+    "sched": "hash: schedule -> its row",
+    "sched_due": "zset: active schedules, by their next window; 0: wants to be looked at",
+    "declares": "hash: live session -> the schedules that its code defines",
     "nothing": "never exists: asked for to learn whether the slot is moving",
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
@@ -53,11 +56,15 @@ KEYS_OF = {
     "ready": "zset: ready jobs of a queue, by their sort key",
     "scheduled": "zset: scheduled jobs of a queue, by run_at",
     "retrying": "zset: retrying jobs of a queue, by run_at",
+    "blocked": "zset: blocked jobs of a queue, by run_at; what each waits for is kept beside it",
     "tasks": "set: the tasks that the jobs of a queue had",
     "held": "set: the running jobs of a session",
     "deaths": "zset: dead jobs of a task, by the moment of death",
     "alike": "zset: dead jobs with a fingerprint, score 0",
     "alike_at": "zset: dead jobs with a fingerprint, by the moment of death",
+    "declared": "hash: live session -> its definition of a schedule",
+    "windows": "zset: the windows of a schedule that were dealt with",
+    "runs": "hash: window of a schedule -> what became of it",
     "lines": "zset: the keys of a book, score 0",
     "bodies": "hash: key of a book -> its text and the end of its time",
     "waiting": "zset: who waits for a queue, until when; `waiting:` is who waits for due jobs",
@@ -78,7 +85,7 @@ def prelude(text: str) -> str:
     """
     used = set(re.findall(r"\bK\.(\w+)", text))
     if "K[" in text:  # by the name of a state
-        used |= {"scheduled", "retrying", "ready", "cancelled", "dead"}
+        used |= {"scheduled", "retrying", "blocked", "ready", "cancelled", "dead"}
     lines = ["local P = string.sub(KEYS[1], 1, -5)", "local K = {"]
     lines += [f"  {name} = P .. '{name}'," for name in KEYS if name in used]
     lines += [

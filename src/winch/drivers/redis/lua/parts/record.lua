@@ -55,7 +55,7 @@ local function leave(j)
     if j.q then call('SREM', K.cancelling, j.id) end
   elseif j.s == 'ready' then
     call('ZREM', K.ready(queue), j.id)
-  elseif j.s == 'scheduled' or j.s == 'retrying' then
+  elseif j.s == 'scheduled' or j.s == 'retrying' or j.s == 'blocked' then
     call('ZREM', K[j.s](queue), j.id)
   elseif j.s == 'cancelled' then
     call('ZREM', K.cancelled, j.id)
@@ -84,6 +84,8 @@ local function enter(j, kind, token, by)
   elseif j.s == 'scheduled' or j.s == 'retrying' then
     call('ZADD', K[j.s](queue), string.format('%d', j.t), j.id)
     if j.t - now < 2000000 then is_due = true end
+  elseif j.s == 'blocked' then
+    call('ZADD', K.blocked(queue), string.format('%d', j.t), j.id)
   else
     j.f = now
     free_key(j)
