@@ -89,6 +89,14 @@ class ScheduleNotFound(WinchError):
         self.name = name
 
 
+class FlowNotFound(WinchError):
+    """No flow of this id, or it is long over."""
+
+    def __init__(self, flow_id: str) -> None:
+        super().__init__(f"no flow with id {flow_id!r}; it was never enqueued here, or is long over")
+        self.flow_id = flow_id
+
+
 class UnknownTask(WinchError):
     """No task of this name is registered."""
 
