@@ -11,11 +11,11 @@ import msgspec
 from winch.core.changes import died_of
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.fingerprint import trace
+from winch.core.gates import is_gated
 from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.redis.bodies import Body, Verbs
-from winch.drivers.redis.gates import refuse_gates
 from winch.drivers.redis.rows import (
     MICROSECOND,
     Said,
@@ -24,6 +24,7 @@ from winch.drivers.redis.rows import (
     read_claims,
     read_job,
 )
+from winch.storage.gates import ROUNDS, why_ended
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -63,7 +64,6 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
-            refuse_gates(jobs)
             wanted = self._place.replicated
             is_special = is_repeat or any(map(_is_special, jobs))
             if is_special:
@@ -113,7 +113,7 @@ class WorkingVerbs(Verbs):
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
-            reply = yield self._call(
+            asked = self._call(
                 "claim",
                 now=micros(now),
                 session=params.session,
@@ -121,8 +121,14 @@ class WorkingVerbs(Verbs):
                 queues=params.queues,
                 limit=params.limit,
                 tasks=None if params.tasks is None else dict.fromkeys(params.tasks, True),
+                gated=params.limit if params.gated is None else params.gated or None,
             )
-            return read_claims(reply, params.token)
+            reply = yield asked
+            for _ in range(ROUNDS):
+                if len(reply) != 2:
+                    break
+                reply = yield asked  # it held as many as one call may, and took none yet
+            return [] if len(reply) == 2 else read_claims(reply, params.token)
 
         return self._write("claim", body)
 
@@ -133,7 +139,10 @@ class WorkingVerbs(Verbs):
             places: list[tuple[int, int]] = []
             for outcome in outcomes:
                 is_plain = (
-                    outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
+                    outcome.to is JobState.COMPLETED
+                    and outcome.reason is None
+                    and outcome.log is None
+                    and outcome.brake is None
                 )
                 chosen = done if is_plain else others
                 places.append((0 if is_plain else 1, len(chosen)))
@@ -381,6 +390,7 @@ def _is_special(job: NewJob) -> bool:
         or job.run_at is not None
         or job.unique_key is not None
         or job.keep is not None
+        or is_gated(job.options)
     )
 
 
@@ -423,6 +433,7 @@ def _new(job: NewJob) -> tuple[Any, ...]:
         job.unique_key or False,
         job.on_duplicate.value,
         False if job.keep is None else job.keep // MICROSECOND,
+        is_gated(job.options),
     )
 
 
@@ -444,7 +455,10 @@ def _outcome(outcome: Finish) -> dict[str, Any]:
         "reason": outcome.reason,
         "log": outcome.log,
         "fingerprint": outcome.fingerprint,
+        "brake": outcome.brake,
     }
+    if outcome.is_gated or outcome.brake is not None:
+        said["why"] = why_ended(outcome)
     if error is not None:
         said["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
     if outcome.to is JobState.DEAD and outcome.fingerprint is None:

@@ -3,8 +3,8 @@
 -- Return: {state before or '', took, holder} for each
 -- Keys:   as prune
 -- flags:  allow-oom
--- parts:  put record remove operate
+-- parts:  put rates scopes gates record admit remove operate
 return operate('delete', function(j)
-  remove(j)
   event(j.id, 'deleted', nil, nil, nil, j.x, j.a)
+  remove(j)
 end)

@@ -1,11 +1,11 @@
 -- enqueue_special: -> ready | scheduled, for jobs of any kind. All of the call or nothing.
 -- A:      now; confirm; names: queue -> tasks; is_repeat;
---         jobs: {id, –, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep}, false
---         where there is none. ARGV[2…]: their envelopes, in order
+--         jobs: {id, –, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep, gated},
+--         false where there is none. ARGV[2…]: their envelopes, in order
 -- Return: msgpack: {twice = id} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
 -- Keys:   env, ids, st, ready, scheduled, queues, tasks, keep, uniq, ukey, waiting, bell, events
 -- flags:
--- parts:  put record
+-- parts:  put rates scopes gates record admit
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 
@@ -14,8 +14,8 @@ for queue, tasks in pairs(A.names) do
   if call('SADD', K.tasks(queue), unpack(tasks)) > 0 then call('SADD', K.queues, queue) end
 end
 
-local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE, NEW_KEEP =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE, NEW_KEEP, HAS_GATES =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local known, times = {}, {}
 for place, job in ipairs(A.jobs) do
   job[ENVELOPE] = ARGV[1 + place]
@@ -84,13 +84,18 @@ for _, chosen in ipairs(store) do
       call('HSET', K.ukey, id, job[KEY])
     end
     if job[NEW_KEEP] then call('HSET', K.keep, id, string.format('%d', job[NEW_KEEP])) end
-    local due = due_at(job)
+    local due, env = due_at(job), nil
+    if job[HAS_GATES] then
+      env = read(job[ENVELOPE])
+      join(id, now, env)
+    end
     if due then
       call('HSET', K.st, id, pack({s = 'scheduled', t = due}))
       call('ZADD', K.scheduled(queue), string.format('%d', due), id)
       if due - now < 2000000 then is_due = true end
     else
-      call('ZADD', K.ready(queue), string.format('%d', now - job[NEW_PRIORITY] * HEAD_START), id)
+      local key = string.format('%d', now - job[NEW_PRIORITY] * HEAD_START)
+      if env then stand(id, env, key) else call('ZADD', K.ready(queue), key, id) end
       ring(queue)
     end
     event(id, 'enqueued', due and 'scheduled' or 'ready', nil, nil, nil, 0)

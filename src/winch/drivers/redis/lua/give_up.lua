@@ -3,7 +3,7 @@
 -- Return: how many
 -- Keys:   as release
 -- flags:  allow-oom
--- parts:  put record
+-- parts:  put rates scopes gates record admit
 local given = 0
 for _, id in ipairs(call('SMEMBERS', K.held(A.session))) do
   local j = load(id)

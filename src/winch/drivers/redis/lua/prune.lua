@@ -3,7 +3,7 @@
 -- Return: how many jobs went
 -- Keys:   drop, env, st, ids, keep, cancelled, dead, …, ended, sess, beats
 -- flags:  allow-oom
--- parts:  put record remove
+-- parts:  put rates scopes gates record admit remove
 local gone, upto = 0, string.format('%d', now)
 while gone < A.limit do
   local batch = call('ZRANGEBYSCORE', K.drop, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, 1)
@@ -32,4 +32,5 @@ for i = 1, #sessions, 2 do
     call('HDEL', K.beats, sessions[i])
   end
 end
+done()
 return gone

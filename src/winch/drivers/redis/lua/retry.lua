@@ -3,7 +3,7 @@
 -- Return: {state before or '', took, holder} for each
 -- Keys:   as cancel, and queues, tasks
 -- flags:
--- parts:  put record operate
+-- parts:  put rates scopes gates record admit operate
 local function holder_of(j)
   local key = j.env[UNIQUE]
   return FINAL[j.s] and key and call('HGET', K.uniq, key) or nil
@@ -30,6 +30,7 @@ return operate('retry', function(j)
     j.env[place] = value
   end
   save_env(j)
+  if is_gated(j.env) then join(j.id, j.created, j.env) end
   if call('SADD', K.tasks(j.env[QUEUE]), j.env[1]) > 0 then call('SADD', K.queues, j.env[QUEUE]) end
   enter(j, 'retried', nil, nil)
 end, holder_of)

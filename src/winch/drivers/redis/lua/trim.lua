@@ -3,7 +3,7 @@
 -- Return: how many went
 -- Keys:   as prune
 -- flags:  allow-oom
--- parts:  put record remove
+-- parts:  put rates scopes gates record admit remove
 local gone = 0
 for i, id in ipairs(A.ids) do
   local j = load(id)
@@ -12,4 +12,5 @@ for i, id in ipairs(A.ids) do
     gone = gone + 1
   end
 end
+done()
 return gone
