@@ -3,7 +3,7 @@
 -- Return: {now, count, the next moment or -1}
 -- Keys:   opens, closed, rests, gate, used, permits, run, and as release
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit
+-- parts:  put record
 local upto, count, keys = string.format('%d', now), 0, nil
 
 -- Permits are the truth beside their sum; one of a job that does not run is left over from a mishap.

@@ -3,7 +3,7 @@
 -- Return: {state before or '', took, holder} for each
 -- Keys:   env, st, run, ready, scheduled, retrying, cancelling, cancelled, drop, uniq, ukey, events
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit operate
+-- parts:  put record operate
 return operate('cancel', function(j)
   local why = A.reason or 'cancelled by ' .. A.by
   if j.s == 'running' then

@@ -3,7 +3,7 @@
 -- Return: took | already | lost for each
 -- Keys:   as release, dead, deaths, alike, alike_at, groups
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit fingerprint suspect
+-- parts:  put record fingerprint suspect
 local answers = {}
 for i, claim in ipairs(A.claims) do
   local j = held_by(claim)

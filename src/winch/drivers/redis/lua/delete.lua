@@ -3,7 +3,7 @@
 -- Return: {state before or '', took, holder} for each
 -- Keys:   as prune
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit remove operate
+-- parts:  put record remove operate
 return operate('delete', function(j)
   event(j.id, 'deleted', nil, nil, nil, j.x, j.a)
   remove(j)

@@ -3,7 +3,7 @@
 -- Return: {id, token, state, …}
 -- Keys:   alive, ended, orphaned, and as crash
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit fingerprint suspect session
+-- parts:  put record fingerprint suspect session
 end_of(A.session, A.reason)
 local out, ids = {}, call('SMEMBERS', K.held(A.session))
 table.sort(ids)

@@ -6,7 +6,7 @@
 -- Return: {answers to done, answers to others}: took | already | lost
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit fingerprint
+-- parts:  put record fingerprint
 -- Let the brake and the breakers of scopes know how an attempt ended.
 local function count_end(j, o)
   local G, changed, keys = gates(), {}, {}

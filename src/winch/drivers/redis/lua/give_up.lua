@@ -3,7 +3,7 @@
 -- Return: how many
 -- Keys:   as release
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit
+-- parts:  put record
 local given = 0
 for _, id in ipairs(call('SMEMBERS', K.held(A.session))) do
   local j = load(id)

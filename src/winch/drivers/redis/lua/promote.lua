@@ -3,7 +3,7 @@
 -- Return: {now, count, the next moment or -1}
 -- Keys:   queues, scheduled, retrying, ready, env, st, waiting, bell, events
 -- flags:
--- parts:  put rates scopes gates record admit
+-- parts:  put record
 local due, next_at = {}, nil
 local upto = string.format('%d', now)
 for _, queue in ipairs(call('SMEMBERS', K.queues)) do

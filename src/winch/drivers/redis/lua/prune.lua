@@ -3,7 +3,7 @@
 -- Return: how many jobs went
 -- Keys:   drop, env, st, ids, keep, cancelled, dead, …, ended, sess, beats
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit remove
+-- parts:  put record remove
 local gone, upto = 0, string.format('%d', now)
 while gone < A.limit do
   local batch = call('ZRANGEBYSCORE', K.drop, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, 1)

@@ -3,7 +3,7 @@
 -- Return: took | already | lost for each
 -- Keys:   run, st, env, held, ready, cancelling, cancelled, drop, uniq, ukey, waiting, bell, events
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit
+-- parts:  put record
 local answers = {}
 for i, claim in ipairs(A.claims) do
   local j = held_by(claim)

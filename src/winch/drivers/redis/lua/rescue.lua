@@ -3,7 +3,7 @@
 -- Return: {id, token, session, state, …}
 -- Keys:   alive, ended, orphaned, and as crash
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit fingerprint suspect session
+-- parts:  put record fingerprint suspect session
 local judged = A.as_of and math.min(now, A.as_of) or now
 for _, session in ipairs(call('ZRANGEBYSCORE', K.alive, '-inf', string.format('%d', judged))) do
   end_of(session, 'lease over')

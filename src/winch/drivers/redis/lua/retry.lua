@@ -3,7 +3,7 @@
 -- Return: {state before or '', took, holder} for each
 -- Keys:   as cancel, and queues, tasks
 -- flags:
--- parts:  put rates scopes gates record admit operate
+-- parts:  put record operate
 local function holder_of(j)
   local key = j.env[UNIQUE]
   return FINAL[j.s] and key and call('HGET', K.uniq, key) or nil

@@ -3,7 +3,7 @@
 -- Return: 1
 -- Keys:   limits, closed, and as admit
 -- flags:
--- parts:  put rates scopes gates record admit
+-- parts:  put record
 for name, spec in pairs(A.specs) do
   local known = call('HGET', K.limits, name)
   if not (known and read(known).is_live and not A.is_live) then

@@ -3,7 +3,7 @@
 -- Return: how many went
 -- Keys:   as prune
 -- flags:  allow-oom
--- parts:  put rates scopes gates record admit remove
+-- parts:  put record remove
 local gone = 0
 for i, id in ipairs(A.ids) do
   local j = load(id)

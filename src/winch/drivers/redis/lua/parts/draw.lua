@@ -175,12 +175,12 @@ local function draw(queue, free, gated, task_of)
   end
   for _, item in ipairs(held) do
     goes(item)
-    local key, state = string.format('%d', item.key), item.state
+    local key, state, created = string.format('%d', item.key), item.state, read(item.e)
     state.s, state.G = 'blocked', item.gate
-    blocked[#blocked + 1], blocked[#blocked + 2] = key, item.id
+    blocked[#blocked + 1], blocked[#blocked + 2] = string.format('%d', state.t or created), item.id
     states[#states + 1], states[#states + 2] = item.id, pack(state)
     local list = stopped[item.gate] or {}
-    list[#list + 1], list[#list + 2] = item.kind == 'fifo' and string.format('%d', read(item.e)) or key, item.id
+    list[#list + 1], list[#list + 2] = item.kind == 'fifo' and string.format('%d', created) or key, item.id
     stopped[item.gate] = list
     event(item.id, 'held', 'blocked', nil, nil, state.x, item.attempt)
   end

@@ -138,7 +138,7 @@ local function enter(j, kind, token, by)
     call('ZADD', K[j.s](queue), string.format('%d', j.t), j.id)
     if j.t - now < 2000000 then is_due = true end
   elseif j.s == 'blocked' then
-    call('ZADD', K.blocked(queue), sort_key(j), j.id)
+    call('ZADD', K.blocked(queue), string.format('%d', j.t), j.id)
   else
     j.f = now
     free_key(j)
