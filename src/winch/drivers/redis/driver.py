@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
-from winch.drivers._absent import NoSchedules, NoWaits
+from winch.drivers._absent import NoWaits
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
@@ -22,6 +22,7 @@ from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
 from winch.drivers.redis.reading import ReadingVerbs
+from winch.drivers.redis.scheduling import SchedulingVerbs
 from winch.drivers.redis.scripts import command
 from winch.drivers.redis.wire import Pool
 from winch.drivers.redis.working import WorkingVerbs
@@ -35,7 +36,7 @@ log: logging.Logger = logging.getLogger("winch.redis")
 
 
 class RedisDriver(
-    WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules, NoWaits
+    WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, NoWaits
 ):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
@@ -46,7 +47,6 @@ class RedisDriver(
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
-        has_schedules=False,
         keeps_undo=False,
         has_waits=False,
         has_unique_windows=False,

@@ -73,8 +73,8 @@ class WorkingVerbs(Verbs):
                     confirmations=wanted,
                     confirm=wanted > 0,
                     now=micros(now),
-                    names=_names(jobs),
-                    jobs=[_new(job) for job in jobs],
+                    names=names_of(jobs),
+                    jobs=[new_row(job) for job in jobs],
                     is_repeat=is_repeat,
                 )
             else:
@@ -85,7 +85,7 @@ class WorkingVerbs(Verbs):
                     confirmations=wanted,
                     confirm=wanted > 0,
                     now=micros(now),
-                    names=_names(jobs),
+                    names=names_of(jobs),
                     groups=groups,
                 )
             reply = yield what
@@ -252,6 +252,7 @@ class WorkingVerbs(Verbs):
                 id=session.id,
                 blobs=[_encode(said)],
                 lease=session.lease // MICROSECOND,
+                schedules=[(one.name, one.definition, one.timing) for one in session.schedules],
             )
             return from_micros(at)
 
@@ -394,7 +395,7 @@ def _is_special(job: NewJob) -> bool:
     )
 
 
-def _names(jobs: Sequence[NewJob]) -> dict[str, list[str]]:
+def names_of(jobs: Sequence[NewJob]) -> dict[str, list[str]]:
     """The tasks of each queue."""
     if len(jobs) == 1:
         return {jobs[0].queue: [jobs[0].task]}
@@ -416,7 +417,7 @@ def _groups(jobs: Sequence[NewJob]) -> tuple[list[tuple[str, int, list[str]]], l
     return groups, [envelope(job) for group in found.values() for job in group]
 
 
-def _new(job: NewJob) -> tuple[Any, ...]:
+def new_row(job: NewJob) -> tuple[Any, ...]:
     if job.unique_within is not None or takes_over(job):
         raise ConfigError(
             'Unique with within=, until="started" or mode="debounce" is not available on Redis in this '
