@@ -1,6 +1,7 @@
 """Gates here: a script is alone on the server, so a look at a gate is its lock.
 
-What is decided is decided in Lua (lua/parts: gates, rates, scopes, draw, admit), as `core.gates` says it.
+What is decided is decided in Lua, as `core.gates` says it: see gates, rates, scopes, draw and admit in
+lua/parts.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def prelude(text: str) -> str:
         f"  {name} = function(of) return P .. '{name}:' .. of end," for name in KEYS_OF if name in used
     ]
     lines += [
-        f"  {name} = function(queue, of) return P .. '{name}:' .. #queue .. ':' .. queue .. ':' .. of end,"
+        f"  {name} = function(of, it) return P .. '{name}:' .. #of .. ':' .. of .. ':' .. it end,"
         for name in KEYS_OF_TWO
         if name in used
     ]

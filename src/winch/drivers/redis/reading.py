@@ -8,7 +8,7 @@ from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
-from winch.drivers.redis.bodies import Body, Verbs
+from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.rows import (
     micros,
