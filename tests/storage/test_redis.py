@@ -60,8 +60,6 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
     missing = {file.stem for file in SQL.glob("*.sql")} - set(names()) - {"depth"}
     if not RedisDriver.capabilities.has_gates:
         missing -= {"admit", "has_gated", "limits", "set_limits"}
-    if not RedisDriver.capabilities.has_waits:
-        missing -= {"signal", "take_signal", "unblock"}
     assert missing == set()
 
 

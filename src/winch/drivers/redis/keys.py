@@ -21,6 +21,7 @@ from winch.core.job import (
 )
 from winch.core.lifecycle import FINAL, TRANSITIONS
 from winch.storage.gates import OPENED_AT_ONCE
+from winch.storage.waits import AWAITED_HEADER
 
 # name -> what it holds. Only waiters and bells expire by themselves; what a job leaves goes by `prune`.
 KEYS = {
@@ -55,6 +56,16 @@ KEYS = {
     "sched": "hash: schedule -> its row",
     "sched_due": "zset: active schedules, by their next window; 0: wants to be looked at",
     "declares": "hash: live session -> the schedules that its code defines",
+    "awaited": "set: live jobs that others may wait for",
+    "waiters": "zset, score 0: what is waited for, with the number of the wait",
+    "wait_of": "hash: blocked job -> the number of its wait",
+    "wait_job": "hash: wait -> its job",
+    "wait_left": "hash: wait -> how many must still come",
+    "wait_until": "zset: waits with an end, by it",
+    "waits_over": "list: waits that are over and have something left to remove",
+    "rechecks": "list: what has come, to be looked at by unblock",
+    "signal_ends": "zset: signals, by the moment when they are forgotten",
+    "took": "hash: job, step and name -> the signal that it has taken",
     "nothing": "never exists: asked for to learn whether the slot is moving",
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
@@ -78,6 +89,9 @@ KEYS_OF = {
     "deaths": "zset: dead jobs of a task, by the moment of death",
     "alike": "zset: dead jobs with a fingerprint, score 0",
     "alike_at": "zset: dead jobs with a fingerprint, by the moment of death",
+    "wants": "hash: what a wait is for -> whether that is enough",
+    "signals": "hash: id of a signal of this name -> payload, when it was sent, who has taken it",
+    "untaken": "zset: signals of this name that nobody has taken, by when they were sent",
     "declared": "hash: live session -> its definition of a schedule",
     "windows": "zset: the windows of a schedule that were dealt with",
     "runs": "hash: window of a schedule -> what became of it",
@@ -136,6 +150,8 @@ def prelude(text: str) -> str:
         lines.append(f"local GATED, OPENED_AT_ONCE = '{MARK}', {OPENED_AT_ONCE}")
     if "RAMP_STEP" in text:
         lines.append(f"local RAMP_STEP, RAMP_STEPS = {RAMP_STEP}, {RAMP_STEPS}")
+    if "AWAITED" in text:
+        lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
     if "LIMITS" in text:
         lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
     return "\n".join(lines)

@@ -68,6 +68,7 @@ class State(msgspec.Struct):
     w: str | None = None
     g: str | None = None
     G: str | None = None
+    U: bool = False
 
 
 class _Claim(msgspec.Struct, array_like=True):
@@ -247,6 +248,7 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
         reason=s.w,
         fingerprint=s.g,
         gate=s.G,
+        has_undo=s.U,
     )
 
 

@@ -3,7 +3,7 @@
 --         gates (nil: plain jobs only)
 -- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}; {now, 'more'}: nothing
 --         yet, because so many were held; call again
--- Keys:   alive, paused, tasks, ready, env, st, run, held, events; with gates: see parts/draw.lua
+-- Keys:   alive, paused, tasks, ready, env, st, run, held, cancelling, events; with gates: see parts/draw.lua
 -- flags:  allow-oom
 -- parts:  put rates scopes gates draw
 local out = {now}
@@ -66,6 +66,7 @@ for _, queue in ipairs(A.queues) do
       running[2 * i - 1], running[2 * i] = ids[i], drawn and drawn.holds[i] and holding or claim
       if states[i] then
         local s = read(states[i])
+        if s.q then call('SADD', K.cancelling, ids[i]) end  -- it runs to undo what it did
         if s.p or s.l then  -- a new claim starts without progress and log
           s.p, s.l = nil, nil
           states[i] = pack(s)

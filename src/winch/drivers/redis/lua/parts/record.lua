@@ -4,9 +4,9 @@
 --      max_attempts, keep (false where there is none)
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
---      R result, w reason, g fingerprint, G gate it waits at; and, not stored: id, env, created, token,
---      n0 (fence before)
-local QUEUE, PRIORITY, TENANT, UNIQUE, OPTIONS, KEPT = 4, 5, 6, 8, 11, 14
+--      R result, w reason, g fingerprint, U has_undo, G gate it waits at; and, not stored: id, env, created,
+--      token, n0 (fence before)
+local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
 local gave_back  -- of parts/admit.lua, for scripts that end claims
 
 local function is_gated(env)
@@ -89,6 +89,50 @@ local function save_env(j)
   call('HSET', K.env, j.id, pack(j.created) .. pack(j.env))
 end
 
+-- How `waiters` names who waits for a key.
+local function waiter(key, wait)
+  return #key .. ':' .. key .. ':' .. wait
+end
+
+-- Somebody waits for this, and it has come: unblock will look at it.
+local function look_again(key)
+  local from = waiter(key, '')
+  if #call('ZRANGEBYLEX', K.waiters, '[' .. from, '[' .. from .. ':', 'LIMIT', 0, 1) == 0 then return end
+  call('RPUSH', K.rechecks, key)
+  is_due = true
+end
+
+local function is_awaited(j)
+  return j.env[HEADERS] and string.find(j.env[HEADERS], AWAITED, 1, true) ~= nil
+end
+
+-- The job is final, or gone.
+local function tell_waiting(id, is_dead)
+  call('SREM', K.awaited, id)
+  look_again('job:' .. id)
+  if is_dead then look_again('dead:' .. id) end
+end
+
+-- Some of what a wait that is over was still for.
+local function forget_wants(wait)
+  local found = call('HSCAN', K.wants(wait), 0, 'COUNT', 500)[2]
+  for i = 1, #found, 2 do
+    call('ZREM', K.waiters, waiter(found[i], wait))
+    call('HDEL', K.wants(wait), found[i])
+  end
+end
+
+local function forget_wait(id)
+  local wait = call('HGET', K.wait_of, id)
+  if not wait then return end
+  call('HDEL', K.wait_of, id)
+  call('HDEL', K.wait_job, wait)
+  call('HDEL', K.wait_left, wait)
+  call('ZREM', K.wait_until, wait)
+  forget_wants(wait)
+  if call('EXISTS', K.wants(wait)) == 1 then call('RPUSH', K.waits_over, wait) end
+end
+
 -- Take the job out of the place that its state gives it.
 local function leave(j)
   local queue = j.env[QUEUE]
@@ -109,6 +153,8 @@ local function leave(j)
         call('ZREM', K.opens, j.G)
       end
       j.G = nil
+    else
+      forget_wait(j.id)
     end
   elseif j.s == 'cancelled' then
     call('ZREM', K.cancelled, j.id)
@@ -142,6 +188,7 @@ local function enter(j, kind, token, by)
   else
     j.f = now
     free_key(j)
+    if is_awaited(j) then tell_waiting(j.id, j.s == 'dead') end
     drop(j.id, string.format('%d', now + (j.env[KEPT] or KEEP[j.s])))
     if j.s == 'cancelled' then
       call('ZADD', K.cancelled, 0, j.id)
@@ -206,7 +253,8 @@ local function look_up(id, token)
 end
 
 local function after_claim(j, to)
-  if j.q and not FINAL[to] then return 'cancelled' end
+  -- Who has something to undo runs once more, to do that.
+  if j.q and not FINAL[to] then return j.U and 'ready' or 'cancelled' end
   return to
 end
 
@@ -214,8 +262,9 @@ end
 local function give_back(j, by, is_holder)
   local token = j.token
   leave(j)
-  if j.q then grow(j, 'cancelled', nil, is_holder and token or nil) end
-  j.s = after_claim(j, 'ready')
+  local to = after_claim(j, 'ready')
+  if to == 'cancelled' then grow(j, 'cancelled', nil, is_holder and token or nil) end
+  j.s = to
   j.a = j.a - 1
   if is_holder then j.e = token end
   enter(j, 'released', token, by)
