@@ -96,7 +96,10 @@ ALL = {name: {"enabled": True} for name in ("autoscale", "podMonitor", "networkP
             {"Deployment", "Service", "Job", "PodDisruptionBudget", "ScaledObject", "PodMonitor",
              "NetworkPolicy", "TriggerAuthentication"},
         ),
-        ({"web": {"enabled": False}, "migrate": {"enabled": False}}, {"Deployment", "PodDisruptionBudget"}),
+        (
+            {"web": {"enabled": False}, "migrate": {"enabled": False}},
+            {"Deployment", "PodDisruptionBudget"},
+        ),
     ],
 )  # fmt: skip
 def test_the_chart_makes_what_it_should(changes: dict[str, Any], kinds: set[str]) -> None:
