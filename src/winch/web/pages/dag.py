@@ -18,7 +18,7 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.web.pages.show import ICONS, span
 
-BOX, TALL, GAP_X, GAP_Y, EDGE = 208, 58, 64, 18, 16
+BOX, TALL, GAP_X, GAP_Y, EDGE = 186, 58, 46, 18, 4
 MOST_OF_A_NODE = 2000
 MOST_BARS = 60
 # The state of a node with several members is the one that wants most attention.
@@ -175,8 +175,8 @@ def _box(node: Node, link: Link) -> Markup:
         " is-critical" if node.is_critical else "",
         x, y, BOX, TALL,
         x + 12, y + 25, icon,
-        x + 34, y + 24, _fit(title, 23),
-        x + 34, y + 43, _fit(second, 27),
+        x + 34, y + 24, _fit(title, 20),
+        x + 34, y + 43, _fit(second, 23),
         title, node.words,
     )  # fmt: skip
     if href is None:
@@ -201,10 +201,14 @@ def gantt(members: Sequence[JobRecord], link: Link, now: datetime) -> Markup:
     shown = sorted(members, key=lambda job: job.claimed_at or now)[:MOST_BARS]
     if not shown:
         return Markup("")
-    first = min(job.created_at for job in shown)
     last = max((job.finished_at or now) for job in shown)
+    # From just before the first start: a wait that all of them had says nothing about the flow.
+    begun = min((job.claimed_at for job in shown if job.claimed_at is not None), default=None)
+    first = min(job.created_at for job in shown)
+    if begun is not None:
+        first = max(first, begun - (last - begun) * 0.08)
     total = max((last - first).total_seconds(), 1e-6)
-    left, wide, tall = 220, 720, 24
+    left, wide, tall = 190, 660, 24
 
     def at(moment: datetime) -> float:
         return left + min(max((moment - first).total_seconds() / total, 0.0), 1.0) * wide
@@ -224,7 +228,7 @@ def gantt(members: Sequence[JobRecord], link: Link, now: datetime) -> Markup:
                 'rx="3"/></a>'
             ).format(
                 link(f"/jobs/{job.id}"), label, label,
-                left - 10, y + 16, _fit(job.task, 28),
+                left - 10, y + 16, _fit(job.task, 26),
                 at(job.created_at), y + 10, max(at(start) - at(job.created_at), 0.5),
                 job.state, at(start), y + 5, max(at(end) - at(start), 2.0),
             )
