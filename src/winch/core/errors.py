@@ -7,7 +7,7 @@ WinchError
 │   ├── StorageUnavailable   worth retrying
 │   ├── SchemaMismatch       run `winch migrate`
 │   └── StorageFull          disk or memory of the store
-├── JobNotFound · ScheduleNotFound · UnknownTask · DuplicateJob (carries .existing)
+├── JobNotFound · ScheduleNotFound · FlowNotFound · UnknownTask · DuplicateJob (carries .existing)
 ├── PayloadTooLarge · InvalidPayload
 ├── QueueFull              carries .retry_after
 ├── EnqueueUncertain       the answer was lost; retry with the same id (.ids)
