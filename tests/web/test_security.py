@@ -80,7 +80,7 @@ def test_nothing_stored_is_executed(tmp_path: Path) -> None:
     conn.commit()
     conn.close()
     app.run_worker(burst=True)
-    assert seen[: len(hostile)] == hostile, "data stays data"
+    assert all(value in seen for value in hostile), "data stays data"
     for job, value in zip(jobs, hostile, strict=True):
         assert job.result(timeout="5s") == value
     assert not mark.exists()
