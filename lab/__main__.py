@@ -1,10 +1,10 @@
 """Run faults and print a verdict for each.
 
-    python -m winch.testing.chaos                               every fault on every store that has it
-    python -m winch.testing.chaos --quick                       nine of them, once each
-    python -m winch.testing.chaos --store postgres --fault F8 --seed 7
-    python -m winch.testing.chaos --pairs 6 --store sqlite      two faults at once, six times
-    python -m winch.testing.chaos --list
+python -m winch.testing.chaos                               every fault on every store that has it
+python -m winch.testing.chaos --quick                       nine of them, once each
+python -m winch.testing.chaos --store postgres --fault F8 --seed 7
+python -m winch.testing.chaos --pairs 6 --store sqlite      two faults at once, six times
+python -m winch.testing.chaos --list
 """
 
 from __future__ import annotations
@@ -33,14 +33,22 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--store", action="append", choices=list(STORES), help="only on this store")
-    parser.add_argument("--fault", action="append", help="only this fault: F1 … F33, or F1+F8 for both at once")
+    parser.add_argument(
+        "--fault", action="append", help="only this fault: F1 … F33, or F1+F8 for both at once"
+    )
     parser.add_argument("--seed", type=int, help="of the first run; the next run has the next seed")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of load, 15 if not told")
     parser.add_argument("--times", type=int, default=1, help="how often each run is made")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, once each")
     parser.add_argument("--pairs", type=int, metavar="N", help="N pairs of faults, drawn from the seed")
     parser.add_argument("--list", action="store_true", help="say what there is and end")
-    parser.add_argument("--keep", type=Path, nargs="?", const=RESULTS / "chaos.jsonl", help="add the results to this file")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        nargs="?",
+        const=RESULTS / "chaos.jsonl",
+        help="add the results to this file",
+    )
     said = parser.parse_args(argv)
     if said.list:
         for fault in FAULTS.values():
@@ -64,7 +72,8 @@ def main(argv: Sequence[str]) -> int:
     failed = [result for result in results if not result.is_ok]
     print(f"{len(results)} runs, {len(failed)} failed, {time.monotonic() - began:.0f} s")
     for result in failed:
-        print(f"again: python -m winch.testing.chaos --store {result.store} --fault {result.fault} --seed {result.seed}")
+        how = f"--store {result.store} --fault {result.fault} --seed {result.seed}"
+        print(f"again: python -m winch.testing.chaos {how}")
     return 1 if failed or not results else 0
 
 

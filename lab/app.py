@@ -83,12 +83,18 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
     app.recorder = recorder
 
     @contextmanager
-    def seen(ctx: Context) -> Iterator[None]:
+    def seen(ctx: Context) -> Iterator[str]:
         if recorder is None:
-            yield
+            yield ""
             return
-        with recorder.run(ctx):
-            yield
+        with recorder.run(ctx) as run:
+            yield run
+
+    def not_committed(ctx: Context, runs: list[str], error: BaseException) -> None:
+        """The body was done, and then its transaction was refused."""
+        if recorder is not None:
+            for run in runs:
+                recorder.failed(ctx, run, error)
 
     @app.task(name="work")
     def work(ctx: Context, seconds: float) -> None:
@@ -134,18 +140,30 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
     @app.task(name="once")
     def once(ctx: Context, seconds: float) -> None:
         busy(seconds)
-        with ctx.transaction() as tx, seen(ctx):
-            tx.execute(effect(ctx))
-            time.sleep(0.005)
+        runs: list[str] = []
+        try:
+            with ctx.transaction() as tx, seen(ctx) as run:
+                runs.append(run)
+                tx.execute(effect(ctx))
+                time.sleep(0.005)
+        except BaseException as error:
+            not_committed(ctx, runs, error)
+            raise
 
     @app.task(name="aonce")
     async def aonce(ctx: Context, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        async with ctx.transaction() as tx:
-            with seen(ctx):
-                done = tx.execute(effect(ctx))
-                if asyncio.iscoroutine(done):
-                    await done
+        runs: list[str] = []
+        try:
+            async with ctx.transaction() as tx:
+                with seen(ctx) as run:
+                    runs.append(run)
+                    done = tx.execute(effect(ctx))
+                    if asyncio.iscoroutine(done):
+                        await done
+        except BaseException as error:
+            not_committed(ctx, runs, error)
+            raise
 
     @app.task(name="spin")
     def spin(ctx: Context, seconds: float) -> None:
@@ -172,6 +190,13 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
     def hog(ctx: Context, megabytes: int) -> int:
         with seen(ctx):
             return len(bytearray(megabytes << 20))
+
+    if os.environ.get("LAB_NEWCOMER"):
+
+        @app.task(name="newcomer")
+        def newcomer(ctx: Context, seconds: float) -> None:
+            with seen(ctx):
+                busy(seconds)
 
     @app.task(name="echo", retry=Retry.never())
     def echo(ctx: Context, text: str, times: int = 1) -> str:

@@ -19,6 +19,7 @@ from lab.app import LabApp, make
 from winch import batch
 from winch.core.errors import EnqueueUncertain, StorageError
 from winch.core.ids import random_id
+from winch.storage.protocol import Driver
 from winch.testing.history import Recorder
 
 PRODUCERS = 2
@@ -31,13 +32,13 @@ KEYS = 4
 
 
 class Producer:
-    """Draws what to enqueue from its seed; ids are drawn from the system, so that runs never share one."""
+    """Draws what to enqueue from its seed; ids come from the system, so that runs never share one."""
 
     def __init__(self, app: LabApp, recorder: Recorder, seed: str) -> None:
         self.app = app
         self.recorder = recorder
         self.rng = random.Random(seed)
-        can = app.ready().capabilities
+        can = patiently(app).capabilities
         self.kinds: dict[Callable[[], int], int] = {self.plain: 40, self.later: 8, self.unique: 10}
         self.kinds |= {self.one("stumble"): 6}
         if can.has_gates:
@@ -121,6 +122,15 @@ class Producer:
         else:  # its unique key was taken: nothing was stored
             self.recorder.told(call, "failed", [drawn])
         return True
+
+
+def patiently(app: LabApp) -> Driver:
+    """The driver, once the store can be reached: the faults may have begun."""
+    while True:
+        try:
+            return app.ready()
+        except StorageError:
+            time.sleep(0.5)
 
 
 def main(seed: str, count: str, seconds: str) -> None:

@@ -29,7 +29,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         word = "ok  " if self.is_ok else "FAIL"
         measured = ", ".join(f"{name} {value:g}" for name, value in self.measures.items())
         found = f"{self.observed}; {measured}" if measured else self.observed
-        return f"{word} {self.fault:<8} {self.store:<14} seed {self.seed:<7} {self.seconds:5.1f} s  {found}"
+        return (
+            f"{word} {self.fault:<8} {self.store:<14} seed {self.seed:<7} {self.seconds:5.1f} s  {found}"
+        )
 
 
 def keep(results: list[Result], file: Path) -> None:

@@ -29,8 +29,8 @@ from lab.stores import CannotRun, Store
 from tests.faults.fleet import Fleet, Worker, until
 from winch.core.errors import StorageError
 from winch.core.lifecycle import FINAL, JobState
-from winch.storage.params import SessionInfo
-from winch.testing.history import History, Recorder, Verdict, Violation, check, gather
+from winch.storage.params import JobFilter, SessionInfo
+from winch.testing.history import History, Recorder, Verdict, Violation, check, gather, read
 from winch.testing.history.lines import Ended, Told
 
 if TYPE_CHECKING:
@@ -47,7 +47,13 @@ class Run:
     """What a fault acts on: the store, the fleet, and the history so far."""
 
     def __init__(
-        self, store: Store, folder: Path, seed: int, *, seconds: float = load.SECONDS, jobs: int = load.JOBS
+        self,
+        store: Store,
+        folder: Path,
+        seed: int,
+        *,
+        seconds: float = load.SECONDS,
+        jobs: int = load.JOBS,
     ) -> None:
         self.store = store
         self.folder = folder
@@ -71,7 +77,11 @@ class Run:
     # -- acting ------------------------------------------------------------------------------------
 
     def start_worker(self, **how: object) -> Worker:
-        given: dict[str, object] = {"concurrency": load.SLOTS, "env": self.worker_env, "flags": self.flags}
+        given: dict[str, object] = {
+            "concurrency": load.SLOTS,
+            "env": self.worker_env,
+            "flags": self.flags,
+        }
         worker = self.fleet.worker(queues=QUEUES, **(given | how))  # type: ignore[arg-type]
         self.workers.append(worker)
         return worker
@@ -148,6 +158,12 @@ class Run:
         for number in range(load.PRODUCERS):
             words = [f"{self.seed}/{number}", str(self.jobs), f"{self.seconds:g}"]
             self._producers.append(self.fleet.helper("-m", "lab.load", *words))
+        pids = {producer.pid for producer in self._producers}
+        self.until(
+            lambda: pids <= {line.pid for line in read(self.recorder.folder) if isinstance(line, Told)},
+            60,
+            "the producers",
+        )
 
     def heal(self) -> None:
         """Bring the fleet back to its size and let the producers end."""
@@ -162,17 +178,34 @@ class Run:
             assert code == 0, f"a producer ended with {code}\n{self.fleet.logs()}"
 
     def drain(self) -> dict[str, tuple[datetime, ...]]:
-        """Let everything end, and stay quiet for two leases; returns the windows that must have a job."""
+        """Let everything end and stay quiet for two leases; returns the windows that must have a job."""
         windows = self._stop_schedule()
-        self.until(self.are_final, DRAIN, "all jobs to be final")
+        try:
+            self.until(self.are_final, DRAIN, "all jobs to be final")
+        except AssertionError as error:
+            raise AssertionError(f"{self._left()}\n{error}") from None
         time.sleep(2 * LEASE)
         self.until(self.are_final, 5, "all jobs to stay final")
         return windows
 
+    def _left(self) -> str:
+        states = tuple(state for state in JobState if state not in FINAL)
+        driver = self.app.driver
+        found = driver.run(driver.list_jobs(JobFilter(states=states, limit=10))).jobs
+        return "\n".join(
+            f"I2: {job.id} {job.task} v{job.version} is {job.state}, attempt {job.attempt}, "
+            f"args {job.args[:80]!r}: {self.app.jobs.get(job.id).why()}"
+            for job in found
+        )
+
+    def _pause_schedule(self) -> bool:
+        self.app.schedules.pause(SCHEDULE)
+        return True
+
     def _stop_schedule(self) -> dict[str, tuple[datetime, ...]]:
         if not self.app.driver.capabilities.has_schedules:
             return {}
-        self.until(lambda: bool(self.app.schedules.pause(SCHEDULE) or True), 30, "the schedule to stop")
+        self.until(self._pause_schedule, 30, "the schedule to stop")
         one = self.app.schedules.get(SCHEDULE)
         last = one.last_window
         if last is None:
@@ -214,7 +247,12 @@ class Run:
 
 
 def once(
-    kinds: Sequence[type[Fault]], store: str, seed: int, *, seconds: float = load.SECONDS, verbose: bool = False
+    kinds: Sequence[type[Fault]],
+    store: str,
+    seed: int,
+    *,
+    seconds: float = load.SECONDS,
+    verbose: bool = False,
 ) -> Result:
     """Run these faults together on this store, and judge."""
     began = time.monotonic()
@@ -228,14 +266,23 @@ def once(
         try:
             found = _run(kinds, store, seed, Path(name), seconds, words)
         except Exception as error:  # a run that broke is a failed run, with its reason
-            said = traceback.format_exc() if verbose or not isinstance(error, AssertionError) else str(error)
+            said = (
+                traceback.format_exc()
+                if verbose or not isinstance(error, AssertionError)
+                else str(error)
+            )
             kind = "cannot run here" if isinstance(error, CannotRun) else "broke off"
             found = Result(**words, is_ok=False, observed=kind, seconds=0, violations=(said,))  # type: ignore[arg-type]
     return msgspec.structs.replace(found, seconds=round(time.monotonic() - began, 1))
 
 
 def _run(
-    kinds: Sequence[type[Fault]], store: str, seed: int, folder: Path, seconds: float, words: dict[str, object]
+    kinds: Sequence[type[Fault]],
+    store: str,
+    seed: int,
+    folder: Path,
+    seconds: float,
+    words: dict[str, object],
 ) -> Result:
     with ExitStack() as stack:
         make_store = next((k.store_class(store) for k in kinds if k.own_stores.get(store)), None)
@@ -301,7 +348,9 @@ def judge(
         seen = fault.observed(history, verdict)
         observed.append(seen or "nothing")
         if not seen:
-            broken.append(Violation("nemesis", None, f"{fault.name} did nothing: the run proves nothing"))
+            broken.append(
+                Violation("nemesis", None, f"{fault.name} did nothing: the run proves nothing")
+            )
     broken += _load_was_there(run, history)
     measures = dict(run.measures)
     if verdict.takeovers:
@@ -319,7 +368,9 @@ def judge(
 
 
 def _load_was_there(run: Run, history: History) -> list[Violation]:
-    acked = sum(len(line.ids) for line in history.lines if isinstance(line, Told) and line.outcome == "acked")
+    acked = sum(
+        len(line.ids) for line in history.lines if isinstance(line, Told) and line.outcome == "acked"
+    )
     if acked < run.jobs // 2:
         return [Violation("load", None, f"only {acked} jobs were acknowledged: the run proves little")]
     return []
@@ -328,7 +379,8 @@ def _load_was_there(run: Run, history: History) -> list[Violation]:
 def shortest(found: Sequence[Violation], most: int = 12) -> list[Violation]:
     """The violations with the least evidence, one of each invariant first."""
     seen: set[str] = set()
-    first, rest = [], []
+    first: list[Violation] = []
+    rest: list[Violation] = []
     for violation in sorted(found, key=lambda one: len(one.evidence)):
         (rest if violation.invariant in seen else first).append(violation)
         seen.add(violation.invariant)
@@ -337,7 +389,6 @@ def shortest(found: Sequence[Violation], most: int = 12) -> list[Violation]:
 
 def work_goes_on(run: Run, since: float, seconds: float = 30) -> float:
     """Wait until a handler has ended after that moment; returns how long after."""
-    from winch.testing.history import read
 
     def ended() -> bool:
         lines = read(run.recorder.folder)

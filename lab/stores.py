@@ -12,7 +12,7 @@ from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from tests.redis_servers import RedisCluster, RedisServer
-from tests.servers import PgBouncer, PostgresServer, find_postgres
+from tests.servers import PgBouncer, PostgresServer
 from winch.testing.proxy import Proxy
 
 Timing = Literal["always", "everysec"]
@@ -175,17 +175,7 @@ class Standby(PostgresServer):
         self._use_port(self.port)
 
     def _initialize(self) -> None:
-        self._run(
-            [
-                find_postgres() / "pg_basebackup",
-                f"--dbname={self._primary.socket_url}",
-                f"--pgdata={self._data}",
-                "--checkpoint=fast",
-                "--wal-method=stream",
-                "--write-recovery-conf",
-                "--no-sync",
-            ]
-        )
+        base_backup(self._primary, self._data, "--write-recovery-conf", runner=self)
         with (self._data / "postgresql.conf").open("a") as config:
             config.write(f"unix_socket_directories = '{self.folder}'\n")
             config.write("synchronous_standby_names = ''\n")
@@ -196,6 +186,15 @@ class Standby(PostgresServer):
         with psycopg.connect(self.url, autocommit=True) as conn:
             conn.execute("ALTER SYSTEM RESET synchronous_standby_names")
             conn.execute("SELECT pg_promote(true, 30)")
+
+
+def base_backup(
+    server: PostgresServer, target: Path, *words: str, runner: PostgresServer | None = None
+) -> None:
+    """Copy a running server's data."""
+    program = str(server._bin / "pg_basebackup")
+    argv = [program, f"--dbname={server.socket_url}", f"--pgdata={target}", "--checkpoint=fast"]
+    (runner or server)._run([*argv, "--wal-method=stream", "--no-sync", *words])
 
 
 class Redis(Store):

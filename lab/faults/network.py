@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import ClassVar
 
 from lab.app import LEASE
 from lab.faults.base import Fault
@@ -20,7 +22,7 @@ STATEMENTS = {
 
 
 class NetworkFault(Fault):
-    stores = ("postgres",)
+    stores: ClassVar[Sequence[str]] = ("postgres",)
     needs_proxy = True
 
     @property
@@ -43,7 +45,11 @@ class LostReply(NetworkFault):
 
     def observed(self, history: History, verdict: Verdict) -> str:
         count = self.proxy.counters["swallowed"]
-        return f"{count} replies lost, {named(verdict, 'already')} repeats answered already" if count else ""
+        return (
+            f"{count} replies lost, {named(verdict, 'already')} repeats answered already"
+            if count
+            else ""
+        )
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
         return [
@@ -95,5 +101,9 @@ class Slow(NetworkFault):
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
         if named(verdict, "rescued"):
-            return [Violation("alive", None, f"{named(verdict, 'rescued')} jobs lost their lease to slowness")]
+            return [
+                Violation(
+                    "alive", None, f"{named(verdict, 'rescued')} jobs lost their lease to slowness"
+                )
+            ]
         return []

@@ -66,16 +66,28 @@ class StopWorker(Fault):
     every = (0.5, 2.0)
 
     def strike(self) -> None:
-        victim = self.rng.choice(self.run.workers)
-        victim.stop()
-        time.sleep(LEASE + 3)
-        victim.go_on()
+        victim = self._busy()
+        if victim is not None:
+            victim.stop()
+            time.sleep(LEASE + 3)
+            victim.go_on()
+
+    def _busy(self) -> Worker | None:
+        """A worker with jobs in its hands: stopping an idle one shows nothing."""
+        while not self.run.is_over.is_set():
+            for worker in self.rng.sample(self.run.workers, len(self.run.workers)):
+                if any(session.running for session in self.run.sessions_of(worker)):
+                    return worker
+            time.sleep(0.02)
+        return None
 
     def observed(self, history: History, verdict: Verdict) -> str:
         stopped, rescued = named(verdict, "stopped"), named(verdict, "rescued")
-        return f"{stopped} stopped, {rescued} rescued, {named(verdict, 'lost')} late writes refused" if (
-            stopped and rescued
-        ) else ""
+        return (
+            f"{stopped} stopped, {rescued} rescued, {named(verdict, 'lost')} late writes refused"
+            if (stopped and rescued)
+            else ""
+        )
 
 
 class HoldGil(Fault):
@@ -130,7 +142,9 @@ class RollingRestart(Fault):
             for job in history.jobs
             if job.task in ("work", "awork") and job.state is JobState.COMPLETED and job.attempt != 1
         ]
-        return spent + [Violation("I15", None, f"worker {line.who} left jobs to their lease") for line in codes]
+        return spent + [
+            Violation("I15", None, f"worker {line.who} left jobs to their lease") for line in codes
+        ]
 
 
 class SameName(Fault):
@@ -170,7 +184,9 @@ class OutOfMemory(Fault):
         self.hogs += self.run.enqueue("hog", 1024)
 
     def observed(self, history: History, verdict: Verdict) -> str:
-        failed = [j for j in history.jobs if j.id in self.hogs and j.error and j.error.type == "MemoryError"]
+        failed = [
+            j for j in history.jobs if j.id in self.hogs and j.error and j.error.type == "MemoryError"
+        ]
         return f"{len(failed)} allocations refused, {named(verdict, 'killed')} killed" if failed else ""
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
@@ -178,7 +194,9 @@ class OutOfMemory(Fault):
         dead = [job for job in history.jobs if job.state is JobState.DEAD and job.id not in mine]
         found = [Violation("I13", job.id, f"a neighbour died: {job.reason}") for job in dead]
         alive = [job for job in history.jobs if job.id in self.poison and job.crashes != 3]
-        return found + [Violation("I13", job.id, f"{job.crashes} crashes of a poison pill") for job in alive]
+        return found + [
+            Violation("I13", job.id, f"{job.crashes} crashes of a poison pill") for job in alive
+        ]
 
 
 def live(workers: list[Worker]) -> list[Worker]:
@@ -191,4 +209,6 @@ def kill(pids: list[int]) -> None:
 
 
 def acts(history: History, action: str) -> int:
-    return sum(line.count for line in history.lines if isinstance(line, Nemesis) and line.action == action)
+    return sum(
+        line.count for line in history.lines if isinstance(line, Nemesis) and line.action == action
+    )

@@ -1,7 +1,7 @@
 """`python -m winch.testing.chaos`: the reliability lab of a checkout of Winch.
 
-The lab starts servers, mounts small file systems and sends signals, with the help of the tests; it lies in
-the folder `lab/` of the source and is not installed with the package.
+The lab starts servers, mounts small file systems and sends signals, with the help of the tests; it lies
+in the folder `lab/` of the source and is not installed with the package.
 """
 
 from __future__ import annotations

@@ -39,10 +39,10 @@ def i13_a_crash_is_nobody_elses_fault(facts: Facts) -> Iterator[Violation]:
             yield Violation("I13", job, words, tuple(facts.events.get(job, [])[-2:]))
         for entry in record.history:
             is_seen = entry.error is None or not entry.error.type.endswith(UNSEEN)
-            if entry.what == "failed" and is_seen and job in recorded and entry.token is not None:
-                if not raised[job, entry.token]:
-                    words = f"attempt {entry.attempt} is charged as failed, and its handler did not raise"
-                    yield Violation("I13", job, words, tuple(facts.events.get(job, [])[-2:]))
+            is_charged = entry.what == "failed" and entry.token is not None and job in recorded
+            if is_charged and is_seen and not raised[job, entry.token or ""]:
+                words = f"attempt {entry.attempt} is charged as failed, and its handler did not raise"
+                yield Violation("I13", job, words, tuple(facts.events.get(job, [])[-2:]))
 
 
 def i14_together_or_not_at_all(facts: Facts) -> Iterator[Violation]:
