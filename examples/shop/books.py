@@ -75,6 +75,28 @@ reports = sa.Table(
     sa.Column("orders_paid", sa.Integer, nullable=False),
 )
 
+# Checkouts that a person approves: what is held for one and what is given back, and the boxes it became.
+checkouts = sa.Table(
+    "shop_checkout",
+    metadata,
+    sa.Column("order_id", sa.Text, primary_key=True),
+    sa.Column("product", sa.Text, nullable=False),
+    sa.Column("quantity", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+)
+holds = sa.Table(
+    "shop_hold",
+    metadata,
+    sa.Column("order_id", sa.Text, nullable=False),
+    sa.Column("quantity", sa.Integer, nullable=False),
+)
+boxes = sa.Table(
+    "shop_box",
+    metadata,
+    sa.Column("order_id", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+)
+
 PRODUCTS = ("rope", "pulley", "hook")
 IN_STOCK = 1_000_000
 
@@ -122,7 +144,9 @@ class Books:
                 yield session
 
     @contextmanager
-    def effects(self, ctx: Context, written: sa.Table, order_id: str) -> Iterator[Effects]:
+    def effects(
+        self, ctx: Context, written: sa.Table, key: str, column: str = "order_id"
+    ) -> Iterator[Effects]:
         """A job's writes about one order, once. One commit with the end of the job where the store can;
         else the row of this order in `written` tells a later attempt that they are done."""
         if not self.is_apart:
@@ -130,9 +154,7 @@ class Books:
                 yield Effects(lambda statement: self.run(tx.connection, statement), tx, is_new=True)
             return
         with self.transaction() as session:
-            known = self.execute(
-                session, sa.select(written.c.order_id).where(written.c.order_id == order_id)
-            )
+            known = self.execute(session, sa.select(written.c[column]).where(written.c[column] == key))
             yield Effects(lambda statement: self.execute(session, statement), None, is_new=not known)
 
     def execute(self, tx: Any, statement: Any) -> list[tuple[Any, ...]]:

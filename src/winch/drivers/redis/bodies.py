@@ -20,7 +20,7 @@ class Verbs:
     _key: bytes
 
     def _call(
-        self, name: str, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
+        self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
     ) -> Call:
         if self._place.is_cluster:
             args["in_cluster"] = True

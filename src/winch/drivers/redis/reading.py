@@ -8,7 +8,8 @@ from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
-from winch.drivers.redis.bodies import Body, Verbs
+from winch.drivers.redis.bodies import Body
+from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.rows import (
     micros,
     read_events,
@@ -38,7 +39,7 @@ STRETCH = 500
 LOOK = 1000
 
 
-class ReadingVerbs(Verbs):
+class ReadingVerbs(GateVerbs):
     """What changes nothing."""
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
@@ -123,11 +124,12 @@ class ReadingVerbs(Verbs):
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:
-            ready, scheduled, retrying, running, cancelled, dead, everything = yield self._call("counts")
-            live = ready + scheduled + retrying + running
+            reply = yield self._call("counts")
+            ready, scheduled, retrying, blocked, running, cancelled, dead, everything = reply
+            live = ready + scheduled + retrying + blocked + running
             found = {
                 JobState.SCHEDULED: scheduled,
-                JobState.BLOCKED: 0,
+                JobState.BLOCKED: blocked,
                 JobState.READY: ready,
                 JobState.RUNNING: running,
                 JobState.RETRYING: retrying,
@@ -149,7 +151,7 @@ class ReadingVerbs(Verbs):
             found = {
                 name: _queue(name, running[name], sessions=count) for name, count in serving.items()
             }
-            for name, ready, scheduled, retrying, oldest, paused in rows:
+            for name, ready, scheduled, retrying, blocked, oldest, paused in rows:
                 queue = name.decode()
                 paused_at, reason = read_pause(paused)
                 info = _queue(
@@ -158,6 +160,7 @@ class ReadingVerbs(Verbs):
                     ready,
                     scheduled,
                     retrying,
+                    blocked,
                     sessions=serving[queue],
                     paused_at=paused_at,
                     reason=reason,
@@ -173,7 +176,8 @@ class ReadingVerbs(Verbs):
         def body() -> Body[Depth]:
             for info in (yield from self.queues().steps()):
                 if info.name == queue:
-                    return Depth(min(info.counts.get(JobState.READY, 0), cap), None)
+                    waiting = sum(info.counts.get(s, 0) for s in (JobState.READY, JobState.BLOCKED))
+                    return Depth(min(waiting, cap), None)
             return Depth(0, None)
 
         return self._read("depth", body)
@@ -190,8 +194,12 @@ class ReadingVerbs(Verbs):
             (job,) = yield from self._find([job_id])
             if job is None:
                 return None
-            at, paused, ahead, sessions = yield self._call(
-                "explain", now=micros(now), id=job_id, queue=job.queue
+            at, paused, ahead, sessions, holder = yield self._call(
+                "explain",
+                now=micros(now),
+                id=job_id,
+                queue=job.queue,
+                key=job.unique_key if job.state.is_final else None,
             )
             paused_at, reason = read_pause(paused)
             said = [read_said(one)[2] for one in sessions if one is not None]
@@ -208,6 +216,8 @@ class ReadingVerbs(Verbs):
                 session=read_session(own[0]) if own else None,
                 serving=len(serving),
                 knowing=sum(job.task in one.tasks for one in serving),
+                key_holder=holder.decode() or None,
+                gate=(yield from self._gate_of(job)),
             )
 
         return self._read("explain", body)
@@ -225,6 +235,7 @@ def _queue(
     ready: int = 0,
     scheduled: int = 0,
     retrying: int = 0,
+    blocked: int = 0,
     *,
     sessions: int,
     paused_at: datetime | None = None,
@@ -233,6 +244,7 @@ def _queue(
 ) -> QueueInfo:
     counts = {
         JobState.SCHEDULED: scheduled,
+        JobState.BLOCKED: blocked,
         JobState.READY: ready,
         JobState.RUNNING: running,
         JobState.RETRYING: retrying,
