@@ -22,7 +22,8 @@ from winch.core.gates import (
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate
-from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted
+from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted, Wait
+from winch.storage.waits import signal_key
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 
@@ -278,6 +279,20 @@ def limits_are_set_live_by_name_and_code_does_not_undo_it(bench: Bench) -> None:
     set_limits(bench, is_live=False, limit_mail=GateSpec(5))
     assert len(bench.claim()) == 2
     assert not limits(bench)["limit:mail"].is_live
+
+
+@case(needs="has_gates")
+def limits_are_set_while_all_that_is_blocked_waits_for_something_else(bench: Bench) -> None:
+    """A job that waits for a signal is blocked, and at no gate."""
+    if not bench.driver.capabilities.has_waits:
+        return
+    waiting = bench.new_job()
+    wait = (waiting.id, [Wait(signal_key("go"))])
+    bench.call(bench.driver.enqueue_after([waiting], [wait], now=bench.now))
+    assert bench.get(waiting.id).state is BLOCKED
+    set_limits(bench, limit_mail=GateSpec(3))
+    admit(bench, is_sweep=True)
+    assert bench.get(waiting.id).state is BLOCKED
 
 
 @case(needs="has_gates")

@@ -260,7 +260,7 @@ WHERE open_at IS NOT NULL;
 
 -- admit.all: every gate at which jobs wait, found by steps in the index.
 WITH RECURSIVE waited (key) AS (
-    (SELECT gate FROM {schema}.job WHERE state = 'blocked' ORDER BY gate LIMIT 1)
+    (SELECT gate FROM {schema}.job WHERE state = 'blocked' AND gate IS NOT NULL ORDER BY gate LIMIT 1)
     UNION ALL
     SELECT next.gate
     FROM waited
