@@ -10,7 +10,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs clean shop
+.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations fuzz clean shop
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,12 @@ chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of
 
 chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
 	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --pairs 12 --keep
+
+mutations: setup ## take each safeguard out, one at a time: the lab must notice
+	$(BIN)/python -m lab.mutations --keep
+
+fuzz: setup ## feed everything that parses input with what nobody would write
+	$(BIN)/python -m lab.fuzz
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .coverage .coverage.*

@@ -482,7 +482,16 @@ class Tally(msgspec.Struct, kw_only=True):
 
 def simulate(first: int, seeds: int, *, seconds: float | None = None) -> Tally:
     """Run seeds one after another, until they or the seconds are over."""
-    logging.getLogger("winch").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("winch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return _simulate(first, seeds, seconds)
+    finally:
+        logger.setLevel(level)
+
+
+def _simulate(first: int, seeds: int, seconds: float | None) -> Tally:
     tally = Tally(first=first)
     counts: Counter[str] = Counter()
     began = time.monotonic()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +14,14 @@ import pytest
 
 from lab.__main__ import choose, pairs
 from lab.faults import FAULTS, QUICK
+from lab.fuzz import TARGETS, findings
+from lab.mutations import MUTATIONS, PACKAGE
 from lab.results import Result, keep, load
 from lab.run import shortest
 from lab.simulate import Simulation, simulate
 from lab.stores import STORES
+from winch.core.errors import ConfigError
+from winch.engine.order import QueueOrder
 from winch.testing.history import Violation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +103,25 @@ def test_simulated_fleets_keep_every_promise() -> None:
     assert tally.counts["cut off"] > 1
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_whatever_is_fed_it_is_taken_or_refused_in_words(name: str) -> None:
+    assert not findings(name, examples=25)
+
+
+def test_a_weight_in_digits_that_are_no_number_is_refused() -> None:
+    """Found by fuzzing `-Q`: a raised two is a digit to Python, and no whole number."""
+    with pytest.raises(ConfigError, match="whole number"):
+        QueueOrder.parse("critical:5²", random.Random(0))
+
+
+def test_every_mutation_still_finds_what_it_takes_out(tmp_path: Path) -> None:
+    for number, mutation in enumerate(MUTATIONS):
+        package = tmp_path / str(number)
+        shutil.copytree(PACKAGE / "drivers", package / "drivers")
+        mutation.apply(package)
+
+
 @pytest.mark.slow
 def test_many_simulated_fleets_keep_every_promise() -> None:
-    tally = simulate(1000, 1000)
+    tally = simulate(1000, 300)
     assert not tally.failed, "\n".join(tally.said)
