@@ -10,7 +10,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations fuzz clean shop
+.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations soak fuzz clean shop
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,10 @@ chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
 
 mutations: setup ## take each safeguard out, one at a time: the lab must notice
 	$(BIN)/python -m lab.mutations --keep
+
+MINUTES ?= 10
+soak: setup ## faults of all kinds for MINUTES on STORE, watching memory, descriptors and connections
+	$(BIN)/python -m lab.soak --store $(STORE) --minutes $(MINUTES) --keep
 
 fuzz: setup ## feed everything that parses input with what nobody would write
 	$(BIN)/python -m lab.fuzz

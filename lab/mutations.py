@@ -54,7 +54,7 @@ SQLITE_LIVE = (
 )
 FENCE = "a finish does not compare the token"
 SESSION = "a claim does not look whether its session has ended"
-CRON = "a window may have several rows, and nobody looks whether it has one"
+CRON = "a tick forgets which windows it has decided, and no row stops the next one"
 PERMIT = "the end of a claim does not give its permits back"
 CALLBACK = "the end of a job is not told to those that wait for it"
 ARCHIVE = "a repeated finish is not looked up among the kept jobs"
@@ -79,6 +79,7 @@ MUTATIONS = (
         (
             ("sqlite/sql/change_schedule.sql", "    AND window_at IN (SELECT value", "    AND 0 AND window_at IN (SELECT value"),
             ("sqlite/sql/change_schedule.sql", "INSERT INTO winch_schedule_run", "INSERT OR IGNORE INTO winch_schedule_run"),
+            ("sqlite/sql/change_schedule.sql", "    last_window = excluded.last_window,\n", ""),
         ),
         ("conformance:schedules",),
     ),
@@ -114,6 +115,7 @@ MUTATIONS = (
         "cron row", "postgres", CRON,
         (
             ("postgres/migrations/0004_schedules.sql", "PRIMARY KEY (schedule, window_at)", "CHECK (true)"),
+            ("postgres/sql/change_schedule.sql", "    last_window = :last_window,\n", ""),
         ),
         ("conformance:schedules", "F29"),
     ),

@@ -264,7 +264,11 @@ def once(
     }
     with tempfile.TemporaryDirectory(prefix="winch-lab-") as name:
         try:
-            found = _run(kinds, store, seed, Path(name), seconds, words)
+            found = (
+                kinds[0].play(seed)
+                if kinds[0].is_virtual
+                else _run(kinds, store, seed, Path(name), seconds, words)
+            )
         except Exception as error:  # a run that broke is a failed run, with its reason
             said = (
                 traceback.format_exc()

@@ -58,6 +58,15 @@ class Store:
         return proxy
 
 
+class Memory(Store):
+    """For what is lived through in virtual time."""
+
+    name = "memory"
+
+    def start(self) -> None:
+        self.url = "memory://"
+
+
 class Sqlite(Store):
     name = "sqlite"
     has_sql = True
@@ -244,5 +253,5 @@ class CannotRun(RuntimeError):
 
 
 STORES: dict[str, type[Store]] = {
-    store.name: store for store in (Sqlite, Postgres, Pooled, Watched, Redis, Cluster)
+    store.name: store for store in (Memory, Sqlite, Postgres, Pooled, Watched, Redis, Cluster)
 }

@@ -1,9 +1,9 @@
 """All faults, by name. The numbers are those of the plan in docs/reliability.md."""
 
-from lab.faults import data, disks, network, schedules, servers, workers
+from lab.faults import crowds, data, disks, network, nights, schedules, servers, workers
 from lab.faults.base import Fault
 
-_MODULES = (workers, servers, network, schedules, data, disks)
+_MODULES = (workers, servers, network, schedules, data, disks, crowds, nights)
 
 
 def _all() -> dict[str, type[Fault]]:

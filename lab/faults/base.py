@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
+from lab.results import Result
 from lab.run import TAKEOVER, Run
 from lab.stores import STORES, Store
 from winch.testing.history import History, Verdict, Violation
@@ -28,6 +29,8 @@ class Fault:
     stores: ClassVar[Sequence[str]] = SINGLE
     own_stores: ClassVar[Mapping[str, type[Store]]] = {}
     needs_proxy: ClassVar[bool] = False
+    # It is lived through in virtual time and needs no processes: `play` is the whole run.
+    is_virtual: ClassVar[bool] = False
     # Between two strikes, at random.
     every: ClassVar[tuple[float, float]] = (3.0, 6.0)
     # From the end of a lease to the rescue. None: nobody was able to sweep all the time.
@@ -37,6 +40,10 @@ class Fault:
         self.run = run
         self.rng = rng
         self.strikes = 0
+
+    @classmethod
+    def play(cls, seed: int) -> Result:
+        raise NotImplementedError
 
     @classmethod
     def store_class(cls, store: str) -> type[Store]:
