@@ -87,8 +87,10 @@ class TimeMachine(StoreMachine):
         refs = [ref for ref in self.refs if self.ledger.owns(ref)]
         (made,) = self.outcomes([data.draw(st.sampled_from(refs))], JobState.BLOCKED, 0, counts=False)
         until = None if timeout is None else timedelta(seconds=timeout)
-        waits = self.some_waits(data) if timeout is None else data.draw(
-            st.sampled_from([(), self.some_waits(data)])
+        waits = (
+            self.some_waits(data)
+            if timeout is None
+            else data.draw(st.sampled_from([(), self.some_waits(data)]))
         )
         self.finish([msgspec.structs.replace(made, what="waited", waits=waits, timeout=until)])
 
