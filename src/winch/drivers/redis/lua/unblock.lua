@@ -61,8 +61,8 @@ for _, wait in ipairs(waits) do
   end
   write('HDEL', K.wants(wait), keys_of[wait])
   if call('HEXISTS', K.wait_job, wait) == 1 then
-    local left = call('HINCRBY', K.wait_left, wait, -fewer)
-    if is_enough or left <= 0 then wake_up(wait) end
+    local is_all = fewer > 0 and call('HINCRBY', K.wait_left, wait, string.format('%d', -fewer)) <= 0
+    if is_enough or is_all then wake_up(wait) end
   end
 end
 local upto = string.format('%d', now)
