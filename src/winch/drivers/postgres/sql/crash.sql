@@ -16,17 +16,20 @@ locked AS MATERIALIZED (
             WHERE started.id = job.id
                 AND started.token = job.token
         ) AS is_guilty
-    FROM {schema}.job
-    WHERE job.state = 'running'
-        AND (
-            job.session = :session::uuid
-            OR (:session::uuid IS NULL AND (job.id, job.token) IN (
-                SELECT id, token
-                FROM json_to_recordset(:started::json) AS started (id uuid, token uuid)
-            ))
-        )
+    FROM (
+        SELECT id, token
+        FROM {schema}.claimed
+        WHERE session = :session::uuid
+        UNION
+        SELECT id, token
+        FROM json_to_recordset(:started::json) AS started (id uuid, token uuid)
+        WHERE :session::uuid IS NULL
+    ) AS named
+    JOIN {schema}.job ON job.id = named.id
+        AND job.token = named.token
+        AND job.state = 'running'
     ORDER BY job.id
-    FOR UPDATE
+    FOR UPDATE OF job
 ),
 told AS MATERIALIZED (
     SELECT
@@ -62,6 +65,7 @@ decided AS MATERIALIZED (
 back AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         attempt = job.attempt - 1,
         crashes = CASE WHEN decided.is_guilty THEN decided.times ELSE job.crashes END,
         is_suspect = job.is_suspect OR decided.is_guilty,

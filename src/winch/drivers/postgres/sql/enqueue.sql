@@ -18,11 +18,12 @@ new AS MATERIALIZED (
 ),
 stored AS (
     INSERT INTO {schema}.job (
-        id, created_at, run_at, sort_key, version, priority, is_given_id, state, queue, task, args,
+        id, created_at, run_at, sort_key, version, priority, is_given_id, state, filed, queue, task, args,
         expires_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options
     )
     SELECT
         id, clock.now, due, {schema}.sort_key(due, priority), version, priority, is_given_id,
+        CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END,
         CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, queue, task, args,
         clock.now + make_interval(secs => expires_seconds), keep_seconds, max_attempts, tenant, fifo,
         unique_key, tags, headers, options
@@ -95,11 +96,12 @@ given AS (
 ),
 stored AS (
     INSERT INTO {schema}.job (
-        id, created_at, run_at, sort_key, version, priority, is_given_id, state, queue, task, args,
+        id, created_at, run_at, sort_key, version, priority, is_given_id, state, filed, queue, task, args,
         expires_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options
     )
     SELECT
         id, clock.now, due, {schema}.sort_key(due, priority), version, priority, is_given_id,
+        CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END,
         CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, queue, task, args,
         clock.now + make_interval(secs => expires_seconds), keep_seconds, max_attempts, tenant, fifo,
         unique_key, tags, headers, options
@@ -174,6 +176,7 @@ new AS MATERIALIZED (
 replaced AS (
     UPDATE {schema}.job
     SET state = CASE WHEN new.due > clock.now THEN 'scheduled' ELSE 'ready' END,
+        filed = CASE WHEN new.due > clock.now THEN 'scheduled' ELSE 'ready' END,
         version = new.version,
         args = new.args,
         priority = new.priority,
@@ -200,6 +203,7 @@ WHERE key = ANY (:keys::text[])
 -- enqueue.after: ready | scheduled -> blocked, in the transaction that stores them.
 UPDATE {schema}.job
 SET state = 'blocked',
+    filed = 'blocked',
     reason = :reason
 WHERE id = ANY (:ids::uuid[])
     AND state IN ('ready', 'scheduled');

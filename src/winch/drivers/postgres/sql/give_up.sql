@@ -4,17 +4,23 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 held AS MATERIALIZED (
-    SELECT id, cancel_requested_at IS NOT NULL AND has_undo IS NOT TRUE AS is_cancelled
-    FROM {schema}.job
-    WHERE state = 'running'
-        AND session = :session::uuid
-        AND token = ANY (:tokens::uuid[])
-    ORDER BY id
-    FOR UPDATE
+    SELECT job.id, job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled
+    FROM (
+        SELECT id, token
+        FROM {schema}.claimed
+        WHERE session = :session::uuid
+            AND token = ANY (:tokens::uuid[])
+    ) AS lost
+    JOIN {schema}.job ON job.id = lost.id
+        AND job.token = lost.token
+        AND job.state = 'running'
+    ORDER BY job.id
+    FOR UPDATE OF job
 ),
 back AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         attempt = job.attempt - 1,
         token = NULL,
         ended_token = job.ended_token

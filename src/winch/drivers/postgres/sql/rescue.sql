@@ -25,16 +25,15 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 orphan AS MATERIALIZED (
-    SELECT job.id, job.token
-    FROM {schema}.job
-    WHERE job.state = 'running'
-        AND NOT EXISTS (
+    SELECT claimed.id, claimed.token
+    FROM {schema}.claimed
+    WHERE NOT EXISTS (
             SELECT
             FROM {schema}.session
-            WHERE session.id = job.session
+            WHERE session.id = claimed.session
                 AND session.ended_at IS NULL
         )
-    ORDER BY job.id
+    ORDER BY claimed.id
     LIMIT :limit
 ),
 locked AS MATERIALIZED (
@@ -76,6 +75,7 @@ decided AS MATERIALIZED (
 back AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         attempt = job.attempt - 1,
         rescues = decided.times,
         is_suspect = true,
@@ -125,3 +125,53 @@ SELECT decided.id::text, decided.token::text, decided.session::text, decided.nex
 )
 FROM decided
 ORDER BY decided.id;
+
+-- rescue.leases: removes the rows of claims by the hundred of which nothing runs any more, or what runs is filed.
+-- Nobody becomes running under an old token, so what is looked for cannot come back. Locks: these rows, SKIP LOCKED.
+DELETE FROM {schema}.lease
+WHERE token = ANY (ARRAY(
+    SELECT token
+    FROM {schema}.lease
+    WHERE unended <= 0
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+) || ARRAY(
+    SELECT old.token
+    FROM {schema}.lease AS old
+    WHERE old.unended > 0
+        AND old.claimed_at < coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :old_seconds)
+        AND NOT EXISTS (
+            SELECT
+            FROM unnest(old.ids) AS member (id)
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM {schema}.job
+                WHERE job.id = member.id
+                    AND job.token = old.token
+                    AND job.filed = 'ready'
+                OFFSET 0
+            ) AS job
+        )
+    LIMIT :most
+    FOR UPDATE SKIP LOCKED
+));
+
+-- rescue.file: running jobs of claims by the hundred that take longer than such claims are for leave the index of
+-- ready jobs. Locks: the job rows, SKIP LOCKED. The claim's own row goes with a later rescue.leases.
+UPDATE {schema}.job
+SET filed = 'running'
+WHERE ctid = ANY (ARRAY(
+    SELECT job.ctid
+    FROM (
+        SELECT token, ids
+        FROM {schema}.lease
+        WHERE claimed_at < coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :old_seconds)
+        ORDER BY claimed_at
+        LIMIT :most
+    ) AS old
+    CROSS JOIN LATERAL unnest(old.ids) AS member (id)
+    JOIN {schema}.job ON job.id = member.id
+        AND job.token = old.token
+        AND job.filed = 'ready'
+    FOR UPDATE OF job SKIP LOCKED
+));
