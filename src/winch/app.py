@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from winch.engine.handle import Job
     from winch.engine.idempotency import Idempotency
     from winch.engine.keyring import Keyring
+    from winch.engine.outbox import Outbox
     from winch.engine.preflight import Preflight
     from winch.engine.task import AsyncContextTask, AsyncTask, CollectingTask, ContextTask
     from winch.storage.protocol import Driver
@@ -116,6 +117,7 @@ class App:
         self.runtime.keys = lambda: self.settings.keys
         self.runtime.lease = lambda: self.settings.lease
         self._spool: Spool | None = None
+        self._outbox: Outbox | None = None
         self.client: Client = Client(
             self.ready,
             Surroundings(self.clock),
@@ -387,6 +389,15 @@ class App:
         from winch.engine.idempotency import Idempotency
 
         return Idempotency(self.client)
+
+    @property
+    def outbox(self) -> Outbox:
+        """Messages stored with the application's own writes, delivered by workers in order per key."""
+        if self._outbox is None:
+            from winch.engine.outbox import Outbox
+
+            self._outbox = Outbox(self.client, self.runtime, lambda: self.dead._letters)
+        return self._outbox
 
     @property
     def flows(self) -> Flows:

@@ -11,20 +11,19 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
-from winch.drivers._absent import NoWaits
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
-from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
 from winch.drivers.redis.reading import ReadingVerbs
 from winch.drivers.redis.scheduling import SchedulingVerbs
 from winch.drivers.redis.scripts import command
+from winch.drivers.redis.waiting import WaitingVerbs
 from winch.drivers.redis.wire import Pool
 from winch.drivers.redis.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
@@ -36,9 +35,7 @@ STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(
-    WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, NoWaits, GateVerbs
-):
+class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -48,9 +45,6 @@ class RedisDriver(
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
-        has_gates=False,
-        keeps_undo=False,
-        has_waits=False,
         has_unique_windows=False,
     )
 

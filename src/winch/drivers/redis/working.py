@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from winch.core.changes import died_of
+from winch.core.changes import BLOCKED_REASON, died_of
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.fingerprint import trace
+from winch.core.gates import is_gated
 from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.redis.bodies import Body, Verbs
-from winch.drivers.redis.gates import refuse_gates
 from winch.drivers.redis.rows import (
     MICROSECOND,
     Said,
@@ -24,6 +24,7 @@ from winch.drivers.redis.rows import (
     read_claims,
     read_job,
 )
+from winch.storage.gates import ROUNDS, why_ended
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -37,9 +38,11 @@ from winch.storage.params import (
     Rescued,
     Standing,
     Trim,
+    Wait,
 )
 from winch.storage.unique import takes_over
 from winch.storage.verbs import Verb
+from winch.storage.waits import AWAITED_HEADER
 
 KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
@@ -63,57 +66,73 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
-            refuse_gates(jobs)
-            wanted = self._place.replicated
-            is_special = is_repeat or any(map(_is_special, jobs))
-            if is_special:
-                what = self._call(
-                    "enqueue_special",
-                    blobs=[envelope(job) for job in jobs],
-                    confirmations=wanted,
-                    confirm=wanted > 0,
-                    now=micros(now),
-                    names=names_of(jobs),
-                    jobs=[new_row(job) for job in jobs],
-                    is_repeat=is_repeat,
-                )
-            else:
-                groups, blobs = _groups(jobs)
-                what = self._call(
-                    "enqueue",
-                    blobs=blobs,
-                    confirmations=wanted,
-                    confirm=wanted > 0,
-                    now=micros(now),
-                    names=names_of(jobs),
-                    groups=groups,
-                )
-            reply = yield what
-            if wanted:
-                reply, confirmed = reply
-                if not isinstance(confirmed, int) or confirmed < wanted:
-                    raise EnqueueUncertain(
-                        f"{confirmed if isinstance(confirmed, int) else 0} of {wanted} replicas have "
-                        "confirmed the jobs; they are stored, but a failover may lose them. Enqueue "
-                        "again with the same ids",
-                        [job.id for job in jobs],
-                    )
-            if not is_special:
-                if reply:
-                    raise ConfigError(f"job id {reply.decode()} was drawn twice")
-                return [Enqueued(job.id, True) for job in jobs]
-            found = _decode(reply)
-            if "twice" in found:
-                raise ConfigError(f"job id {found['twice']} was drawn twice")
-            return [_stored(job, answer) for job, answer in zip(jobs, found["answers"], strict=True)]
+            return (yield from self._store(jobs, is_repeat=is_repeat, now=now)) or []
 
         return self._write("enqueue", body)
+
+    def _store(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        waits: Sequence[tuple[str, Sequence[Wait]]] = (),
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Body[list[Enqueued] | None]:
+        """Store jobs and what they wait for. None: the claim is not live, and nothing is stored."""
+        wanted = self._place.replicated
+        is_special = is_repeat or bool(waits) or claim is not None or any(map(_is_special, jobs))
+        if is_special:
+            what = self._call(
+                "enqueue_special",
+                blobs=[envelope(job) for job in jobs],
+                confirmations=wanted,
+                confirm=wanted > 0,
+                now=micros(now),
+                names=names_of(jobs),
+                jobs=[new_row(job) for job in jobs],
+                is_repeat=is_repeat,
+                waits=[(job_id, _waits(some)) for job_id, some in waits],
+                reason=BLOCKED_REASON,
+                claim=None if claim is None else (claim.id, claim.token),
+            )
+        else:
+            groups, blobs = _groups(jobs)
+            what = self._call(
+                "enqueue",
+                blobs=blobs,
+                confirmations=wanted,
+                confirm=wanted > 0,
+                now=micros(now),
+                names=names_of(jobs),
+                groups=groups,
+            )
+        reply = yield what
+        if wanted:
+            reply, confirmed = reply
+            if not isinstance(confirmed, int) or confirmed < wanted:
+                raise EnqueueUncertain(
+                    f"{confirmed if isinstance(confirmed, int) else 0} of {wanted} replicas have "
+                    "confirmed the jobs; they are stored, but a failover may lose them. Enqueue "
+                    "again with the same ids",
+                    [job.id for job in jobs],
+                )
+        if not is_special:
+            if reply:
+                raise ConfigError(f"job id {reply.decode()} was drawn twice")
+            return [Enqueued(job.id, True) for job in jobs]
+        found = _decode(reply)
+        if "twice" in found:
+            raise ConfigError(f"job id {found['twice']} was drawn twice")
+        if "lost" in found:
+            return None
+        return [_stored(job, answer) for job, answer in zip(jobs, found["answers"], strict=True)]
 
     # -- working -----------------------------------------------------------------------------------
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
-            reply = yield self._call(
+            asked = self._call(
                 "claim",
                 now=micros(now),
                 session=params.session,
@@ -121,8 +140,14 @@ class WorkingVerbs(Verbs):
                 queues=params.queues,
                 limit=params.limit,
                 tasks=None if params.tasks is None else dict.fromkeys(params.tasks, True),
+                gated=params.limit if params.gated is None else params.gated or None,
             )
-            return read_claims(reply, params.token)
+            reply = yield asked
+            for _ in range(ROUNDS):
+                if len(reply) != 2:
+                    break
+                reply = yield asked  # it held as many as one call may, and took none yet
+            return [] if len(reply) == 2 else read_claims(reply, params.token)
 
         return self._write("claim", body)
 
@@ -133,7 +158,10 @@ class WorkingVerbs(Verbs):
             places: list[tuple[int, int]] = []
             for outcome in outcomes:
                 is_plain = (
-                    outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
+                    outcome.to is JobState.COMPLETED
+                    and outcome.reason is None
+                    and outcome.log is None
+                    and outcome.brake is None
                 )
                 chosen = done if is_plain else others
                 places.append((0 if is_plain else 1, len(chosen)))
@@ -185,17 +213,14 @@ class WorkingVerbs(Verbs):
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
-            if note.has_undo:
-                raise ConfigError(
-                    "undo= needs a store that keeps what is to be undone when a job is cancelled; Redis "
-                    "does not yet. Use a sqlite:/// or postgresql:// URL, or steps without undo"
-                )
             reply = yield self._call(
                 "note",
                 claim=(claim.id, claim.token),
                 progress=note.progress,
                 checkpoint=note.checkpoint,
                 log=note.log,
+                has_undo=note.has_undo,
+                forgets_cancel=note.forgets_cancel,
             )
             return _ANSWERS[reply]
 
@@ -382,6 +407,8 @@ def _is_special(job: NewJob) -> bool:
         or job.run_at is not None
         or job.unique_key is not None
         or job.keep is not None
+        or is_gated(job.options)
+        or AWAITED_HEADER in job.headers
     )
 
 
@@ -424,7 +451,13 @@ def new_row(job: NewJob) -> tuple[Any, ...]:
         job.unique_key or False,
         job.on_duplicate.value,
         False if job.keep is None else job.keep // MICROSECOND,
+        AWAITED_HEADER in job.headers,
+        is_gated(job.options),
     )
+
+
+def _waits(waits: Iterable[Wait]) -> list[tuple[str, bool]]:
+    return [(wait.key, wait.is_enough) for wait in waits]
 
 
 def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:
@@ -445,7 +478,13 @@ def _outcome(outcome: Finish) -> dict[str, Any]:
         "reason": outcome.reason,
         "log": outcome.log,
         "fingerprint": outcome.fingerprint,
+        "brake": outcome.brake,
     }
+    if outcome.is_gated or outcome.brake is not None:
+        said["why"] = why_ended(outcome)
+    if outcome.to is JobState.BLOCKED:
+        said["waits"] = _waits(outcome.waits)
+        said["timeout"] = None if outcome.timeout is None else outcome.timeout // MICROSECOND
     if error is not None:
         said["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
     if outcome.to is JobState.DEAD and outcome.fingerprint is None:

@@ -1,14 +1,31 @@
--- enqueue_special: -> ready | scheduled, for jobs of any kind. All of the call or nothing.
+-- enqueue_special: -> ready | scheduled | blocked, for jobs of any kind. All of the call or nothing.
 -- A:      now; confirm; names: queue -> tasks; is_repeat; jobs: see parts/store.lua. ARGV[2…]: their
---         envelopes, in order
--- Return: msgpack: {twice = id} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
--- Keys:   env, ids, st, ready, scheduled, queues, tasks, keep, uniq, ukey, waiting, bell, events
+--         envelopes, in order; waits: {id, {key, is_enough}, …}, reason (why such jobs are blocked); claim:
+--         {id, token} of who adds them, nil: anybody
+-- Return: msgpack: {twice = id} or {lost} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
+-- Keys:   env, ids, st, ready, scheduled, blocked, queues, tasks, keep, uniq, ukey, awaited, waiters, wants, …
 -- flags:
--- parts:  put record store
+-- parts:  put record live waits store
+if A.claim and not held_by(A.claim) then return pack({lost = true}) end
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 
 local answers, twice = store(with_envelopes(A.jobs), A.names, A.is_repeat)
 if twice then return pack({twice = twice}) end
+
+-- New ones are blocked, one that is blocked already waits for more; what the call only repeats stays.
+local is_new = {}
+for place, job in ipairs(A.jobs) do is_new[job[ID]] = is_new[job[ID]] or answers[place][1] end
+for _, one in ipairs(A.waits or {}) do
+  local id = one[1]
+  local j = is_new[id] ~= false and load(id)
+  if j and is_new[id] then
+    if j.s == 'ready' then rings[j.env[QUEUE]] = rings[j.env[QUEUE]] - 1 end
+    leave(j)
+    j.s, j.w = 'blocked', A.reason
+    enter(j, 'held', nil, nil)
+  end
+  if j and j.s == 'blocked' then wait_for(id, one[2], nil) end
+end
 done()
 return pack({answers = answers})

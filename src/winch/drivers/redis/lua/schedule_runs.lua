@@ -3,7 +3,7 @@
 -- Return: runs; or a number
 -- Keys:   windows, runs, st, run
 -- flags:  no-writes
--- parts:  runs
+-- parts:  live
 if A.is_live then
   local count = 0
   for _, packed in ipairs(call('HVALS', K.runs(A.name))) do

@@ -4,8 +4,51 @@
 --      max_attempts, keep (false where there is none)
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
---      R result, w reason, g fingerprint; and, not stored: id, env, created, token, n0 (fence before)
-local QUEUE, PRIORITY, UNIQUE, KEPT = 4, 5, 8, 14
+--      R result, w reason, g fingerprint, U has_undo, G gate it waits at; and, not stored: id, env, created,
+--      token, n0 (fence before)
+local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
+local gave_back  -- of parts/admit.lua, for scripts that end claims
+
+local function is_gated(env)
+  local options = env[OPTIONS]
+  return options and string.sub(options, 1, #GATED) == GATED
+end
+
+-- Ready jobs with gates or a tenant stand in sets of their own: a claim of plain jobs never meets them.
+local function stand(id, env, key)
+  local queue, tenant = env[QUEUE], env[TENANT]
+  if not is_gated(env) then
+    call('ZADD', K.ready(queue), key, id)
+  elseif not tenant then
+    call('ZADD', K.gated(queue), key, id)
+  else
+    call('ZADD', K.tenanted(queue), key, id)
+    call('ZADD', K.line(queue, tenant), key, id)
+    local start = math.max(
+      tonumber(call('HGET', K.gate, 'tenants:' .. queue) or 0),
+      tonumber(call('ZSCORE', K.fair(queue), tenant) or 0)
+    )
+    call('ZADD', K.tenants(queue), 'NX', string.format('%.6f', start), tenant)
+  end
+end
+
+local function stand_down(id, env)
+  local queue, tenant = env[QUEUE], env[TENANT]
+  if not is_gated(env) then
+    call('ZREM', K.ready(queue), id)
+  elseif not tenant then
+    call('ZREM', K.gated(queue), id)
+  else
+    local line = K.line(queue, tenant)
+    call('ZREM', K.tenanted(queue), id)
+    call('ZREM', line, id)
+    if call('EXISTS', line) == 0 then call('ZREM', K.tenants(queue), tenant) end
+  end
+end
+
+local function sort_key(j)
+  return string.format('%d', j.t - j.env[PRIORITY] * HEAD_START)
+end
 
 local function open(id, e, s, r)
   local created, env = read(e)
@@ -46,6 +89,50 @@ local function save_env(j)
   call('HSET', K.env, j.id, pack(j.created) .. pack(j.env))
 end
 
+-- How `waiters` names who waits for a key.
+local function waiter(key, wait)
+  return #key .. ':' .. key .. ':' .. wait
+end
+
+-- Somebody waits for this, and it has come: unblock will look at it.
+local function look_again(key)
+  local from = waiter(key, '')
+  if #call('ZRANGEBYLEX', K.waiters, '[' .. from, '[' .. from .. ':', 'LIMIT', 0, 1) == 0 then return end
+  call('RPUSH', K.rechecks, key)
+  is_due = true
+end
+
+local function is_awaited(j)
+  return j.env[HEADERS] and string.find(j.env[HEADERS], AWAITED, 1, true) ~= nil
+end
+
+-- The job is final, or gone.
+local function tell_waiting(id, is_dead)
+  call('SREM', K.awaited, id)
+  look_again('job:' .. id)
+  if is_dead then look_again('dead:' .. id) end
+end
+
+-- Some of what a wait that is over was still for.
+local function forget_wants(wait)
+  local found = call('HSCAN', K.wants(wait), 0, 'COUNT', 500)[2]
+  for i = 1, #found, 2 do
+    call('ZREM', K.waiters, waiter(found[i], wait))
+    call('HDEL', K.wants(wait), found[i])
+  end
+end
+
+local function forget_wait(id)
+  local wait = call('HGET', K.wait_of, id)
+  if not wait then return end
+  call('HDEL', K.wait_of, id)
+  call('HDEL', K.wait_job, wait)
+  call('HDEL', K.wait_left, wait)
+  call('ZREM', K.wait_until, wait)
+  forget_wants(wait)
+  if call('EXISTS', K.wants(wait)) == 1 then call('RPUSH', K.waits_over, wait) end
+end
+
 -- Take the job out of the place that its state gives it.
 local function leave(j)
   local queue = j.env[QUEUE]
@@ -54,9 +141,21 @@ local function leave(j)
     call('SREM', K.held(j.x), j.id)
     if j.q then call('SREM', K.cancelling, j.id) end
   elseif j.s == 'ready' then
-    call('ZREM', K.ready(queue), j.id)
-  elseif j.s == 'scheduled' or j.s == 'retrying' or j.s == 'blocked' then
+    stand_down(j.id, j.env)
+  elseif j.s == 'scheduled' or j.s == 'retrying' then
     call('ZREM', K[j.s](queue), j.id)
+  elseif j.s == 'blocked' then
+    call('ZREM', K.blocked(queue), j.id)
+    if j.G then
+      call('ZREM', K.stopped(j.G), j.id)
+      if call('EXISTS', K.stopped(j.G)) == 0 then
+        call('SREM', K.closed, j.G)
+        call('ZREM', K.opens, j.G)
+      end
+      j.G = nil
+    else
+      forget_wait(j.id)
+    end
   elseif j.s == 'cancelled' then
     call('ZREM', K.cancelled, j.id)
   elseif j.s == 'dead' then
@@ -79,7 +178,7 @@ end
 local function enter(j, kind, token, by)
   local queue = j.env[QUEUE]
   if j.s == 'ready' then
-    call('ZADD', K.ready(queue), string.format('%d', j.t - j.env[PRIORITY] * HEAD_START), j.id)
+    stand(j.id, j.env, sort_key(j))
     ring(queue)
   elseif j.s == 'scheduled' or j.s == 'retrying' then
     call('ZADD', K[j.s](queue), string.format('%d', j.t), j.id)
@@ -89,6 +188,7 @@ local function enter(j, kind, token, by)
   else
     j.f = now
     free_key(j)
+    if is_awaited(j) then tell_waiting(j.id, j.s == 'dead') end
     drop(j.id, string.format('%d', now + (j.env[KEPT] or KEEP[j.s])))
     if j.s == 'cancelled' then
       call('ZADD', K.cancelled, 0, j.id)
@@ -103,6 +203,8 @@ local function enter(j, kind, token, by)
   end
   save(j)
   event(j.id, kind, j.s, token, by, j.x, j.a)
+  -- Only who was let in has nothing to give back.
+  if kind ~= 'admitted' and is_gated(j.env) then gave_back(j, false) end
 end
 
 -- The last LOG_LIMIT characters, which are not bytes.
@@ -151,7 +253,8 @@ local function look_up(id, token)
 end
 
 local function after_claim(j, to)
-  if j.q and not FINAL[to] then return 'cancelled' end
+  -- Who has something to undo runs once more, to do that.
+  if j.q and not FINAL[to] then return j.U and 'ready' or 'cancelled' end
   return to
 end
 
@@ -159,8 +262,9 @@ end
 local function give_back(j, by, is_holder)
   local token = j.token
   leave(j)
-  if j.q then grow(j, 'cancelled', nil, is_holder and token or nil) end
-  j.s = after_claim(j, 'ready')
+  local to = after_claim(j, 'ready')
+  if to == 'cancelled' then grow(j, 'cancelled', nil, is_holder and token or nil) end
+  j.s = to
   j.a = j.a - 1
   if is_holder then j.e = token end
   enter(j, 'released', token, by)
