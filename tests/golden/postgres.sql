@@ -273,7 +273,7 @@ index winch.gate_due: CREATE INDEX gate_due ON winch.gate USING btree (open_at) 
 index winch.gate_pkey: CREATE UNIQUE INDEX gate_pkey ON winch.gate USING btree (key)
 index winch.given_id_pkey: CREATE UNIQUE INDEX given_id_pkey ON winch.given_id USING btree (id)
 index winch.job_blocked: CREATE INDEX job_blocked ON winch.job USING btree (gate, sort_key, id) WHERE (filed = 'blocked'::text) -- serves admit, explain and counts
-index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (id) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
+index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (cancel_requested_at) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
 index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (filed = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
 index winch.job_event_of_job: CREATE UNIQUE INDEX job_event_of_job ON winch.job_event USING btree (job, v) -- serves the triggers: the number of a job's next change
 index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_event USING btree (seq)

@@ -47,9 +47,9 @@ LANES = {"claim": "work", "finish": "work"} | dict.fromkeys(
     ("beat", "start_session", "end_session"), "beat"
 )
 SIZES = {"work": 2, "beat": 1, "rest": 2}
-# On connections of the working lane all statements are kept prepared, with their plans: reading and planning
-# a claim of 500 jobs anew took a tenth of it. A plan made for an empty table would look through a full one
-# (steps.PREPARED), so the planner is left with the indexes; compiling a plan is for queries that take seconds.
+# On connections of the working lane all statements are kept prepared, with their plans: reading and
+# planning a claim of 500 jobs anew took a tenth of it. A plan made for an empty table would look through
+# a full one (steps.PREPARED), so the planner is left with the indexes. Compiling is for long queries.
 KEEP_PLANS = (
     "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;"
     " SET jit = off"

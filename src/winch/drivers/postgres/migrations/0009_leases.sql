@@ -33,7 +33,7 @@ DROP INDEX {schema}.job_running;
 CREATE INDEX job_running ON {schema}.job (id) WHERE filed = 'running';
 COMMENT ON INDEX {schema}.job_running IS 'serves the view claimed';
 DROP INDEX {schema}.job_cancel;
-CREATE INDEX job_cancel ON {schema}.job (id) WHERE cancel_requested_at IS NOT NULL;
+CREATE INDEX job_cancel ON {schema}.job (cancel_requested_at) WHERE cancel_requested_at IS NOT NULL;
 COMMENT ON INDEX {schema}.job_cancel IS 'serves cancels';
 
 -- One row for each claim by the hundred. `unended` is never less than the number of its jobs that run; only

@@ -3,19 +3,25 @@
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
+named AS MATERIALIZED (
+    -- In lists: of those the planner expects few, and looks the jobs up by their ids.
+    SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens
+    FROM {schema}.claimed
+    WHERE session = :session::uuid
+        AND token = ANY (:tokens::uuid[])
+),
 held AS MATERIALIZED (
     SELECT job.id, job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled
-    FROM (
-        SELECT id, token
-        FROM {schema}.claimed
-        WHERE session = :session::uuid
-            AND token = ANY (:tokens::uuid[])
-    ) AS lost
-    JOIN {schema}.job ON job.id = lost.id
-        AND job.token = lost.token
-        AND job.state = 'running'
-    ORDER BY job.id
-    FOR UPDATE OF job
+    FROM named
+    CROSS JOIN LATERAL unnest(named.ids, named.tokens) AS lost (id, token)
+    CROSS JOIN LATERAL (
+        SELECT id, cancel_requested_at, has_undo
+        FROM {schema}.job
+        WHERE id = lost.id
+            AND token = lost.token
+            AND state = 'running'
+        FOR UPDATE
+    ) AS job
 ),
 back AS (
     UPDATE {schema}.job

@@ -25,27 +25,35 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 orphan AS MATERIALIZED (
-    SELECT claimed.id, claimed.token
-    FROM {schema}.claimed
-    WHERE NOT EXISTS (
-            SELECT
-            FROM {schema}.session
-            WHERE session.id = claimed.session
-                AND session.ended_at IS NULL
-        )
-    ORDER BY claimed.id
-    LIMIT :limit
+    -- In lists: of those the planner expects few, and looks the jobs up by their ids.
+    SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens
+    FROM (
+        SELECT claimed.id, claimed.token
+        FROM {schema}.claimed
+        WHERE NOT EXISTS (
+                SELECT
+                FROM {schema}.session
+                WHERE session.id = claimed.session
+                    AND session.ended_at IS NULL
+            )
+        ORDER BY claimed.id
+        LIMIT :limit
+    ) AS found
 ),
 locked AS MATERIALIZED (
     SELECT
         job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log,
         job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled
     FROM orphan
-    JOIN {schema}.job ON job.id = orphan.id
-        AND job.token = orphan.token
-        AND job.state = 'running'
-    ORDER BY job.id
-    FOR UPDATE OF job SKIP LOCKED
+    CROSS JOIN LATERAL unnest(orphan.ids, orphan.tokens) AS claim (id, token)
+    CROSS JOIN LATERAL (
+        SELECT id, token, session, claimed_at, attempt, history, log, cancel_requested_at, has_undo
+        FROM {schema}.job
+        WHERE id = claim.id
+            AND token = claim.token
+            AND state = 'running'
+        FOR UPDATE SKIP LOCKED
+    ) AS job
 ),
 told AS MATERIALIZED (
     SELECT
@@ -170,8 +178,12 @@ WHERE ctid = ANY (ARRAY(
         LIMIT :most
     ) AS old
     CROSS JOIN LATERAL unnest(old.ids) AS member (id)
-    JOIN {schema}.job ON job.id = member.id
-        AND job.token = old.token
-        AND job.filed = 'ready'
-    FOR UPDATE OF job SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT ctid
+        FROM {schema}.job
+        WHERE id = member.id
+            AND token = old.token
+            AND filed = 'ready'
+        FOR UPDATE SKIP LOCKED
+    ) AS job
 ));
