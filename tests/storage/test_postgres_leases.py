@@ -120,7 +120,8 @@ def test_a_finish_goes_where_the_claim_left_the_rows(store: Store) -> None:
     store.add(MANY)
     claims = store.claim(session, MANY, gated=0)
     verb, steps = recorded(driver.finish(list(map(completed, claims))))
-    assert set(driver.run(verb)) == {Answer.TOOK}
+    answers = driver.run(verb)
+    assert set(answers) == {Answer.TOOK}
     assert [len(step.values["places"]) for step in steps] == [MANY]
 
 
