@@ -232,12 +232,12 @@ constraint winch.declaration.declaration_pkey: PRIMARY KEY (session, schedule)
 constraint winch.declaration.declaration_session_fkey: FOREIGN KEY (session) REFERENCES winch.session(id) ON DELETE CASCADE
 constraint winch.gate.gate_pkey: PRIMARY KEY (key)
 constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
-constraint winch.job.job_attempt_from_0: CHECK ((attempt >= 0))
-constraint winch.job.job_filed_as_its_state: CHECK (((filed = state) OR ((state = 'running'::text) AND (filed = 'ready'::text) AND (gate IS NULL))))
+constraint winch.job.job_is_possible: CHECK (((attempt >= 0) AND
+CASE state
+    WHEN 'running'::text THEN ((token IS NOT NULL) AND (session IS NOT NULL) AND (claimed_at IS NOT NULL) AND ((filed = 'running'::text) OR ((filed = 'ready'::text) AND (gate IS NULL))))
+    ELSE ((token IS NULL) AND (filed = state) AND (state = ANY (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
+END))
 constraint winch.job.job_pkey: PRIMARY KEY (id)
-constraint winch.job.job_running_has_session: CHECK (((state <> 'running'::text) OR ((session IS NOT NULL) AND (claimed_at IS NOT NULL))))
-constraint winch.job.job_state_is_live: CHECK ((state = ANY (ARRAY['ready'::text, 'running'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
-constraint winch.job.job_token_iff_running: CHECK (((state = 'running'::text) = (token IS NOT NULL)))
 constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
 constraint winch.lease.lease_pkey: PRIMARY KEY (token)
 constraint winch.limit_set.limit_set_pkey: PRIMARY KEY (name)

@@ -98,6 +98,25 @@ _without_own = attrgetter(*_SHARED, *_ABSENT)
 _nothing = _absent(_plain_job)
 
 
+def write_one(job: NewJob) -> dict[str, Any] | None:
+    """The parameters of `enqueue.one`; None for a job that has more to it."""
+    if _absent(job) != _nothing:
+        return None
+    return {
+        "id": job.id,
+        "args": job.args,
+        "headers": _write_headers(job),
+        "task": job.task,
+        "version": job.version,
+        "queue": job.queue,
+        "priority": job.priority,
+        "options": job.options,
+        "expires_seconds": write_span(job.expires),
+        "max_attempts": job.max_attempts,
+        "keep_seconds": write_span(job.keep),
+    }
+
+
 def write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
     """The parameters of `enqueue.alike`; None where the jobs are not alike."""
     first = jobs[0]

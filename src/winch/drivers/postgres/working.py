@@ -27,6 +27,7 @@ from winch.drivers.postgres.rows import (
     write_claims,
     write_completed,
     write_jobs,
+    write_one,
     write_outcomes,
 )
 from winch.drivers.postgres.steps import Body, Step
@@ -70,7 +71,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
         def plain(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
-            if alike := write_alike(jobs):
+            if len(jobs) == 1 and (one := write_one(jobs[0])):
+                yield self._step("enqueue.one", is_alone=True, now=now, **one)
+            elif alike := write_alike(jobs):
                 yield self._step("enqueue.alike", is_alone=True, now=now, **alike)
             else:
                 text = write_jobs(jobs)

@@ -7,8 +7,23 @@
 
 ALTER TABLE {schema}.job ADD COLUMN filed text NOT NULL DEFAULT 'ready';
 UPDATE {schema}.job SET filed = state WHERE state <> 'ready';
-ALTER TABLE {schema}.job ADD CONSTRAINT job_filed_as_its_state
-    CHECK (filed = state OR (state = 'running' AND filed = 'ready' AND gate IS NULL));
+-- What a job may be, in one constraint: a statement reads each of them anew before its first row.
+ALTER TABLE {schema}.job
+    DROP CONSTRAINT job_state_is_live,
+    DROP CONSTRAINT job_token_iff_running,
+    DROP CONSTRAINT job_running_has_session,
+    DROP CONSTRAINT job_attempt_from_0,
+    ADD CONSTRAINT job_is_possible CHECK (
+        attempt >= 0
+        AND CASE state
+            WHEN 'running' THEN
+                token IS NOT NULL AND session IS NOT NULL AND claimed_at IS NOT NULL
+                AND (filed = 'running' OR (filed = 'ready' AND gate IS NULL))
+            ELSE
+                token IS NULL AND filed = state
+                AND state IN ('ready', 'scheduled', 'retrying', 'blocked')
+        END
+    );
 ALTER TABLE {schema}.job SET (fillfactor = 45);
 
 DROP INDEX {schema}.job_ready;
