@@ -165,7 +165,8 @@ WHERE token = ANY (ARRAY(
 ));
 
 -- rescue.file: running jobs of claims by the hundred that take longer than such claims are for leave the index of
--- ready jobs. Locks: the job rows, SKIP LOCKED. The claim's own row goes with a later rescue.leases.
+-- ready jobs. Locks: the job rows, SKIP LOCKED. Not those of a session that may be ended: who rescues them at the same
+-- time would pass them over. The claim's own row goes with a later rescue.leases.
 UPDATE {schema}.job
 SET filed = 'running'
 WHERE ctid = ANY (ARRAY(
@@ -174,6 +175,13 @@ WHERE ctid = ANY (ARRAY(
         SELECT token, ids
         FROM {schema}.lease
         WHERE claimed_at < coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :old_seconds)
+            AND EXISTS (
+                SELECT
+                FROM {schema}.session
+                WHERE session.id = lease.session
+                    AND session.ended_at IS NULL
+                    AND session.lease_until > coalesce(:now::timestamptz, clock_timestamp())
+            )
         ORDER BY claimed_at
         LIMIT :most
     ) AS old
