@@ -52,8 +52,51 @@ _ANSWERS = {answer.value.encode(): answer for answer in Answer}
 _STANDINGS = {standing.value.encode(): standing for standing in Standing}
 
 
+class DrawnTwice(ConfigError):
+    """A job of this id is there, and nobody said that it might be."""
+
+
+class TooMany:
+    """Tells which dead jobs of a task, looked at from the newest on, are past its limits."""
+
+    def __init__(self, which: Trim, before: datetime | None) -> None:
+        self._which = which
+        self._before = before
+        self._count, self._bytes = which.count, which.bytes
+        self._place = self._total = 0
+        self.over: list[JobRecord] = []
+
+    @property
+    def is_enough(self) -> bool:
+        return not self._which.is_dry_run and len(self.over) >= self._which.limit
+
+    def look_at(self, job: JobRecord) -> None:
+        which = self._which
+        if which.queue is not None and job.queue != which.queue:
+            return
+        if self._place == 0 and not which.is_forced:
+            own = dead_limits(job.options)
+            self._count = self._count if own.dead_count is None else own.dead_count
+            self._bytes = self._bytes if own.dead_bytes is None else own.dead_bytes
+        self._place += 1
+        self._total += dead_bytes(job)
+        if (
+            (self._count is not None and self._place > self._count)
+            or (self._bytes is not None and self._total > self._bytes)
+            or (
+                self._before is not None
+                and job.finished_at is not None
+                and job.finished_at <= self._before
+            )
+        ):
+            self.over.append(job)
+
+
 class WorkingVerbs(Verbs):
     """The hot half of Storage; see storage/protocol.py for the contracts."""
+
+    _sort_keys: dict[str, int] | None = None
+    """In a cluster: the sort keys of jobs that were just claimed, which several nodes have given."""
 
     # -- producing ---------------------------------------------------------------------------------
 
@@ -100,7 +143,7 @@ class WorkingVerbs(Verbs):
                     )
             if not is_special:
                 if reply:
-                    raise ConfigError(f"job id {reply.decode()} was drawn twice")
+                    raise DrawnTwice(f"job id {reply.decode()} was drawn twice")
                 return [Enqueued(job.id, True) for job in jobs]
             found = _decode(reply)
             if "twice" in found:
@@ -122,7 +165,7 @@ class WorkingVerbs(Verbs):
                 limit=params.limit,
                 tasks=None if params.tasks is None else dict.fromkeys(params.tasks, True),
             )
-            return read_claims(reply, params.token)
+            return read_claims(reply, params.token, self._sort_keys)
 
         return self._write("claim", body)
 
@@ -345,30 +388,14 @@ class WorkingVerbs(Verbs):
 
     def _too_many(self, task: str, which: Trim, before: datetime | None) -> Body[list[JobRecord]]:
         """The dead jobs of a task that are past its limits, newest first."""
-        count, most_bytes = which.count, which.bytes
-        over: list[JobRecord] = []
-        start = place = total = 0
+        rule, start = TooMany(which, before), 0
         while True:
             ids, stored, states = yield self._call("deaths", task=task, start=start, count=STRETCH)
             for job_id, envelope_, state in zip(ids, stored, states, strict=True):
-                job = read_job(job_id.decode(), envelope_, state, None)
-                if which.queue is not None and job.queue != which.queue:
-                    continue
-                if place == 0 and not which.is_forced:
-                    own = dead_limits(job.options)
-                    count = count if own.dead_count is None else own.dead_count
-                    most_bytes = most_bytes if own.dead_bytes is None else own.dead_bytes
-                place += 1
-                total += dead_bytes(job)
-                if (
-                    (count is not None and place > count)
-                    or (most_bytes is not None and total > most_bytes)
-                    or (before is not None and job.finished_at is not None and job.finished_at <= before)
-                ):
-                    over.append(job)
+                rule.look_at(read_job(job_id.decode(), envelope_, state, None))
             start += len(ids)
-            if len(ids) < STRETCH or (not which.is_dry_run and len(over) >= which.limit):
-                return over
+            if len(ids) < STRETCH or rule.is_enough:
+                return rule.over
 
 
 # -- what goes to the scripts, and what comes back ---------------------------------------------------
