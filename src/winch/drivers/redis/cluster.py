@@ -3,8 +3,8 @@ concerns.
 
 A job that stands alone lives in one of 64 shards, found by its id. One that has to do with others (a
 unique key, a gate, a FIFO key, a tenant, something that waits for it) lives at home, where one script
-sees all of them; so does everything that is no job. `docs/protocol.md` says what holds across parts; how they
-are reached is in spreading.py, what is read over all of them in wide.py.
+sees all of them; so does everything that is no job. `docs/protocol.md` says what holds across parts;
+how they are reached is in spreading.py, the way home in moving.py, reads over all of them in wide.py.
 """
 
 from __future__ import annotations
@@ -209,6 +209,9 @@ class RedisClusterDriver(WideReads):
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
+            yield from self._bring_home(
+                ClaimRef(outcome.id, outcome.token) for outcome in outcomes if _needs_others(outcome)
+            )
             answers = yield from self._by_id(
                 outcomes,
                 lambda outcome: outcome.id,
@@ -373,7 +376,9 @@ class RedisClusterDriver(WideReads):
                 ],
                 budget=limit,
             )
-            return sorted((one for some in self._whole(results) for one in some), key=lambda one: one.id)
+            found = self._whole(results)
+            yield from self._settle()
+            return sorted((one for some in found for one in some), key=lambda one: one.id)
 
         return self._write("rescue", body)
 
@@ -479,6 +484,11 @@ class RedisClusterDriver(WideReads):
             )
 
         return self._write("resume", body)
+
+
+def _needs_others(outcome: Finish) -> bool:
+    """Whether the end of a claim concerns what is at home: what the job waits for, or a brake."""
+    return bool(outcome.waits) or outcome.timeout is not None or outcome.brake is not None
 
 
 def _is_refused(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> bool:

@@ -47,6 +47,9 @@ KEYS = {
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",
+    "leaving": "hash: job on its way from this shard to home -> all there is of it",
+    "away": "zset: jobs that went home from this shard, by when; for a day",
+    "arrived": "zset: jobs that came home from a shard, by when; for a day",
     "changes": "hash: job -> number of its last event",
 }
 KEYS_OF = {

@@ -17,7 +17,7 @@ from winch.drivers.redis.carry import TRIES, Route, delay, translated
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.place import Place
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, call, call_many, command
-from winch.drivers.redis.shards import EVERYWHERE, HOME, ClusterRoute, meta_keys, shard_of
+from winch.drivers.redis.shards import EVERYWHERE, ClusterRoute, meta_keys
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -182,35 +182,6 @@ class Spreading(RedisDriver):
             # Elsewhere it has taken effect, or may have.
             raise StorageUnavailable(str(worst), maybe_applied=True) from worst
         raise worst
-
-    def _by_id(
-        self,
-        items: Sequence[Item],
-        id_of: Callable[[Item], str],
-        body: Callable[[Sequence[Item]], Body[Sequence[T]]],
-        is_missing: Callable[[T], bool],
-    ) -> Body[list[T]]:
-        """Each item where its id says; those that are not found there are asked for at home."""
-        answers: list[Any] = [None] * len(items)
-        groups: dict[int, list[int]] = {}
-        for place, item in enumerate(items):
-            job_id = id_of(item)
-            where = HOME if job_id in self._claimed_at_home else shard_of(job_id)
-            groups.setdefault(where, []).append(place)
-        missing: list[int] = []
-        results = yield from self._scatter(
-            [(where, body([items[place] for place in group])) for where, group in groups.items()]
-        )
-        for (where, group), found in zip(groups.items(), self._whole(results), strict=True):
-            for place, answer in zip(group, found, strict=True):
-                answers[place] = answer
-                if where != HOME and is_missing(answer):
-                    missing.append(place)
-        if missing:
-            found = yield from body([items[place] for place in missing])
-            for place, answer in zip(missing, found, strict=True):
-                answers[place] = answer
-        return answers
 
 
 def _spent(reply: Any) -> int:

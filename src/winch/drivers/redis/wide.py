@@ -16,10 +16,10 @@ from winch.core.lifecycle import JobState
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.facts import parse_info
 from winch.drivers.redis.listen import WAITING
+from winch.drivers.redis.moving import Moving
 from winch.drivers.redis.rows import MICROSECOND, micros, read_events, read_job
 from winch.drivers.redis.scripts import Batch, Call, command
 from winch.drivers.redis.shards import EVERYWHERE, HOME, SHARDS, shard_of, tags
-from winch.drivers.redis.spreading import Spreading
 from winch.drivers.redis.working import STRETCH, TooMany
 from winch.storage.params import (
     DeadGroup,
@@ -64,7 +64,7 @@ class _Stream:
     is_over: bool = False
 
 
-class WideReads(Spreading):
+class WideReads(Moving):
     """What changes nothing, or concerns the store as a whole."""
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
