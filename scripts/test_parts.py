@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -33,9 +33,11 @@ TESTS = ROOT / "tests"
 PARTS = ("core", "storage", "engine", "cli", "web", "harness", "model", "testing", "docs", "faults")
 
 # Two parts at a time: most of them wait for servers, leases and processes half of the time. The first is
-# over in two seconds and tells at once what is broken; the last judges how long things take.
-ALONE = ("core", "faults")
+# over in two seconds and tells at once what is broken. The last judges how long things take, so nothing
+# runs meanwhile but its own other half: it mostly waits for processes and the ends of leases.
 LANES = 2
+ALONE = ("core",)
+HALVES = {"faults": ("sqlite", "not sqlite")}
 
 NO_TESTS = 5
 
@@ -63,11 +65,24 @@ class Result:
         return f"FAILED: pytest exited with {self.exit_code}"
 
 
-def run_part(part: str, pytest_args: Sequence[str], output: IO[bytes] | None = None) -> Result:
+@dataclass(frozen=True)
+class Run:
+    """A part, or the half of one whose tests' names match `chosen`."""
+
+    part: str
+    chosen: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.part} ({self.chosen})" if self.chosen else self.part
+
+
+def run_part(run: Run, pytest_args: Sequence[str], output: IO[bytes] | None = None) -> Result:
     """Run one part with pytest's output passed straight through, or into a file."""
     with tempfile.TemporaryDirectory(prefix="winch-tests-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", f"tests/{part}", f"--junit-xml={report}"]
+        command = [sys.executable, "-m", "pytest", f"tests/{run.part}", f"--junit-xml={report}"]
+        if run.chosen:
+            command += ["-k", run.chosen]
         started = time.monotonic()
         exit_code, is_interrupted = run_to_its_end([*command, *pytest_args], output)
         seconds = time.monotonic() - started
@@ -75,7 +90,7 @@ def run_part(part: str, pytest_args: Sequence[str], output: IO[bytes] | None = N
     if exit_code != 0:
         # Pytest can fail without a failed test: a broken conftest, no tests, a crash of its own.
         failed = max(failed, 1)
-    return Result(part, exit_code, seconds, passed, failed, skipped, is_interrupted)
+    return Result(str(run), exit_code, seconds, passed, failed, skipped, is_interrupted)
 
 
 def run_to_its_end(command: Sequence[str], output: IO[bytes] | None) -> tuple[int, bool]:
@@ -90,26 +105,26 @@ def run_to_its_end(command: Sequence[str], output: IO[bytes] | None) -> tuple[in
                 is_interrupted = True
 
 
-def run_lanes(parts: Sequence[str], pytest_args: Sequence[str]) -> list[Result]:
+def run_lanes(runs: Sequence[Run], pytest_args: Sequence[str]) -> list[Result]:
     """Run these parts LANES at a time; each one's output comes in one piece when it has ended."""
-    if len(parts) < 2:
-        return [run_alone(part, pytest_args) for part in parts]
+    if len(runs) < 2:
+        return [run_alone(run, pytest_args) for run in runs]
     printing = threading.Lock()
 
-    def run(part: str) -> Result:
+    def run_one(run: Run) -> Result:
         with tempfile.TemporaryFile() as kept:
-            result = run_part(part, pytest_args, kept)
+            result = run_part(run, pytest_args, kept)
             kept.seek(0)
             with printing:
-                print(f"\n--- {part} ---", flush=True)
+                print(f"\n--- {run} ---", flush=True)
                 sys.stdout.write(kept.read().decode(errors="replace"))
                 sys.stdout.flush()
         return result
 
-    print(f"\n--- {', '.join(parts)}: {LANES} at a time ---", flush=True)
+    print(f"\n--- {', '.join(map(str, runs))}: {LANES} at a time ---", flush=True)
     is_interrupted = False
     with ThreadPoolExecutor(LANES) as lanes:
-        waiting = [lanes.submit(run, part) for part in parts]
+        waiting = [lanes.submit(run_one, run) for run in runs]
         try:
             wait(waiting)
         except KeyboardInterrupt:
@@ -120,9 +135,20 @@ def run_lanes(parts: Sequence[str], pytest_args: Sequence[str]) -> list[Result]:
     return [replace(result, is_interrupted=is_interrupted) for result in results]
 
 
-def run_alone(part: str, pytest_args: Sequence[str]) -> Result:
-    print(f"\n--- {part} ---", flush=True)
-    return run_part(part, pytest_args)
+def planned(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[Run]]:
+    """What runs side by side, one list after the other. A caller who chooses tests gets no halves."""
+    halves = {} if "-k" in pytest_args else HALVES
+
+    def room(part: str) -> str | None:
+        return part if part in ALONE or part in HALVES else None
+
+    for _, group in groupby(parts, key=room):
+        yield [Run(part, half) for part in group for half in halves.get(part, ("",))]
+
+
+def run_alone(run: Run, pytest_args: Sequence[str]) -> Result:
+    print(f"\n--- {run} ---", flush=True)
+    return run_part(run, pytest_args)
 
 
 def read_counts(report: Path) -> tuple[int, int, int]:
@@ -148,15 +174,15 @@ def stray_tests() -> list[Path]:
 
 
 def summarize(results: Sequence[Result], absent: Sequence[str], seconds: float) -> None:
-    print("\nPart        wall time   passed  failed  skipped")
+    print("\nPart                 wall time   passed  failed  skipped")
     for result in results:
         print(
-            f"{result.part:<10} {result.seconds:>8.1f} s {result.passed:>8} {result.failed:>7}"
+            f"{result.part:<19} {result.seconds:>8.1f} s {result.passed:>8} {result.failed:>7}"
             f" {result.skipped:>8}  {result.remark}"
         )
     if absent:
         print(f"not written yet: {', '.join(absent)}")
-    print(f"all parts  {seconds:>8.1f} s")
+    print(f"{'all parts':<19} {seconds:>8.1f} s")
     passed = sum(result.passed for result in results)
     failed = sum(result.failed for result in results)
     print(f"{passed} passed, {failed} failed", flush=True)
@@ -191,11 +217,8 @@ def main(argv: Sequence[str]) -> int:
 
     started = time.monotonic()
     results: list[Result] = []
-    for is_alone, group in groupby(present, key=ALONE.__contains__):
-        if is_alone:
-            results += [run_alone(part, pytest_args) for part in group]
-        else:
-            results += run_lanes(list(group), pytest_args)
+    for runs in planned(present, pytest_args):
+        results += run_lanes(runs, pytest_args)
         if any(result.is_interrupted for result in results):
             break
 

@@ -122,7 +122,9 @@ class Books:
                 yield session
 
     @contextmanager
-    def effects(self, ctx: Context, written: sa.Table, order_id: str) -> Iterator[Effects]:
+    def effects(
+        self, ctx: Context, written: sa.Table, key: str, column: str = "order_id"
+    ) -> Iterator[Effects]:
         """A job's writes about one order, once. One commit with the end of the job where the store can;
         else the row of this order in `written` tells a later attempt that they are done."""
         if not self.is_apart:
@@ -130,9 +132,7 @@ class Books:
                 yield Effects(lambda statement: self.run(tx.connection, statement), tx, is_new=True)
             return
         with self.transaction() as session:
-            known = self.execute(
-                session, sa.select(written.c.order_id).where(written.c.order_id == order_id)
-            )
+            known = self.execute(session, sa.select(written.c[column]).where(written.c[column] == key))
             yield Effects(lambda statement: self.execute(session, statement), None, is_new=not known)
 
     def execute(self, tx: Any, statement: Any) -> list[tuple[Any, ...]]:

@@ -249,15 +249,15 @@ def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str
             for product in PRODUCTS
             if sold[product] and found.get(product) != on_hand[product]
         ]
-        windows = Counter(row[0] for row in rows(sa.select(reports.c.window_at)))
-        wrong += [f"window {w} was reported {times} times" for w, times in windows.items() if times != 1]
-        moments = sorted(datetime.fromisoformat(window) for window in windows)
-        wrong += [
-            f"no report between {sooner} and {later}"
-            for sooner, later in pairwise(moments)
-            if later - sooner != REPORT_EVERY
-        ]
-        wrong += ["there are no reports"] * (not windows)
+    windows = Counter(row[0] for row in rows(sa.select(reports.c.window_at)))
+    wrong += [f"window {w} was reported {times} times" for w, times in windows.items() if times != 1]
+    moments = sorted(datetime.fromisoformat(window) for window in windows)
+    wrong += [
+        f"no report between {sooner} and {later}"
+        for sooner, later in pairwise(moments)
+        if later - sooner != REPORT_EVERY
+    ]
+    wrong += ["there are no reports"] * (not windows)
     lines = len(rows(sa.select(imported.c.line).where(imported.c.import_id == import_id)))
     if lines != IMPORT_LINES:
         wrong.append(f"{lines} of {IMPORT_LINES} lines are imported")
@@ -331,8 +331,7 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
             town.strike(cut or cutter(books))
         for customer in customers:
             customer.join()
-        if not books.is_apart:
-            app.schedules.pause("nightly", reason="the shop closes")
+        app.schedules.pause("nightly", reason="the shop closes")
         left = drain(app, seconds=120)
     finally:
         codes = town.close()

@@ -152,11 +152,12 @@ def reindex(product: str, *, ctx: Context) -> None:
 @app.task(queue="reports")
 def report(*, ctx: Context) -> int:
     """Count what was paid. One report for each window, whoever ticks and whoever is killed."""
-    with ctx.transaction() as tx:
-        conn = tx.connection
+    window = ctx.headers["winch-window"]
+    with books.effects(ctx, reports, window, "window_at") as effects:
         paid = sa.select(sa.func.count()).select_from(orders).where(orders.c.state == "paid")
-        count: int = books.run(conn, paid)[0][0]
-        window = ctx.headers["winch-window"]
-        books.run(conn, sa.insert(reports).values(window_at=window, orders_paid=count))
-        tx.result = count
+        count: int = effects.run(paid)[0][0]
+        if effects.is_new:
+            effects.run(sa.insert(reports).values(window_at=window, orders_paid=count))
+        if effects.tx is not None:
+            effects.tx.result = count
     return count

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from winch.engine.keyring import Keyring
     from winch.engine.middleware import Middleware
     from winch.engine.schedules import Schedule
+    from winch.engine.sinks import HttpSink, Message, RedisSink, Sink
     from winch.engine.task import Task
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "EnqueueUncertain",
     "Fifo",
     "HistoryMismatch",
+    "HttpSink",
     "InvalidPayload",
     "InvalidTransition",
     "Job",
@@ -84,11 +86,13 @@ __all__ = [
     "Keyring",
     "Limit",
     "LostClaim",
+    "Message",
     "Middleware",
     "MissingKey",
     "PayloadTooLarge",
     "QueueFull",
     "Rate",
+    "RedisSink",
     "Retention",
     "Retry",
     "RetryAfter",
@@ -97,6 +101,7 @@ __all__ = [
     "ScheduleNotFound",
     "SchemaMismatch",
     "SignalTimeout",
+    "Sink",
     "Snooze",
     "StepFailed",
     "StorageError",
@@ -129,6 +134,7 @@ _HOMES = {
     "DuplicateJob": "winch.core.errors",
     "EnqueueUncertain": "winch.core.errors",
     "HistoryMismatch": "winch.core.errors",
+    "HttpSink": "winch.engine.sinks",
     "InvalidPayload": "winch.core.errors",
     "InvalidTransition": "winch.core.errors",
     "Job": "winch.engine.handle",
@@ -138,10 +144,12 @@ _HOMES = {
     "JobState": "winch.core.lifecycle",
     "Keyring": "winch.engine.keyring",
     "LostClaim": "winch.core.errors",
+    "Message": "winch.engine.sinks",
     "Middleware": "winch.engine.middleware",
     "MissingKey": "winch.core.errors",
     "PayloadTooLarge": "winch.core.errors",
     "QueueFull": "winch.core.errors",
+    "RedisSink": "winch.engine.sinks",
     "Retention": "winch.core.retention",
     "Retry": "winch.core.retry",
     "RetryAfter": "winch.core.outcome",
@@ -149,6 +157,7 @@ _HOMES = {
     "ScheduleNotFound": "winch.core.errors",
     "SchemaMismatch": "winch.core.errors",
     "SignalTimeout": "winch.core.errors",
+    "Sink": "winch.engine.sinks",
     "Snooze": "winch.core.outcome",
     "StepFailed": "winch.core.errors",
     "StorageError": "winch.core.errors",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.command import Command
-from winch import App, Context, chain
+from winch import App, Context, Discard, Message, chain
 
 
 def test_signals_are_sent_once_by_id(winch: Command, app: App) -> None:
@@ -57,3 +57,24 @@ def test_flows_are_listed_shown_drawn_cancelled_and_retried(winch: Command, app:
         app.run_worker(burst=True)  # a burst may end before it is told that the second may run
     assert made.result() == 3
     assert winch("flows", "show", "019b76da-a800-7000-89e7-a54d87bdc1f7").code == 1
+
+
+def test_messages_of_the_outbox_are_listed_replayed_and_purged(winch: Command, app: App) -> None:
+    is_up = False
+
+    def deliver(message: Message) -> None:
+        if not is_up:
+            raise Discard("no such place")
+
+    app.outbox.sink("orders", deliver)
+    app.outbox.add("orders", key="42", payload={"n": 1})
+    second = app.outbox.add("orders", key="42", payload={"n": 2})
+    app.run_worker(burst=True)
+    assert "outbox:orders" in winch("outbox", "list", "--state", "dead").out
+    is_up = True
+    done = winch("outbox", "replay", "--topic", "orders", "--json").json
+    assert done == {"matched": 1, "replayed": 1, "dry_run": False, "refused": 0}
+    while not second.refresh().state.is_final:
+        app.run_worker(burst=True)
+    gone = winch("outbox", "purge", "--topic", "orders", "--older-than", "0s", "--yes")
+    assert gone.out.strip() == "0 dead messages deleted"

@@ -165,6 +165,22 @@ with virtual(app) as world:
     assert results == "<a>@100; 2; ['<a>', '<b>', '<c>']; 2"
 
 
+def test_the_outbox_page_runs_as_pasted(tmp_path: Path) -> None:
+    page = "\n".join(examples(ROOT / "docs/howto/outbox.md"))
+    run = """
+with app.transaction() as conn:
+    conn.execute("CREATE TABLE paid (id integer, total integer)")
+pay(42, 990)
+app.run_worker(burst=True)
+"""
+    (tmp_path / "orders.py").write_text(page + run)
+    done = subprocess.run(
+        [sys.executable, "orders.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(" 42 {'total': 990}\n")
+
+
 def test_the_testing_page_runs_as_pasted(tmp_path: Path) -> None:
     page = ROOT / "docs/howto/testing.md"
     tests = 0

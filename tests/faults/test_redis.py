@@ -15,6 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults import test_kills as kills
+from tests.faults import test_schedulers as schedulers
 from tests.faults.stage import Stage
 from tests.redis_servers import RedisCluster, RedisServer, WatchedRedis
 from tests.servers import Databases, wait_until
@@ -39,6 +40,11 @@ def test_a_worker_that_slept_past_its_lease_changes_nothing(postgres_server: Dat
 @pytest.mark.slow
 def test_a_handler_that_holds_the_gil_is_not_run_twice(postgres_server: Databases) -> None:
     kills.test_a_handler_that_holds_the_gil_is_not_run_twice("redis", postgres_server)
+
+
+@pytest.mark.slow
+def test_each_window_has_one_job_whoever_ticks(postgres_server: Databases) -> None:
+    schedulers.test_each_window_has_one_job_whoever_ticks("redis", postgres_server)
 
 
 # -- the server dies (F14) ---------------------------------------------------------------------------

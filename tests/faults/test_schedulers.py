@@ -29,7 +29,7 @@ def test_each_window_has_one_job_whoever_ticks(store: str, postgres_server: Data
         wrong = MovableClock(stage.folder, "wrong")
         wrong.set(TEN_MINUTES)
         stage.fleet.worker(concurrency=2)
-        stage.fleet.worker(concurrency=2, env=wrong.env if store == "postgres" else None)
+        stage.fleet.worker(concurrency=2, env=None if store == "sqlite" else wrong.env)
         dying = stage.fleet.worker(concurrency=2)
         for worker in stage.fleet.workers:
             stage.ready(worker)

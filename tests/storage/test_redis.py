@@ -57,12 +57,8 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
     }
     # `depth` is answered by what `queues` reads.
     missing = {file.stem for file in SQL.glob("*.sql")} - set(names()) - {"depth"}
-    if not RedisDriver.capabilities.has_schedules:
-        missing = {name for name in missing if "schedule" not in name}
     if not RedisDriver.capabilities.has_gates:
         missing -= {"admit", "has_gated", "limits", "set_limits"}
-    if not RedisDriver.capabilities.has_waits:
-        missing -= {"signal", "take_signal", "unblock"}
     assert missing == set()
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.web.kit import OWN, Web
+from winch.core.address import is_loopback
 from winch.core.lifecycle import JobState
-from winch.web.access import ROLES, Access, is_loopback
+from winch.web.access import ROLES, Access
 from winch.web.door import CSP
 from winch.web.mount import ROUTES, asgi
 from winch.web.tokens import Tokens

@@ -11,6 +11,7 @@ import pytest
 
 from tests.web.kit import Web
 from winch.cli import cli
+from winch.engine.vitals import Vitals
 from winch.web.mount import ROUTES
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -23,6 +24,14 @@ def test_the_rules_name_metrics_that_are_served(make_web: Callable[..., Web]) ->
     named = set(re.findall(r"\bwinch_\w+", rules))
     assert named
     assert named <= served
+
+
+def test_every_metric_is_documented(make_web: Callable[..., Web]) -> None:
+    page = (DEPLOY.parent / "docs/howto/telemetry.md").read_text()
+    documented = set(re.findall(r"^\| `(winch_\w+)` \|", page, flags=re.MULTILINE))
+    vitals = Vitals(beaten_at=0.0)
+    both = make_web("sqlite").ask("GET", "/metrics").text + vitals.metrics()
+    assert set(re.findall(r"^# TYPE (\w+)", both, flags=re.MULTILINE)) == documented
 
 
 @pytest.mark.parametrize("file", ["systemd/winch-worker@.service", "systemd/winch-serve.service"])

@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "limits": ("limits", "limits", "Look at limits and rates, and set them while workers run."),
     "schedules": ("schedules", "schedules", "Look at schedules, add, pause and trigger them."),
     "flows": ("flows", "flows", "Look at flows, cancel and retry them."),
+    "outbox": ("outbox", "outbox", "Look at messages of the outbox, replay or purge dead ones."),
     "signal": ("signal", "signal", "Send a signal to the job that waits for it, or will."),
     "workers": ("workers", "workers", "Look at the workers and signal them."),
     "stats": ("stats", "stats", "Count the jobs by state and queue."),

@@ -181,7 +181,7 @@ def replay(
         done = app.dead.replay(task=task, queue=queue, group=group, rate=rate, **how)
     for refusal in done.refusals:
         remark(f"winch: {one_line(str(refusal.error))}")
-    _report(said, "replayed", done.matched, done.replayed, dry_run=dry_run, refused=done.refused)
+    report(said, "replayed", done.matched, done.replayed, dry_run=dry_run, refused=done.refused)
 
 
 def _replay_one(app: App, job_id: str, how: dict[str, Any]) -> tuple[JobState, str]:
@@ -223,17 +223,25 @@ def purge(
         if matched and not dry_run:
             may_go_on(f"Delete {count(matched, 'dead job')} for good?", yes=yes)
             purged = app.dead.purge(**rules)
-    _report(said, "deleted", matched, purged, dry_run=dry_run)
+    report(said, "deleted", matched, purged, dry_run=dry_run)
 
 
-def _report(
-    said: Said, done: str, matched: int, acted: int, *, dry_run: bool, refused: int | None = None
+def report(
+    said: Said,
+    done: str,
+    matched: int,
+    acted: int,
+    *,
+    dry_run: bool,
+    refused: int | None = None,
+    what: str = "dead job",
 ) -> None:
+    """Say how many were meant and what became of them."""
     if said.as_json:
         told: dict[str, Any] = {"matched": matched, done: acted, "dry_run": dry_run}
         emit_json(told if refused is None else told | {"refused": refused})
     elif dry_run:
-        say(f"{count(matched, 'dead job')} would be {done}")
+        say(f"{count(matched, what)} would be {done}")
     else:
         said_refused = f", {refused:,} refused" if refused else ""
-        say(f"{count(acted, 'dead job')} {done}{said_refused}")
+        say(f"{count(acted, what)} {done}{said_refused}")

@@ -17,20 +17,25 @@ import click
 from winch.app import SystemClock
 from winch.cli.load import load_app
 from winch.cli.text import lines, one_line
+from winch.core.address import is_loopback
 from winch.core.errors import ConfigError
 from winch.core.redact import mask_text
 from winch.drivers.connect import connect
+from winch.engine.health import HealthPort
 from winch.engine.link import Hello
 from winch.engine.order import QueueOrder
 from winch.engine.reload import app_folder, changes
 from winch.engine.settings import load
 from winch.engine.supervisor import Supervisor
+from winch.engine.vitals import Vitals
 from winch.storage.protocol import Driver
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
 SHORT_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
 # The environment variable that says which; children and cells inherit it.
 LOG_STYLE = "WINCH_LOG_STYLE"
+# What a scraper must show to read a worker's metrics from another machine.
+METRICS_TOKEN = "WINCH_METRICS_TOKEN"
 
 
 def worker_options(command: Any) -> Any:
@@ -65,6 +70,14 @@ def worker_options(command: Any) -> Any:
 @click.command()
 @worker_options
 @click.option("--reload", is_flag=True, help="Replace processes when the app's code changes.")
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    help="Answer /livez, /readyz and /metrics there; 0: any.",
+)
+@click.option(
+    "--health-host", default="127.0.0.1", show_default=True, help="The address of --health-port."
+)
 def worker(
     app_spec: str | None,
     url: str | None,
@@ -80,6 +93,8 @@ def worker(
     max_lifetime: str | None,
     verbose: int,
     reload: bool,
+    health_port: int | None,
+    health_host: str,
 ) -> None:
     """Run jobs until stopped.
 
@@ -104,6 +119,7 @@ def worker(
         verbose=verbose,
         burst=burst,
         reload=reload,
+        health=None if health_port is None else (health_host, health_port),
     )
 
 
@@ -114,6 +130,7 @@ def run_worker(
     verbose: int,
     burst: bool = False,
     reload: bool = False,
+    health: tuple[str, int] | None = None,
 ) -> None:
     """Run a supervisor with these flags to its end, and exit with its code."""
     cli = {name: value for name, value in flags.items() if name != "queues"}
@@ -135,6 +152,8 @@ def run_worker(
         logging.getLogger("winch").info("replacing processes when Python files in %s change", folder)
 
     async def run() -> int:
+        vitals = Vitals()
+        port = None if health is None else await _health_port(vitals, *health)
         supervisor = Supervisor(
             command,
             processes=said.processes,
@@ -143,10 +162,28 @@ def run_worker(
             burst=burst,
             connect=connect_for,
             changes=functools.partial(changes, folder) if reload else None,
+            vitals=vitals,
         )
-        return await supervisor.run()
+        try:
+            return await supervisor.run()
+        finally:
+            if port is not None:
+                await port.stop()
 
     sys.exit(asyncio.run(run()))
+
+
+async def _health_port(vitals: Vitals, host: str, port: int) -> HealthPort:
+    served = HealthPort(
+        live=vitals.live,
+        ready=vitals.ready,
+        metrics=vitals.metrics,
+        is_local=is_loopback(host),
+        metrics_token=os.environ.get(METRICS_TOKEN) or None,
+    )
+    found = await served.start(host, port)
+    logging.getLogger("winch").info("probes and metrics on http://%s:%d", host, found)
+    return served
 
 
 # The app may set its concurrency in code, which the supervisor does not read: room for any, and for the

@@ -10,6 +10,7 @@ import time
 
 from winch.engine.board import Board
 from winch.engine.link import (
+    Counted,
     Drain,
     Drained,
     DumpStacks,
@@ -42,6 +43,7 @@ class Child:
         self._end_by = float("inf")
         self._board = board
         self.worker: Worker = Worker(driver, runtime, config, board=board, on_session=self._began)
+        self.worker.tally.on_rates = lambda rates: self._link.send(Counted(rates))
 
     def _began(self, session: str) -> None:
         self._link.send(SessionBegan(session))

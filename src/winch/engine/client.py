@@ -125,15 +125,24 @@ class Client:
             [answer] = await self.surroundings.arun(self._unchecked()[0], self.store([new], conn))
         else:
             prepared = self._prepared([new])
-            if not self._door.is_open(prepared):
-                op = self._admitted(prepared)
-                [admitted] = await self.surroundings.arun(self._unchecked()[0], op)
-                if admitted is None:
-                    return self._handle(Enqueued(new.id, is_new=False, is_shed=True))
-                prepared = [admitted]
-            answer = await self._join(prepared[0])
-            self._tell_enqueued(prepared, [answer])
+            try:
+                answer = await self._join_if_room(prepared)
+            except BaseException as error:
+                self._tell_hooks(prepared, error)
+                raise
+            self._tell_hooks(prepared, None)
         return self._handle(answer)
+
+    async def _join_if_room(self, prepared: Sequence[NewJob]) -> Enqueued:
+        if not self._door.is_open(prepared):
+            op = self._admitted(prepared)
+            [admitted] = await self.surroundings.arun(self._unchecked()[0], op)
+            if admitted is None:
+                return Enqueued(prepared[0].id, is_new=False, is_shed=True)
+            prepared = [admitted]
+        answer = await self._join(prepared[0])
+        self._tell_enqueued(prepared, [answer])
+        return answer
 
     async def _join(self, new: NewJob) -> Enqueued:
         if self._joining is None:
@@ -173,6 +182,25 @@ class Client:
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
         jobs = self._prepared(jobs)
+        return (yield from self.told(jobs, self._through_door(jobs, conn)))
+
+    def told(self, jobs: Sequence[NewJob], storing: Operation[T]) -> Operation[T]:
+        """Store `prepared` jobs, and tell the hooks how it went."""
+        if not self._runtime.middleware:
+            return (yield from storing)
+        try:
+            answer = yield from storing
+        except BaseException as error:
+            self._tell_hooks(jobs, error)
+            raise
+        self._tell_hooks(jobs, None)
+        return answer
+
+    def _tell_hooks(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
+        for middleware in reversed(self._runtime.middleware):
+            middleware.stored(jobs, error)
+
+    def _through_door(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         if self._door.is_open(jobs):
             return (yield from self._stored(jobs, conn))
         admitted = yield from self._admitted(jobs, is_apart=conn is not None)
@@ -210,7 +238,7 @@ class Client:
     def _prepared(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         """The jobs as the hooks leave them and as they are stored."""
         for middleware in self._runtime.middleware:
-            jobs = [middleware.enqueue(job) for job in jobs]
+            jobs = middleware.enqueue_all(jobs)
         return self._sealed(jobs)
 
     def _send(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:

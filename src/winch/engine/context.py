@@ -133,6 +133,11 @@ class Context:
         return self._claim.created_at
 
     @property
+    def queue_latency(self) -> timedelta:
+        """How long the job was due before this attempt took it."""
+        return max(self._claim.claimed_at - self._claim.run_at, timedelta(0))
+
+    @property
     def headers(self) -> dict[str, str]:
         return dict(self._claim.headers)
 

@@ -466,6 +466,16 @@ def send(
     if not jobs:
         return
     jobs = client.prepared(jobs)
+    yield from client.told(jobs, _stored(client, jobs, waits, conn, claim))
+
+
+def _stored(
+    client: Client,
+    jobs: Sequence[NewJob],
+    waits: Waits,
+    conn: object,
+    claim: ClaimRef | None,
+) -> Operation[None]:
     driver = client.driver()
     if not waits and claim is None and not conn:
         yield from client.store_prepared(jobs)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from winch.engine.board import Board
+from winch.engine.rates import Rates
 
 ENV = "WINCH_CHILD_LINK"
 
@@ -76,7 +77,24 @@ class DumpStacks(msgspec.Struct, frozen=True, tag="stacks"):
     """Write all stacks and running jobs to the log."""
 
 
-Message = Hello | SessionBegan | Drained | Retiring | Retire | Drain | Quiet | SessionLost | DumpStacks
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    """What a child has done since it last said so, for the supervisor's metrics."""
+
+    rates: Rates
+
+
+Message = (
+    Hello
+    | SessionBegan
+    | Drained
+    | Retiring
+    | Retire
+    | Drain
+    | Quiet
+    | SessionLost
+    | DumpStacks
+    | Counted
+)
 _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +16,14 @@ class Middleware:
     def enqueue(self, job: NewJob) -> NewJob:
         """The job about to be stored; return it, or a changed copy (headers, tags, queue, …)."""
         return job
+
+    def enqueue_all(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs of one call, which are stored together; unless overridden, `enqueue` for each."""
+        return [self.enqueue(job) for job in jobs]
+
+    def stored(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
+        """After `enqueue_all`: the store has taken these jobs, or `error` kept it from that. With
+        `conn=` they are there only once the caller's transaction commits."""
 
     async def run(self, ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Around one attempt of any kind of task: `return await call_next()`. What it raises instead of

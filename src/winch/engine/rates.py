@@ -21,6 +21,8 @@ from winch.storage.params import Line, Lines
 from winch.storage.protocol import Driver
 
 FLUSH_EVERY = 5.0
+# After a pause the first ends are told soon; looking costs nothing.
+LOOK_EVERY = 1.0
 # Upper bounds in seconds; what is longer falls into one more bucket.
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
@@ -52,6 +54,8 @@ class Rate(msgspec.Struct, omit_defaults=True):
     cancelled: int = 0
     snoozed: int = 0
     crashed: int = 0
+    timeouts: int = 0
+    """Those of the failed and the dead that took too long."""
     run: dict[int, int] = {}
     wait: dict[int, int] = {}
     run_seconds: float = 0.0
@@ -60,12 +64,23 @@ class Rate(msgspec.Struct, omit_defaults=True):
     def add(self, other: Rate) -> None:
         for name in OUTCOMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.timeouts += other.timeouts
         for place, number in other.run.items():
             self.run[place] = self.run.get(place, 0) + number
         for place, number in other.wait.items():
             self.wait[place] = self.wait.get(place, 0) + number
         self.run_seconds += other.run_seconds
         self.wait_seconds += other.wait_seconds
+
+    def less(self, before: Rate) -> Rate:
+        """What was added since `before`."""
+        return Rate(
+            **{name: getattr(self, name) - getattr(before, name) for name in (*OUTCOMES, "timeouts")},
+            run={place: number - before.run.get(place, 0) for place, number in self.run.items()},
+            wait={place: number - before.wait.get(place, 0) for place, number in self.wait.items()},
+            run_seconds=self.run_seconds - before.run_seconds,
+            wait_seconds=self.wait_seconds - before.wait_seconds,
+        )
 
     @property
     def ended(self) -> int:
@@ -129,6 +144,13 @@ class Tally:
         self._last: tuple[Claim, float] | None = None
         self._totals: dict[tuple[Span, int], Rates] = {}
         self._changed: set[tuple[Span, int]] = set()
+        self.on_rates: Callable[[Rates], None] = lambda _: None
+        """Told what was added, whenever it is added to the totals."""
+
+    def timed_out(self, claim: Claim) -> None:
+        """Note that the end just noted was a timeout's."""
+        outcomes = self._cells[claim.queue, claim.task].outcomes
+        outcomes["timeouts"] = outcomes.get("timeouts", 0) + 1
 
     def ended(self, claim: Claim, outcome: str, seconds: float) -> None:
         """Note the end of an attempt that ran for so long. `outcome` is one of OUTCOMES."""
@@ -150,12 +172,17 @@ class Tally:
             return
         claim, seconds = self._last
         now = to_micros(claim.claimed_at) // _MICROS + int(seconds)
+        added: Rates = {}
+        for (queue, task), cell in self._cells.items():
+            added.setdefault(queue, {})[task] = cell.rate()
         for span in SPANS:
             place = (span, now // span.seconds)
             self._changed.add(place)
             into = self._totals.setdefault(place, {})
-            for (queue, task), cell in self._cells.items():
-                into.setdefault(queue, {}).setdefault(task, Rate()).add(cell.rate())
+            for queue, tasks in added.items():
+                for task, rate in tasks.items():
+                    into.setdefault(queue, {}).setdefault(task, Rate()).add(rate)
+        self.on_rates(added)
         self._cells.clear()
         self._last = None
 
@@ -196,7 +223,8 @@ class RateWriter(Service):
         if lines:
             await self._driver.arun(self._driver.write_lines(lines))
             self._tally.written()
-        return FLUSH_EVERY
+            return FLUSH_EVERY
+        return LOOK_EVERY
 
 
 # -- reading -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from winch.core.gates import is_gated
 from winch.core.job import Claim
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
-from winch.engine.attempt import Attempt, Interrupt
+from winch.engine.attempt import Attempt, Interrupt, JobTimeout
 from winch.engine.events import Events, JobEvent, kind_of
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Crash
@@ -21,6 +21,8 @@ from winch.engine.places import Places
 from winch.engine.rates import Tally
 from winch.storage.params import ClaimRef, Finish, Wait
 from winch.storage.waits import AWAITED_HEADER
+
+_TIMEOUT = f"{JobTimeout.__module__}.{JobTimeout.__qualname__}"
 
 
 class Recorder:
@@ -81,6 +83,8 @@ class Recorder:
             )
             return
         if settled.error is not None:
+            if settled.error.type == _TIMEOUT:
+                self._tally.timed_out(claim)
             log.warning(
                 "job %s (%s) attempt %d failed: %s: %s; it is %s now%s",
                 claim.id,

@@ -25,6 +25,7 @@ from winch.engine.board import Board
 from winch.engine.death import describe_death, oom_kills
 from winch.engine.heartbeat import Heart
 from winch.engine.link import (
+    Counted,
     Drain,
     Drained,
     DumpStacks,
@@ -43,6 +44,7 @@ from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
 from winch.engine.service import Backoff, Service
+from winch.engine.vitals import Vitals
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 
@@ -89,6 +91,7 @@ class Supervisor:
         burst: bool,
         connect: Callable[[Hello], Driver],
         changes: Callable[[], AsyncIterator[str]] | None = None,
+        vitals: Vitals | None = None,
     ) -> None:
         self._command = list(command)
         self._processes = processes
@@ -97,6 +100,10 @@ class Supervisor:
         self._burst = burst
         self._connect = connect
         self._changes = changes
+        self.vitals: Vitals = vitals or Vitals()
+        self.vitals.running = lambda: (
+            len(child.board.started()) for child in self._children.values() if child.sessions
+        )
         self._is_changed = asyncio.Event()
         self._is_quiet = False
         self._lease = float("inf")
@@ -159,13 +166,14 @@ class Supervisor:
 
     def _stop(self, grace: float) -> None:
         self._stopping.set()
+        self.vitals.is_stopping = True
         self._stop_by = min(self._stop_by, time.monotonic() + grace + KILL_AFTER)
         for child in self._children.values():
             child.is_told_to_end = True
         self._say(Drain(grace))
 
     def _quiet(self, is_quiet: bool) -> None:
-        self._is_quiet = is_quiet  # children that follow are told, too
+        self._is_quiet = self.vitals.is_quiet = is_quiet  # children that follow are told, too
         self._say(Quiet(is_quiet))
 
     def _say(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
@@ -232,6 +240,8 @@ class Supervisor:
                 case Drained(left=left):
                     child.left = left
                     child.is_told_to_end = True
+                case Counted(rates=rates):
+                    self.vitals.counters.add(rates)
                 case Retiring():
                     child.is_retiring = child.is_told_to_end = True
                     self._replace(child.number)
@@ -243,7 +253,8 @@ class Supervisor:
         if self._driver is not None:
             return
         self._driver = driver = self._connect(hello)
-        self._lease = hello.lease
+        self._lease = self.vitals.lease = hello.lease
+        self.vitals.backend = driver.name
         if self._grace is None:  # said in the app's code, which only its children read
             self._grace = hello.grace
         self._heart = Heart(driver, hello.lease, time.monotonic)
@@ -269,6 +280,7 @@ class Supervisor:
         )
         guilty = started if child.guilty is None else child.guilty
         if cause is not None and child.sessions:
+            self.vitals.deaths += 1
             log.error("child %d died (%s) while running %d jobs", child.process.pid, cause, len(started))
         is_told = await self._end_session(child, guilty, cause)
         child.board.close()
@@ -355,7 +367,7 @@ class Supervisor:
         """Kill children that are past a job's last moment, or past the shutdown's."""
         while True:
             await asyncio.sleep(WATCH_EVERY)
-            now = time.monotonic()
+            now = self.vitals.turned_at = time.monotonic()
             for child in list(self._children.values()):
                 late = [job.claim for job in child.board.started() if 0 < job.deadline < now]
                 if child.cause is not None:
@@ -402,7 +414,9 @@ class Supervisor:
     async def beat(self) -> None:
         if self._driver is None or self._heart is None:
             return
-        for session in await operation.arun(self._driver, self._heart.beat()):
+        lost = await operation.arun(self._driver, self._heart.beat())
+        self.vitals.beaten_at = time.monotonic()
+        for session in lost:
             for child in self._children.values():
                 if child.sessions and child.sessions[-1] == session:
                     child.link.send(SessionLost(session))

@@ -112,8 +112,8 @@ class Worker:
         # A started job has a place on the board until the store knows of its end.
         self._places = Places(board, config.kill_after)
         self._finisher = Finisher(driver, self._places.written)
-        self._tally = Tally(os.urandom(8).hex())
-        self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self._tally)
+        self.tally: Tally = Tally(os.urandom(8).hex())
+        self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self.tally)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[Waiting] = deque()
         self._idle_runners: deque[asyncio.Future[None]] = deque()
@@ -216,7 +216,7 @@ class Worker:
             log.warning("the settings of queues are not read yet: %s", error)
         self._services.append(rules)
         if self._driver.capabilities.keeps_books:
-            self._services.append(RateWriter(self._driver, self._tally))
+            self._services.append(RateWriter(self._driver, self.tally))
         if config.spool is not None:
             # Before the first claim: a burst would be over before it has seen the spooled jobs.
             forwarder = Forwarder(self._driver, config.spool)

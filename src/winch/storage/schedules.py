@@ -28,6 +28,7 @@ from winch.storage.params import Enqueued, NewJob
 
 # The newest runs of each schedule that are kept.
 KEEP_RUNS = 200
+HELD_NOTE = "its unique key was held"
 SCHEDULE_HEADER = "winch-schedule"
 WINDOW_HEADER = "winch-window"
 
@@ -367,7 +368,6 @@ def told(runs: tuple[ScheduleRun, ...], answers: dict[str, Enqueued]) -> tuple[S
         if answer is None or answer.holder is None:
             found.append(run)
         else:
-            words = "its unique key was held"
-            held = msgspec.structs.replace(run, kind=RunKind.HELD, job=answer.holder, note=words)
+            held = msgspec.structs.replace(run, kind=RunKind.HELD, job=answer.holder, note=HELD_NOTE)
             found.append(held)
     return tuple(found)

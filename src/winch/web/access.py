@@ -6,7 +6,6 @@ it is named: a route without a right does not start.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -69,16 +68,6 @@ class Access:
 
 NOBODY = Access("nobody", roles=())
 LOCAL = Access("local", roles=("admin",), credential="local")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address to listen on can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def host_name(header: str) -> str:

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from winch.core.lifecycle import JobState
+from winch.engine.exposition import MOST_LABELS, build_info, family
+from winch.engine.schedules import Schedule, ScheduleDesk
 
 if TYPE_CHECKING:
+    from winch.storage.params import LimitInfo, QueueInfo
     from winch.web.site import Site
-
-Sample = tuple[dict[str, str], float]
-# Names are bounded by what people deploy, but nothing stops a program from inventing queues.
-MOST_LABELS = 500
-
-
-def family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> list[str]:
-    """One metric family in the text format."""
-    lines = [f"# HELP {name} {help_}", f"# TYPE {name} {kind}"]
-    for labels, value in samples:
-        inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-        shown = repr(float(value)) if value != int(value) else str(int(value))
-        lines.append(f"{name}{{{inner}}} {shown}" if inner else f"{name} {shown}")
-    return lines
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 async def render(site: Site, now: datetime) -> str:
     queues = (await site.queues())[:MOST_LABELS]
     sessions = await site.live_sessions()
+    driver = site.driver
     busy = sum(session.running for session in sessions)
     slots = sum(session.slots for session in sessions)
+    lines = _of_queues(queues, now)
+    lines += family("winch_workers", "gauge", "Worker sessions.", [({"state": "live"}, len(sessions))])
+    lines += family(
+        "winch_worker_slots",
+        "gauge",
+        "Slots of all live workers.",
+        [({"state": "busy"}, busy), ({"state": "free"}, max(slots - busy, 0))],
+    )
+    if driver.capabilities.has_schedules:
+        app = site.app
+        desk = ScheduleDesk(app.ready, app.tasks, app.client.draw_id)
+        lines += _of_schedules((await site.client.arun(desk.list()))[:MOST_LABELS])
+    if driver.capabilities.has_gates:
+        lines += _of_limits((await driver.arun(driver.limits()))[:MOST_LABELS])
+    lines += build_info(driver.name)
+    await site.client.arun(site.fleet.look(driver, int(now.timestamp())))
+    lines += site.fleet.counters.render()
+    return "\n".join(lines) + "\n"
+
+
+def _of_queues(queues: list[QueueInfo], now: datetime) -> list[str]:
     lines = family(
         "winch_queue_jobs",
         "gauge",
@@ -67,17 +72,36 @@ async def render(site: Site, now: datetime) -> str:
         "1 where the queue is paused.",
         (({"queue": queue.name}, float(queue.paused_at is not None)) for queue in queues),
     )
-    lines += family("winch_workers", "gauge", "Worker sessions.", [({"state": "live"}, len(sessions))])
-    lines += family(
-        "winch_worker_slots",
+    return lines
+
+
+def _of_schedules(schedules: list[Schedule]) -> list[str]:
+    lines = family(
+        "winch_schedule_last_run_timestamp_seconds",
         "gauge",
-        "Slots of all live workers.",
-        [({"state": "busy"}, busy), ({"state": "free"}, max(slots - busy, 0))],
+        "The last window for which a job was enqueued.",
+        (
+            ({"schedule": one.name}, one.last_window.timestamp())
+            for one in schedules
+            if one.last_window is not None
+        ),
     )
     lines += family(
-        "winch_build_info",
+        "winch_schedule_lag_seconds",
         "gauge",
-        "Release and store.",
-        [({"version": version("winch"), "backend": site.driver.name}, 1)],
+        "How long a window has been due without its job; 0 when none is.",
+        (
+            ({"schedule": one.name}, 0.0 if one.late_by is None else one.late_by.total_seconds())
+            for one in schedules
+        ),
     )
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def _of_limits(limits: list[LimitInfo]) -> list[str]:
+    return family(
+        "winch_limit_tokens",
+        "gauge",
+        "What a limit or rate still lets through.",
+        (({"limit": one.name}, max(one.spec.n - one.used, 0)) for one in limits if one.spec is not None),
+    )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from winch.core.address import is_loopback
 from winch.core.errors import ConfigError
-from winch.web.access import LOCAL_NAMES, is_loopback
+from winch.web.access import LOCAL_NAMES
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 from winch.web.tokens import Tokens

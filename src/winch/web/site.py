@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from winch.core import codec
 from winch.core.errors import InvalidPayload, WinchError
+from winch.engine.exposition import Fleet
 from winch.engine.log import log
 from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
 from winch.web import search
@@ -71,6 +72,7 @@ class Site:
         self._is_open = False
         self._opening = asyncio.Lock()
         self._cache: dict[str, tuple[float, Any]] = {}
+        self.fleet: Fleet = Fleet()
         self._throttle = Throttle()
         self._secret: bytes | None = None
         self._openapi: dict[str, Any] | None = None

@@ -21,7 +21,7 @@ class Verbs:
     _key: bytes
 
     def _call(
-        self, name: str, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
+        self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
     ) -> Call | Part:
         return call(self._key, name, args, blobs, confirmations=confirmations)
 

@@ -38,8 +38,10 @@ from winch.storage.params import (
     Pulse,
     Rescued,
     Standing,
+    Wait,
 )
 from winch.storage.verbs import Verb
+from winch.storage.waits import Taken
 
 # Claims for so many jobs or fewer take the very first of all parts; larger ones take as many of each
 # part as its share of the ready jobs is.
@@ -118,6 +120,39 @@ class RedisClusterDriver(WideReads):
         new = [job for job in jobs if job.id not in known]
         stored = iter((yield from at(new)) if new else ())
         return [Enqueued(job.id, False) if job.id in known else next(stored) for job in jobs]
+
+    def enqueue_after(
+        self,
+        jobs: Sequence[NewJob],
+        waits: Sequence[tuple[str, Sequence[Wait]]],
+        *,
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        """At home, where those who wait and those who are waited for find each other."""
+
+        def body() -> Body[list[Enqueued] | None]:
+            if claim is not None:
+                yield from self._bring_home([claim])
+            after = super(RedisClusterDriver, self).enqueue_after(
+                jobs, waits, claim=claim, is_repeat=is_repeat, now=now
+            )
+            return (yield from after.steps())
+
+        return self._write("enqueue_after", body)
+
+    def take_signal(
+        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
+    ) -> Verb[Taken]:
+        def body() -> Body[Taken]:
+            yield from self._bring_home([claim])
+            taking = super(RedisClusterDriver, self).take_signal(
+                claim, name, wanted_by=wanted_by, now=now
+            )
+            return (yield from taking.steps())
+
+        return self._write("take_signal", body)
 
     # -- working -----------------------------------------------------------------------------------
 

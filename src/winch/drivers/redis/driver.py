@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
-from winch.drivers._absent import NoSchedules, NoWaits
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.bodies import Body, Step
@@ -23,7 +22,9 @@ from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
 from winch.drivers.redis.reading import ReadingVerbs
+from winch.drivers.redis.scheduling import SchedulingVerbs
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, command
+from winch.drivers.redis.waiting import WaitingVerbs
 from winch.drivers.redis.wire import Pool
 from winch.drivers.redis.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
@@ -36,7 +37,7 @@ log: logging.Logger = logging.getLogger("winch.redis")
 
 
 class RedisDriver(
-    WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, NoSchedules, NoWaits, GateVerbs
+    WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs, GateVerbs
 ):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
@@ -48,9 +49,6 @@ class RedisDriver(
         keeps_books=True,
         migrates_itself=True,
         has_gates=False,
-        has_schedules=False,
-        keeps_undo=False,
-        has_waits=False,
         has_unique_windows=False,
     )
 

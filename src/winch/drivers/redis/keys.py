@@ -19,6 +19,7 @@ from winch.core.job import (
     POISON_WINDOW,
 )
 from winch.core.lifecycle import FINAL, TRANSITIONS
+from winch.storage.waits import AWAITED_HEADER
 
 # name -> what it holds. Only waiters and bells expire by themselves; what a job leaves goes by `prune`.
 KEYS = {
@@ -43,6 +44,19 @@ KEYS = {
     "dead": "zset of dead jobs, score 0",
     "died": "zset: task with dead jobs, score 0",
     "groups": "zset: fingerprint, by its number of dead jobs",
+    "sched": "hash: schedule -> its row",
+    "sched_due": "zset: active schedules, by their next window; 0: wants to be looked at",
+    "declares": "hash: live session -> the schedules that its code defines",
+    "awaited": "set: live jobs that others may wait for",
+    "waiters": "zset, score 0: what is waited for, with the number of the wait",
+    "wait_of": "hash: blocked job -> the number of its wait",
+    "wait_job": "hash: wait -> its job",
+    "wait_left": "hash: wait -> how many must still come",
+    "wait_until": "zset: waits with an end, by it",
+    "waits_over": "list: waits that are over and have something left to remove",
+    "rechecks": "list: what has come, to be looked at by unblock",
+    "signal_ends": "zset: signals, by the moment when they are forgotten",
+    "took": "hash: job, step and name -> the signal that it has taken",
     "nothing": "never exists: asked for to learn whether the slot is moving",
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
@@ -56,11 +70,18 @@ KEYS_OF = {
     "ready": "zset: ready jobs of a queue, by their sort key",
     "scheduled": "zset: scheduled jobs of a queue, by run_at",
     "retrying": "zset: retrying jobs of a queue, by run_at",
+    "blocked": "zset: blocked jobs of a queue, by run_at; what each waits for is kept beside it",
     "tasks": "set: the tasks that the jobs of a queue had",
     "held": "set: the running jobs of a session",
     "deaths": "zset: dead jobs of a task, by the moment of death",
     "alike": "zset: dead jobs with a fingerprint, score 0",
     "alike_at": "zset: dead jobs with a fingerprint, by the moment of death",
+    "wants": "hash: what a wait is for -> whether that is enough",
+    "signals": "hash: id of a signal of this name -> payload, when it was sent, who has taken it",
+    "untaken": "zset: signals of this name that nobody has taken, by when they were sent",
+    "declared": "hash: live session -> its definition of a schedule",
+    "windows": "zset: the windows of a schedule that were dealt with",
+    "runs": "hash: window of a schedule -> what became of it",
     "lines": "zset: the keys of a book, score 0",
     "bodies": "hash: key of a book -> its text and the end of its time",
     "waiting": "zset: who waits for a queue, until when; `waiting:` is who waits for due jobs",
@@ -85,7 +106,7 @@ def prelude(text: str) -> str:
     """
     used = set(re.findall(r"\bK\.(\w+)", text))
     if "K[" in text:  # by the name of a state
-        used |= {"scheduled", "retrying", "ready", "cancelled", "dead"}
+        used |= {"scheduled", "retrying", "blocked", "ready", "cancelled", "dead"}
     lines = ["local P = string.sub(KEYS[1], 1, -5)"]
     if {"waiting", "bell"} & used:
         # In a cluster those who wait leave their names once per node, not in every part of the store.
@@ -112,6 +133,8 @@ def prelude(text: str) -> str:
         lines.append(f"local KEEP = {{{kept}}}")
     lines.append(f"local HEAD_START, POISON_WINDOW = {_micros(HEAD_START)}, {_micros(POISON_WINDOW)}")
     lines.append(f"local HISTORY_LIMIT, LOG_LIMIT = {HISTORY_LIMIT}, {LOG_LIMIT}")
+    if "AWAITED" in text:
+        lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
     if "LIMITS" in text:
         lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
     return "\n".join(lines)

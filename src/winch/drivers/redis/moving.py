@@ -135,7 +135,8 @@ class Moving(Spreading):
         if not isinstance(confirmed, int) or confirmed < wanted:
             count = confirmed if isinstance(confirmed, int) else 0
             raise StorageUnavailable(
-                f"{self.describe()}: {count} of {wanted} replicas have confirmed that a job moves to the home shard; it goes on when they have",
+                f"{self.describe()}: {count} of {wanted} replicas have confirmed that a job moves to "
+                "the home shard; it goes on when they have",
                 maybe_applied=True,
             )
         return reply

@@ -123,11 +123,12 @@ class ReadingVerbs(Verbs):
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:
-            ready, scheduled, retrying, running, cancelled, dead, everything = yield self._call("counts")
-            live = ready + scheduled + retrying + running
+            reply = yield self._call("counts")
+            ready, scheduled, retrying, blocked, running, cancelled, dead, everything = reply
+            live = ready + scheduled + retrying + blocked + running
             found = {
                 JobState.SCHEDULED: scheduled,
-                JobState.BLOCKED: 0,
+                JobState.BLOCKED: blocked,
                 JobState.READY: ready,
                 JobState.RUNNING: running,
                 JobState.RETRYING: retrying,
@@ -149,7 +150,7 @@ class ReadingVerbs(Verbs):
             found = {
                 name: _queue(name, running[name], sessions=count) for name, count in serving.items()
             }
-            for name, ready, scheduled, retrying, oldest, paused in rows:
+            for name, ready, scheduled, retrying, blocked, oldest, paused in rows:
                 queue = name.decode()
                 paused_at, reason = read_pause(paused)
                 info = _queue(
@@ -158,6 +159,7 @@ class ReadingVerbs(Verbs):
                     ready,
                     scheduled,
                     retrying,
+                    blocked,
                     sessions=serving[queue],
                     paused_at=paused_at,
                     reason=reason,
@@ -173,7 +175,8 @@ class ReadingVerbs(Verbs):
         def body() -> Body[Depth]:
             for info in (yield from self.queues().steps()):
                 if info.name == queue:
-                    return Depth(min(info.counts.get(JobState.READY, 0), cap), None)
+                    waiting = sum(info.counts.get(s, 0) for s in (JobState.READY, JobState.BLOCKED))
+                    return Depth(min(waiting, cap), None)
             return Depth(0, None)
 
         return self._read("depth", body)
@@ -225,6 +228,7 @@ def _queue(
     ready: int = 0,
     scheduled: int = 0,
     retrying: int = 0,
+    blocked: int = 0,
     *,
     sessions: int,
     paused_at: datetime | None = None,
@@ -233,6 +237,7 @@ def _queue(
 ) -> QueueInfo:
     counts = {
         JobState.SCHEDULED: scheduled,
+        JobState.BLOCKED: blocked,
         JobState.READY: ready,
         JobState.RUNNING: running,
         JobState.RETRYING: retrying,

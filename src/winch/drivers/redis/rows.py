@@ -68,6 +68,7 @@ class State(msgspec.Struct):
     R: str | None = None
     w: str | None = None
     g: str | None = None
+    U: bool = False
 
 
 class _Ended(msgspec.Struct):
@@ -236,6 +237,7 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
         result=s.R,
         reason=s.w,
         fingerprint=s.g,
+        has_undo=s.U,
     )
 
 

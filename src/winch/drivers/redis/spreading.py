@@ -39,7 +39,7 @@ class Spreading(RedisDriver):
     # -- one call, many parts ----------------------------------------------------------------------
 
     def _call(
-        self, name: str, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
+        self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
     ) -> Part:
         args["in_cluster"] = True
         return Part(name, args, blobs, confirmations)

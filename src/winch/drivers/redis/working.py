@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from winch.core.changes import died_of
+from winch.core.changes import BLOCKED_REASON, died_of
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.fingerprint import trace
 from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
@@ -37,9 +37,11 @@ from winch.storage.params import (
     Rescued,
     Standing,
     Trim,
+    Wait,
 )
 from winch.storage.unique import takes_over
 from winch.storage.verbs import Verb
+from winch.storage.waits import AWAITED_HEADER
 
 KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
@@ -106,51 +108,68 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
-            refuse_gates(jobs)
-            wanted = self._place.replicated
-            is_special = is_repeat or any(map(_is_special, jobs))
-            if is_special:
-                what = self._call(
-                    "enqueue_special",
-                    blobs=[envelope(job) for job in jobs],
-                    confirmations=wanted,
-                    confirm=wanted > 0,
-                    now=micros(now),
-                    names=_names(jobs),
-                    jobs=[_new(job) for job in jobs],
-                    is_repeat=is_repeat,
-                )
-            else:
-                groups, blobs = _groups(jobs)
-                what = self._call(
-                    "enqueue",
-                    blobs=blobs,
-                    confirmations=wanted,
-                    confirm=wanted > 0,
-                    now=micros(now),
-                    names=_names(jobs),
-                    groups=groups,
-                )
-            reply = yield what
-            if wanted:
-                reply, confirmed = reply
-                if not isinstance(confirmed, int) or confirmed < wanted:
-                    raise EnqueueUncertain(
-                        f"{confirmed if isinstance(confirmed, int) else 0} of {wanted} replicas have "
-                        "confirmed the jobs; they are stored, but a failover may lose them. Enqueue "
-                        "again with the same ids",
-                        [job.id for job in jobs],
-                    )
-            if not is_special:
-                if reply:
-                    raise DrawnTwice(f"job id {reply.decode()} was drawn twice")
-                return [Enqueued(job.id, True) for job in jobs]
-            found = _decode(reply)
-            if "twice" in found:
-                raise ConfigError(f"job id {found['twice']} was drawn twice")
-            return [_stored(job, answer) for job, answer in zip(jobs, found["answers"], strict=True)]
+            return (yield from self._store(jobs, is_repeat=is_repeat, now=now)) or []
 
         return self._write("enqueue", body)
+
+    def _store(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        waits: Sequence[tuple[str, Sequence[Wait]]] = (),
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Body[list[Enqueued] | None]:
+        """Store jobs and what they wait for. None: the claim is not live, and nothing is stored."""
+        refuse_gates(jobs)
+        wanted = self._place.replicated
+        is_special = is_repeat or bool(waits) or claim is not None or any(map(_is_special, jobs))
+        if is_special:
+            what = self._call(
+                "enqueue_special",
+                blobs=[envelope(job) for job in jobs],
+                confirmations=wanted,
+                confirm=wanted > 0,
+                now=micros(now),
+                names=names_of(jobs),
+                jobs=[new_row(job) for job in jobs],
+                is_repeat=is_repeat,
+                waits=[(job_id, _waits(some)) for job_id, some in waits],
+                reason=BLOCKED_REASON,
+                claim=None if claim is None else (claim.id, claim.token),
+            )
+        else:
+            groups, blobs = _groups(jobs)
+            what = self._call(
+                "enqueue",
+                blobs=blobs,
+                confirmations=wanted,
+                confirm=wanted > 0,
+                now=micros(now),
+                names=names_of(jobs),
+                groups=groups,
+            )
+        reply = yield what
+        if wanted:
+            reply, confirmed = reply
+            if not isinstance(confirmed, int) or confirmed < wanted:
+                raise EnqueueUncertain(
+                    f"{confirmed if isinstance(confirmed, int) else 0} of {wanted} replicas have "
+                    "confirmed the jobs; they are stored, but a failover may lose them. Enqueue "
+                    "again with the same ids",
+                    [job.id for job in jobs],
+                )
+        if not is_special:
+            if reply:
+                raise DrawnTwice(f"job id {reply.decode()} was drawn twice")
+            return [Enqueued(job.id, True) for job in jobs]
+        found = _decode(reply)
+        if "twice" in found:
+            raise ConfigError(f"job id {found['twice']} was drawn twice")
+        if "lost" in found:
+            return None
+        return [_stored(job, answer) for job, answer in zip(jobs, found["answers"], strict=True)]
 
     # -- working -----------------------------------------------------------------------------------
 
@@ -228,17 +247,14 @@ class WorkingVerbs(Verbs):
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
-            if note.has_undo:
-                raise ConfigError(
-                    "undo= needs a store that keeps what is to be undone when a job is cancelled; Redis "
-                    "does not yet. Use a sqlite:/// or postgresql:// URL, or steps without undo"
-                )
             reply = yield self._call(
                 "note",
                 claim=(claim.id, claim.token),
                 progress=note.progress,
                 checkpoint=note.checkpoint,
                 log=note.log,
+                has_undo=note.has_undo,
+                forgets_cancel=note.forgets_cancel,
             )
             return _ANSWERS[reply]
 
@@ -286,6 +302,7 @@ class WorkingVerbs(Verbs):
                 id=session.id,
                 blobs=[_encode(said)],
                 lease=session.lease // MICROSECOND,
+                schedules=[(one.name, one.definition, one.timing) for one in session.schedules],
             )
             return from_micros(at)
 
@@ -408,10 +425,11 @@ def _is_special(job: NewJob) -> bool:
         or job.run_at is not None
         or job.unique_key is not None
         or job.keep is not None
+        or AWAITED_HEADER in job.headers
     )
 
 
-def _names(jobs: Sequence[NewJob]) -> dict[str, list[str]]:
+def names_of(jobs: Sequence[NewJob]) -> dict[str, list[str]]:
     """The tasks of each queue."""
     if len(jobs) == 1:
         return {jobs[0].queue: [jobs[0].task]}
@@ -433,7 +451,7 @@ def _groups(jobs: Sequence[NewJob]) -> tuple[list[tuple[str, int, list[str]]], l
     return groups, [envelope(job) for group in found.values() for job in group]
 
 
-def _new(job: NewJob) -> tuple[Any, ...]:
+def new_row(job: NewJob) -> tuple[Any, ...]:
     if job.unique_within is not None or takes_over(job):
         raise ConfigError(
             'Unique with within=, until="started" or mode="debounce" is not available on Redis in this '
@@ -450,7 +468,12 @@ def _new(job: NewJob) -> tuple[Any, ...]:
         job.unique_key or False,
         job.on_duplicate.value,
         False if job.keep is None else job.keep // MICROSECOND,
+        AWAITED_HEADER in job.headers,
     )
+
+
+def _waits(waits: Iterable[Wait]) -> list[tuple[str, bool]]:
+    return [(wait.key, wait.is_enough) for wait in waits]
 
 
 def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:
@@ -472,6 +495,9 @@ def _outcome(outcome: Finish) -> dict[str, Any]:
         "log": outcome.log,
         "fingerprint": outcome.fingerprint,
     }
+    if outcome.to is JobState.BLOCKED:
+        said["waits"] = _waits(outcome.waits)
+        said["timeout"] = None if outcome.timeout is None else outcome.timeout // MICROSECOND
     if error is not None:
         said["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
     if outcome.to is JobState.DEAD and outcome.fingerprint is None:

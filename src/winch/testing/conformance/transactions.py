@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from winch.core.gates import FIFO, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, Enqueued
 from winch.testing.conformance.bench import HOUR, Bench, RolledBack
@@ -94,6 +95,28 @@ def a_finish_that_is_rolled_back_never_happened(bench: Bench) -> None:
         raise RolledBack
     assert bench.get(claim.id) == before
     assert bench.complete(claim) is Answer.TOOK
+
+
+@case(needs="joins_transactions")
+def members_of_a_fifo_key_are_stored_in_transactions_and_keep_their_order(bench: Bench) -> None:
+    fifo = {
+        "fifo": "outbox:orders:7",
+        "options": with_gates(None, [GateUse("fifo:outbox:orders:7", FIFO)]),
+    }
+    with bench.transaction() as conn:
+        bench.call_on(conn, bench.driver.enqueue(bench.new_jobs(2, **fifo), now=bench.now))
+        raise RolledBack
+    first, second, third = bench.new_jobs(3, **fifo)
+    with bench.transaction() as conn:
+        bench.call_on(conn, bench.driver.enqueue([first], now=bench.now))
+        bench.call_on(conn, bench.driver.enqueue([second], now=bench.now))
+    bench.enqueue(third)
+    order = []
+    while claims := bench.claim():
+        (claim,) = claims
+        order.append(claim.id)
+        bench.complete(claim, is_gated=True)
+    assert order == [first.id, second.id, third.id]
 
 
 @case()

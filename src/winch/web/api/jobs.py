@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
@@ -48,6 +49,7 @@ from winch.web.wire import (
 LONGEST_WAIT = timedelta(seconds=60)
 # The header of a job that remembers what an Idempotency-Key was used for.
 REQUEST_HEADER = "winch-request"
+_TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _KEYS = uuid.UUID("6f1d3a52-0f0e-5b7c-9a43-77696e636821")
 
 # -- enqueue -----------------------------------------------------------------------------------------
@@ -105,7 +107,7 @@ async def _new_job(call: Call, body: NewJobBody, given_id: str | None, digest: s
         raise Problem("forbidden", f"this token may not enqueue task {body.task!r}")
     if access.tenant is not None and body.tenant not in (None, access.tenant):
         raise Problem("forbidden", "this token is for another tenant")
-    headers = dict(body.headers) | ({} if digest is None else {REQUEST_HEADER: digest})
+    headers = _trace(call) | dict(body.headers) | ({} if digest is None else {REQUEST_HEADER: digest})
     said: dict[str, Any] = {
         "queue": body.queue,
         "priority": body.priority,
@@ -157,6 +159,16 @@ async def _named(call: Call, body: NewJobBody, said: EnqueueOptions) -> NewJob:
         options=stored_options(said),
         unique_key=None if said.unique is None else said.unique.key,
     )
+
+
+def _trace(call: Call) -> dict[str, str]:
+    """The trace that the request belongs to (W3C), for the job to carry on."""
+    given = call.request.headers
+    parent, state = given.get("traceparent", ""), given.get("tracestate", "")
+    if not _TRACEPARENT.fullmatch(parent):
+        return {}
+    fits = state and len(state) <= 512 and state.isascii() and state.isprintable()
+    return {"traceparent": parent} | ({"tracestate": state} if fits else {})
 
 
 def _key_id(call: Call, key: str) -> str:

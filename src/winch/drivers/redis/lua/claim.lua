@@ -1,7 +1,7 @@
 -- claim: ready -> running, for a session that is live. Lowest sort key first, then the lower id.
 -- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any
 -- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}
--- Keys:   alive, paused, tasks, ready, env, st, run, held, events
+-- Keys:   alive, paused, tasks, ready, env, st, run, held, cancelling, events
 -- flags:  allow-oom
 -- parts:  put
 local out = {now}
@@ -59,6 +59,7 @@ for _, queue in ipairs(A.queues) do
       running[2 * i - 1], running[2 * i] = ids[i], claim
       if states[i] then
         local s = read(states[i])
+        if s.q then call('SADD', K.cancelling, ids[i]) end  -- it runs to undo what it did
         if s.p or s.l then  -- a new claim starts without progress and log
           s.p, s.l = nil, nil
           states[i] = pack(s)

@@ -1,9 +1,9 @@
 -- end_session: running -> ready | cancelled | dead for all jobs of a session that ends now.
 -- A:      now; session, reason; started: id -> token; cause, trace (nil: nobody is guilty)
 -- Return: {id, token, state, …}
--- Keys:   alive, ended, orphaned, and as crash
+-- Keys:   alive, ended, orphaned, sched, sched_due, declares, declared, and as crash
 -- flags:  allow-oom
--- parts:  put record fingerprint suspect session
+-- parts:  put record fingerprint suspect schedule session
 end_of(A.session, A.reason)
 local out, ids = {}, call('SMEMBERS', K.held(A.session))
 table.sort(ids)

@@ -1,11 +1,12 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
 -- Fenced by (id, token).
 -- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
---         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace}
+--         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
+--         waits: {key, is_enough}, timeout}
 -- Return: {answers to done, answers to others}: took | already | lost
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
 -- flags:  allow-oom
--- parts:  put record fingerprint
+-- parts:  put record live waits fingerprint
 local function finish(j, o)
   local token, is_asked = j.token, j.q ~= nil
   leave(j)
@@ -19,9 +20,10 @@ local function finish(j, o)
   j.R = to == 'completed' and o.result or nil
   j.u = j.u and FINAL[to] or nil
   if not (to == 'cancelled' and is_asked) then j.w = o.reason end
-  if not FINAL[to] then j.t = now + o.delay end
+  if not FINAL[to] then j.t = now + (to == o.to and o.delay or 0) end
   j.g = to == 'dead' and (o.fingerprint or fingerprint(j.env[1], o.trace)) or nil
   enter(j, 'finished', token, token)
+  if to == 'blocked' then wait_for(j.id, o.waits, o.timeout and now + o.timeout) end
 end
 
 local ids, tokens, results = A.done[1], A.done[2], A.done[3]
@@ -76,7 +78,9 @@ if #ended > 0 then
   write('HDEL', K.run, ended)
   write('HSET', K.st, states)
   for session, mine in pairs(by_session) do write('SREM', K.held(session), mine) end
-  if call('EXISTS', K.ukey) == 1 then
+  -- One look for all that a plain job has not.
+  local is_plain = call('EXISTS', K.ukey, K.keep, K.awaited) == 0
+  if not is_plain and call('EXISTS', K.ukey) == 1 then
     for i, key in ipairs(fetch('HMGET', K.ukey, ended)) do
       if key then
         call('HDEL', K.uniq, key)
@@ -85,7 +89,12 @@ if #ended > 0 then
     end
   end
   local usual = string.format('%d', now + KEEP.completed)
-  if call('EXISTS', K.keep) == 1 then
+  if not is_plain and call('EXISTS', K.awaited) == 1 then
+    for i, is_awaited in ipairs(fetch('SMISMEMBER', K.awaited, ended)) do
+      if is_awaited == 1 then tell_waiting(ended[i], false) end
+    end
+  end
+  if not is_plain and call('EXISTS', K.keep) == 1 then
     local kept = fetch('HMGET', K.keep, ended)
     for i, id in ipairs(ended) do drop(id, kept[i] and string.format('%d', now + kept[i]) or usual) end
   else

@@ -1,7 +1,7 @@
 -- list_jobs: a stretch of jobs, newest id first, from the smallest set that holds them all.
 -- A:      states: state -> true (empty: all), fingerprint, after, count, small (how many may be sorted)
 -- Return: {ids, envelopes, states, claims}; fewer ids than count: that was the end
--- Keys:   ids, cancelled, dead, alike, run, queues, ready, scheduled, retrying, env, st
+-- Keys:   ids, cancelled, dead, alike, run, queues, ready, scheduled, retrying, blocked, env, st
 -- flags:  no-writes
 -- parts:
 local function sets_of(states)
@@ -11,11 +11,11 @@ local function sets_of(states)
       keys[#keys + 1] = {K[state], 'zset'}
     elseif state == 'running' then
       keys[#keys + 1] = {K.run, 'hash'}
-    elseif state == 'ready' or state == 'scheduled' or state == 'retrying' then
+    elseif state ~= 'completed' then
       for _, queue in ipairs(call('SMEMBERS', K.queues)) do
         keys[#keys + 1] = {K[state](queue), 'zset'}
       end
-    elseif state ~= 'blocked' then
+    else
       return nil
     end
   end

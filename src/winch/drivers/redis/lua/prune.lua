@@ -1,7 +1,9 @@
--- prune: final jobs whose keeping time is over are deleted; so are sessions that ended long ago.
+-- prune: final jobs whose keeping time is over are deleted; so are old signals, and sessions that
+-- ended long ago.
 -- A:      now; limit, keep_sessions
 -- Return: how many jobs went
--- Keys:   drop, env, st, ids, keep, cancelled, dead, …, ended, sess, beats
+-- Keys:   drop, env, st, ids, keep, cancelled, dead, …, ended, sess, beats, signal_ends,
+--         signals, untaken, took
 -- flags:  allow-oom
 -- parts:  put record remove
 local gone, upto = 0, string.format('%d', now)
@@ -23,6 +25,14 @@ while gone < A.limit do
   end
   call('ZREM', K.drop, batch[1])
   if #left > 0 then call('ZADD', K.drop, batch[2], pack(left)) end
+end
+for _, signal in ipairs(call('ZRANGEBYSCORE', K.signal_ends, '-inf', upto, 'LIMIT', 0, A.limit)) do
+  local name, id = unpack(read(signal))
+  local _, _, job, wanted_by = unpack(read(call('HGET', K.signals(name), id)))
+  if job then call('HDEL', K.took, pack({job, wanted_by, name})) end
+  call('HDEL', K.signals(name), id)
+  call('ZREM', K.untaken(name), id)
+  call('ZREM', K.signal_ends, signal)
 end
 local sessions = call('HGETALL', K.ended)
 for i = 1, #sessions, 2 do

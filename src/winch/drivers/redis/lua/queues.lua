@@ -1,7 +1,7 @@
 -- queues: the live jobs of each queue, and what was said about it.
 -- A:      look (how many ready jobs are asked for their age)
--- Return: {{queue, ready, scheduled, retrying, oldest ready moment or -1, paused}, claims, sessions}
--- Keys:   queues, ready, scheduled, retrying, paused, env, st, run, alive, sess
+-- Return: {{queue, ready, scheduled, retrying, blocked, oldest ready moment or -1, paused}, claims, sessions}
+-- Keys:   queues, ready, scheduled, retrying, blocked, paused, env, st, run, alive, sess
 -- flags:  no-writes
 -- parts:
 local names, out = {}, {}
@@ -16,7 +16,7 @@ for queue in pairs(names) do
   end
   out[#out + 1] = {
     queue, call('ZCARD', K.ready(queue)), call('ZCARD', K.scheduled(queue)),
-    call('ZCARD', K.retrying(queue)), oldest or -1, call('HGET', K.paused, queue),
+    call('ZCARD', K.retrying(queue)), call('ZCARD', K.blocked(queue)), oldest or -1, call('HGET', K.paused, queue),
   }
 end
 return {out, call('HVALS', K.run), fetch('HMGET', K.sess, call('ZRANGE', K.alive, 0, -1))}

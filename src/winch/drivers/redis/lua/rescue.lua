@@ -1,9 +1,9 @@
 -- rescue: sessions whose lease is over end; running -> ready | cancelled | dead for their jobs.
 -- A:      now; as_of (or nil), limit, cause, trace
 -- Return: {id, token, session, state, …}
--- Keys:   alive, ended, orphaned, and as crash
+-- Keys:   alive, ended, orphaned, sched, sched_due, declares, declared, and as crash
 -- flags:  allow-oom
--- parts:  put record fingerprint suspect session
+-- parts:  put record fingerprint suspect schedule session
 local judged = A.as_of and math.min(now, A.as_of) or now
 for _, session in ipairs(call('ZRANGEBYSCORE', K.alive, '-inf', string.format('%d', judged))) do
   end_of(session, 'lease over')

@@ -18,8 +18,12 @@ return operate('retry', function(j)
     j.h = nil -- it has come to its end: there is nowhere to go on from
   end
   acted(j, 'retried', A.by, A.note)
-  j.s, j.t, j.c, j.r = 'ready', now, nil, nil
+  -- Later than its last run time, also where time stands still: a new life can be told from a claim that
+  -- only goes on after a crash.
+  local run_at = was_final and math.max(now, j.t + 1) or now
+  j.s, j.t, j.c, j.r = 'ready', run_at, nil, nil
   if was_final then
+    if is_awaited(j) then call('SADD', K.awaited, j.id) end
     j.a, j.q, j.f, j.R, j.w, j.g = 0, nil, nil, nil, nil, nil
     if j.env[UNIQUE] then
       call('HSET', K.uniq, j.env[UNIQUE], j.id)

@@ -44,6 +44,8 @@ end
 -- The last line of every script that changes something.
 local function done()
   for at, ids in pairs(drops) do call('ZADD', K.drop, at, pack(ids)) end
-  for queue, jobs in pairs(rings) do wake(queue, jobs) end
+  for queue, jobs in pairs(rings) do
+    if jobs > 0 then wake(queue, jobs) end
+  end
   if is_due then wake('', 1) end
 end

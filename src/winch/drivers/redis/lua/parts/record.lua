@@ -4,8 +4,8 @@
 --      max_attempts, keep (false where there is none)
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
---      R result, w reason, g fingerprint; and, not stored: id, env, created, token, n0 (fence before)
-local QUEUE, PRIORITY, UNIQUE, KEPT = 4, 5, 8, 14
+--      R result, w reason, g fingerprint, U has_undo; and, not stored: id, env, created, token, n0 (fence before)
+local QUEUE, PRIORITY, UNIQUE, HEADERS, KEPT = 4, 5, 8, 10, 14
 
 local function open(id, e, s, r)
   local created, env = read(e)
@@ -46,6 +46,50 @@ local function save_env(j)
   call('HSET', K.env, j.id, pack(j.created) .. pack(j.env))
 end
 
+-- How `waiters` names who waits for a key.
+local function waiter(key, wait)
+  return #key .. ':' .. key .. ':' .. wait
+end
+
+-- Somebody waits for this, and it has come: unblock will look at it.
+local function look_again(key)
+  local from = waiter(key, '')
+  if #call('ZRANGEBYLEX', K.waiters, '[' .. from, '[' .. from .. ':', 'LIMIT', 0, 1) == 0 then return end
+  call('RPUSH', K.rechecks, key)
+  is_due = true
+end
+
+local function is_awaited(j)
+  return j.env[HEADERS] and string.find(j.env[HEADERS], AWAITED, 1, true) ~= nil
+end
+
+-- The job is final, or gone.
+local function tell_waiting(id, is_dead)
+  call('SREM', K.awaited, id)
+  look_again('job:' .. id)
+  if is_dead then look_again('dead:' .. id) end
+end
+
+-- Some of what a wait that is over was still for.
+local function forget_wants(wait)
+  local found = call('HSCAN', K.wants(wait), 0, 'COUNT', 500)[2]
+  for i = 1, #found, 2 do
+    call('ZREM', K.waiters, waiter(found[i], wait))
+    call('HDEL', K.wants(wait), found[i])
+  end
+end
+
+local function forget_wait(id)
+  local wait = call('HGET', K.wait_of, id)
+  if not wait then return end
+  call('HDEL', K.wait_of, id)
+  call('HDEL', K.wait_job, wait)
+  call('HDEL', K.wait_left, wait)
+  call('ZREM', K.wait_until, wait)
+  forget_wants(wait)
+  if call('EXISTS', K.wants(wait)) == 1 then call('RPUSH', K.waits_over, wait) end
+end
+
 -- Take the job out of the place that its state gives it.
 local function leave(j)
   local queue = j.env[QUEUE]
@@ -57,6 +101,9 @@ local function leave(j)
     call('ZREM', K.ready(queue), j.id)
   elseif j.s == 'scheduled' or j.s == 'retrying' then
     call('ZREM', K[j.s](queue), j.id)
+  elseif j.s == 'blocked' then
+    call('ZREM', K.blocked(queue), j.id)
+    forget_wait(j.id)
   elseif j.s == 'cancelled' then
     call('ZREM', K.cancelled, j.id)
   elseif j.s == 'dead' then
@@ -84,9 +131,12 @@ local function enter(j, kind, token, by)
   elseif j.s == 'scheduled' or j.s == 'retrying' then
     call('ZADD', K[j.s](queue), string.format('%d', j.t), j.id)
     if j.t - now < 2000000 then is_due = true end
+  elseif j.s == 'blocked' then
+    call('ZADD', K.blocked(queue), string.format('%d', j.t), j.id)
   else
     j.f = now
     free_key(j)
+    if is_awaited(j) then tell_waiting(j.id, j.s == 'dead') end
     drop(j.id, string.format('%d', now + (j.env[KEPT] or KEEP[j.s])))
     if j.s == 'cancelled' then
       call('ZADD', K.cancelled, 0, j.id)
@@ -149,7 +199,8 @@ local function look_up(id, token)
 end
 
 local function after_claim(j, to)
-  if j.q and not FINAL[to] then return 'cancelled' end
+  -- Who has something to undo runs once more, to do that.
+  if j.q and not FINAL[to] then return j.U and 'ready' or 'cancelled' end
   return to
 end
 
@@ -157,8 +208,9 @@ end
 local function give_back(j, by, is_holder)
   local token = j.token
   leave(j)
-  if j.q then grow(j, 'cancelled', nil, is_holder and token or nil) end
-  j.s = after_claim(j, 'ready')
+  local to = after_claim(j, 'ready')
+  if to == 'cancelled' then grow(j, 'cancelled', nil, is_holder and token or nil) end
+  j.s = to
   j.a = j.a - 1
   if is_holder then j.e = token end
   enter(j, 'released', token, by)

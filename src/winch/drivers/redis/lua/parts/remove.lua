@@ -1,7 +1,10 @@
 -- remove: no trace of a job is left but its events.
 local function remove(j)
   leave(j)
-  if not FINAL[j.s] then free_key(j) end
+  if not FINAL[j.s] then
+    free_key(j)
+    if is_awaited(j) then tell_waiting(j.id, false) end
+  end
   call('HDEL', K.env, j.id)
   call('HDEL', K.st, j.id)
   call('HDEL', K.keep, j.id)

@@ -1,0 +1,167 @@
+"""One POST to an address that others chose: over TLS, to the public internet, and nowhere else.
+
+The name is resolved once; if one of the addresses it gives is not public, nothing is sent to any of
+them. The connection goes to an address that was looked at, so a name that changes its mind in between
+gains nothing. Redirects are not followed, proxies of the environment are not asked, the answer is read
+no further than its head, and all of it together has one time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from winch.core.addresses import is_public
+from winch.core.errors import ConfigError, WinchError
+
+PORTS = (443, 8443)
+MAX_HEAD = 16 * 1024
+
+
+class PostRefused(WinchError):
+    """The address is one that nothing is sent to; the message says why."""
+
+
+class Reply(NamedTuple):
+    """What the other side said: its status, and the seconds of its Retry-After, if any."""
+
+    status: int
+    retry_after: int | None
+
+
+class Target(NamedTuple):
+    """A URL taken apart and found good."""
+
+    host: str
+    port: int
+    path: str
+    is_encrypted: bool
+    is_private_allowed: bool
+
+
+def target(url: str, *, allow_private: bool = False) -> Target:
+    """Take a URL apart; raises ConfigError that names what is wrong with it. With `allow_private` it may
+    be plain HTTP, on any port, at any address: for a service of one's own."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = (parts.hostname or "").encode("idna").decode()
+    except (ValueError, UnicodeError) as error:
+        raise ConfigError(f"the URL of an HTTP sink is malformed: {error}") from error
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError(f"the URL of an HTTP sink must be printable ASCII without spaces, got {url!r}")
+    if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
+        raise ConfigError(
+            f"the URL of an HTTP sink must begin with https://, got {parts.scheme or url!r}; "
+            "HttpSink(…, allow_private=True) allows plain HTTP to a service of your own"
+        )
+    if not host:
+        raise ConfigError(f"the URL of an HTTP sink names no host: {url!r}")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise ConfigError("the URL of an HTTP sink takes no user, password or fragment")
+    is_encrypted = parts.scheme == "https"
+    port = port or (443 if is_encrypted else 80)
+    if port not in PORTS and not allow_private:
+        raise ConfigError(
+            f"an HTTP sink sends to the ports {', '.join(map(str, PORTS))}, got {port}; "
+            "HttpSink(…, allow_private=True) allows any"
+        )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(host, port, path, is_encrypted, allow_private)
+
+
+async def resolve(where: Target) -> list[str]:
+    """The addresses of a target; raises PostRefused when one of them is not public."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConnectionError(f"cannot resolve {where.host}: {error}") from error
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+    if not where.is_private_allowed:
+        for address in addresses:
+            if not is_public(address):
+                raise PostRefused(
+                    f"{where.host} is at {address}, which is not an address of the public internet; "
+                    "nothing was sent. HttpSink(…, allow_private=True) allows it"
+                )
+    return addresses
+
+
+async def post(
+    where: Target,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    timeout: float,
+    context: ssl.SSLContext | None,
+) -> Reply:
+    """Send the body and read the head of the answer. Raises PostRefused, OSError (TimeoutError among
+    them), or ValueError for an answer that is no HTTP."""
+    async with asyncio.timeout(timeout):
+        reader, writer = await _connect(where, context)
+        try:
+            writer.write(_request(where, body, headers) + body)
+            await writer.drain()
+            return _read(await _head(reader))
+        finally:
+            # Nothing more is read: closing in good order could wait for the other side.
+            writer.transport.abort()
+
+
+async def _connect(
+    where: Target, context: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    failed: OSError | None = None
+    for address in await resolve(where):
+        try:
+            return await asyncio.open_connection(
+                address,
+                where.port,
+                limit=MAX_HEAD,
+                ssl=context if where.is_encrypted else None,
+                server_hostname=where.host if where.is_encrypted else None,
+            )
+        except OSError as error:
+            failed = error
+    raise failed or ConnectionError(f"{where.host} has no address")
+
+
+def _request(where: Target, body: bytes, headers: Mapping[str, str]) -> bytes:
+    host = f"[{where.host}]" if ":" in where.host else where.host
+    usual = 443 if where.is_encrypted else 80
+    lines = [
+        f"POST {where.path} HTTP/1.1",
+        f"Host: {host}" if where.port == usual else f"Host: {host}:{where.port}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    while True:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError as error:
+            raise ValueError(f"the head of the answer is longer than {MAX_HEAD} bytes") from error
+        except asyncio.IncompleteReadError as error:
+            raise ConnectionError("the connection ended before the answer did") from error
+        if not head.startswith(b"HTTP/1.1 1"):  # 100 Continue and its like come before the answer
+            return head
+
+
+def _read(head: bytes) -> Reply:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
+        raise ValueError(f"the answer is no HTTP: {first[:80]!r}")
+    named = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    wait = named.get("retry-after", "")
+    # As a date it would be by the other side's clock; the policy's own delay does as well.
+    return Reply(int(rest[:3]), int(wait) if wait.isdecimal() and len(wait) < 8 else None)

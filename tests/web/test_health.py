@@ -1,0 +1,101 @@
+"""The health port by itself: who may read what, and that odd requests are survived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from winch.core.errors import ConfigError
+from winch.engine.health import MOST_HEAD, HealthPort
+from winch.engine.vitals import STILL, Vitals
+
+
+def port_of(vitals: Vitals, **more: Any) -> HealthPort:
+    more.setdefault("is_local", True)
+    return HealthPort(live=vitals.live, ready=vitals.ready, metrics=vitals.metrics, **more)
+
+
+def asked(port: HealthPort, *requests: bytes) -> list[bytes]:
+    async def go() -> list[bytes]:
+        number = await port.start("127.0.0.1", 0)
+        answers = []
+        for request in requests:
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(request)
+            writer.write_eof()
+            try:
+                answers.append(await reader.read())
+            except ConnectionResetError:
+                answers.append(b"")
+            writer.close()
+        await port.stop()
+        return answers
+
+    return asyncio.run(go())
+
+
+def get(path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "host: x", *headers, "", ""]).encode()
+
+
+def test_other_machines_read_numbers_with_a_token_only() -> None:
+    open_, closed, held = (
+        port_of(Vitals()),
+        port_of(Vitals(), is_local=False),
+        port_of(Vitals(), is_local=False, metrics_token="s3cret"),
+    )
+    assert b"200 OK" in asked(open_, get("/metrics"))[0]
+    [refused, live] = asked(closed, get("/metrics"), get("/livez"))
+    assert b"403 Forbidden" in refused
+    assert b"WINCH_METRICS_TOKEN" in refused
+    assert b"200 OK" in live
+    codes = [
+        answer.split(b" ")[1]
+        for answer in asked(
+            held,
+            get("/metrics"),
+            get("/metrics", "authorization: Bearer wrong"),
+            get("/metrics", "Authorization: Bearer s3cret"),
+        )
+    ]
+    assert codes == [b"401", b"401", b"200"]
+
+
+def test_odd_requests_are_survived() -> None:
+    port = port_of(Vitals())
+    answers = asked(port, b"", b"\r\n\r\n", b"GET\r\n\r\n", b"x" * (MOST_HEAD * 2), get("/livez"))
+    assert answers[0] == b""
+    assert b"400" in answers[1]
+    assert answers[3] == b""
+    assert b'{"status":"pass"}' in answers[-1]
+
+
+@pytest.mark.parametrize(
+    "spoil, which, said",
+    [
+        (lambda v: setattr(v, "turned_at", v.turned_at - STILL - 1), "live", "not turned"),
+        (lambda v: setattr(v, "is_stopping", True), "ready", "stopping"),
+        (lambda v: setattr(v, "beaten_at", v.beaten_at - v.lease - 1), "ready", "heartbeat"),
+        (lambda v: setattr(v, "running", lambda: ()), "ready", "begun a session"),
+    ],
+)
+def test_what_is_wrong_is_said(spoil: Callable[[Vitals], None], which: str, said: str) -> None:
+    vitals = Vitals(running=lambda: (1, 0))
+    vitals.beaten_at = vitals.turned_at
+    assert set(vitals.ready().values()) == {"pass"}
+    spoil(vitals)
+    assert said in " ".join(getattr(vitals, which)().values())
+
+
+def test_a_taken_port_is_told() -> None:
+    async def go() -> None:
+        first, second = port_of(Vitals()), port_of(Vitals())
+        number = await first.start("127.0.0.1", 0)
+        with pytest.raises(ConfigError, match="--health-port: cannot listen"):
+            await second.start("127.0.0.1", number)
+        await first.stop()
+
+    asyncio.run(go())
