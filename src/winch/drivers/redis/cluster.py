@@ -15,20 +15,18 @@ from typing import Any
 
 import msgspec
 
-from winch.core.errors import EnqueueUncertain, StorageUnavailable, WinchError
-from winch.core.job import NO_CHANGES, Claim, Note, RetryChanges
+from winch.core.errors import EnqueueUncertain
+from winch.core.job import NO_CHANGES, Note, RetryChanges
 from winch.core.unique import Duplicate
 from winch.drivers.redis.bodies import Body
-from winch.drivers.redis.place import Place
-from winch.drivers.redis.planning import Heads, Plan, planned
+from winch.drivers.redis.claiming import WideClaims
 from winch.drivers.redis.rows import micros
 from winch.drivers.redis.shards import EVERYWHERE, HOME, shard_of
-from winch.drivers.redis.wide import WideReads, lives_at_home
+from winch.drivers.redis.wide import lives_at_home
 from winch.drivers.redis.working import DrawnTwice
 from winch.storage.params import (
     Acted,
     Answer,
-    ClaimParams,
     ClaimRef,
     Enqueued,
     Finish,
@@ -43,19 +41,9 @@ from winch.storage.params import (
 from winch.storage.verbs import Verb
 from winch.storage.waits import Taken
 
-# Claims for so many jobs or fewer take the very first of all parts; larger ones take as many of each
-# part as its share of the ready jobs is.
-EXACT = 64
-# How many ids of jobs claimed at home are remembered, to ask there first.
-REMEMBERED = 100_000
 
-
-class RedisClusterDriver(WideReads):
+class RedisClusterDriver(WideClaims):
     """`redis+cluster://host1,host2,host3?schema=winch`: one store over many machines."""
-
-    def __init__(self, place: Place, *, events: bool = False) -> None:
-        super().__init__(place, events=events)
-        self._sort_keys: dict[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -155,92 +143,6 @@ class RedisClusterDriver(WideReads):
         return self._write("take_signal", body)
 
     # -- working -----------------------------------------------------------------------------------
-
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
-        def at(queue: str, limit: int) -> Body[list[Claim]]:
-            chosen = msgspec.structs.replace(params, queues=(queue,), limit=limit)
-            return super(RedisClusterDriver, self).claim(chosen, now=now).steps()
-
-        def body() -> Body[list[Claim]]:
-            heads = yield from self._heads(params)
-            plan = planned(heads, params.limit, params.queues, is_exact=params.limit <= EXACT)
-            found = yield from self._claim_planned(plan, params, at)
-            short = sum(plan.values()) - len(found)
-            if short > 0:
-                found += yield from self._claim_rest(heads, plan, params.limit - len(found), params, at)
-            keys = self._sort_keys
-            order = {queue: place for place, queue in enumerate(params.queues)}
-            found.sort(key=lambda claim: (order[claim.queue], keys.pop(claim.id, 0), claim.id))
-            return found
-
-        return self._write("claim", body)
-
-    def _heads(self, params: ClaimParams) -> Body[Heads]:
-        """The ready jobs of all parts, as far as a claim has to know them."""
-        heads = Heads(params.queues)
-        is_exact = params.limit <= EXACT
-        count = min(params.limit, 2 + params.limit // 8) if is_exact else 0
-        numbers: Sequence[int] = EVERYWHERE
-        while numbers:
-            ask = [
-                (number, self._call("heads", queues=params.queues, count=count)) for number in numbers
-            ]
-            replies = yield from self._ask(ask, is_brief=True)
-            for number, reply in zip(numbers, replies, strict=True):
-                heads.add(number, None if isinstance(reply, WinchError) else reply)
-            # Of a part that may have more of the first ones than it was asked for, more is read.
-            numbers = heads.unread(params.limit) if is_exact else ()
-            count = params.limit
-        return heads
-
-    def _claim_planned(
-        self,
-        plan: Plan,
-        params: ClaimParams,
-        at: Callable[[str, int], Body[list[Claim]]],
-        *,
-        budget: int | None = None,
-    ) -> Body[list[Claim]]:
-        bodies = [(number, at(queue, limit)) for (number, queue), limit in plan.items()]
-        results = yield from self._scatter(bodies, budget=budget, is_brief=True)
-        found: list[Claim] = []
-        for (number, _), result in zip(plan, results, strict=True):
-            if isinstance(result, WinchError):
-                # A node that is down is passed over. One that may have given jobs away makes the whole
-                # claim unknown: its token is given up, and so is what others have given.
-                if not isinstance(result, StorageUnavailable) or result.maybe_applied:
-                    raise result
-                continue
-            found += result
-            if number == HOME and result:
-                if len(self._claimed_at_home) > REMEMBERED:
-                    self._claimed_at_home.clear()
-                self._claimed_at_home.update(claim.id for claim in result)
-        return found
-
-    def _claim_rest(
-        self,
-        heads: Heads,
-        plan: Plan,
-        limit: int,
-        params: ClaimParams,
-        at: Callable[[str, int], Body[list[Claim]]],
-    ) -> Body[list[Claim]]:
-        """Some gave less than was planned: jobs of tasks that this worker does not know, gates, others
-        who were faster. What the other parts have is asked for, node by node."""
-        found: list[Claim] = []
-        for queue in params.queues:
-            if len(found) >= limit:
-                break
-            rest = {
-                (number, queue): limit
-                for number in heads.numbers(queue)
-                if heads.count(number, queue) > plan.get((number, queue), 0) or number == HOME
-            }
-            if rest:
-                budget = limit - len(found)
-                found += yield from self._claim_planned(rest, params, at, budget=budget)
-        return found
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:

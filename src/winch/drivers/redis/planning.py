@@ -15,11 +15,15 @@ class Heads:
         self._queues = queues
         self._counts: dict[tuple[int, str], int] = {}
         self._first: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
+        self.gated: set[str] = set()
+        """Queues with ready jobs that have gates or a tenant."""
 
     def add(self, number: int, reply: Sequence[Any] | None) -> None:
         """What a part has answered; None where it could not."""
-        for queue, (count, first) in zip(self._queues, reply or (), strict=reply is not None):
+        for queue, (count, first, others) in zip(self._queues, reply or (), strict=reply is not None):
             self._counts[number, queue] = count
+            if others:
+                self.gated.add(queue)
             self._first[number, queue] = [
                 (int(float(first[place + 1])), first[place]) for place in range(0, len(first), 2)
             ]
@@ -46,6 +50,15 @@ class Heads:
         for _, _, number in merged[:limit]:
             found[number] = found.get(number, 0) + 1
         return found
+
+    def first_away(self, queue: str, limit: int, home: int) -> list[tuple[int, bytes, int]]:
+        """The first plain jobs that are not at home, as far as they were read: key, id and part."""
+        return sorted(
+            (key, job_id, number)
+            for (number, of), first in self._first.items()
+            if of == queue and number != home
+            for key, job_id in first
+        )[:limit]
 
     def unread(self, limit: int) -> list[int]:
         """The parts of which all that was read is among the first, though they have more."""

@@ -22,6 +22,8 @@ from winch.drivers.redis.keys import prelude
 _FOLDER = "lua"
 _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
 _PARTS = re.compile(r"^-- parts: *(.*)$", re.MULTILINE)
+# What a change of a job may come to is told in several parts: its gates may open for others.
+_TOGETHER = {"record": ("rates", "scopes", "gates", "record", "admit")}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -36,7 +38,7 @@ class Script:
     def of(cls, name: str, body: str, around: str | None = None) -> Script:
         """`around`: a text that runs the script, which stands in it as a function, more than once."""
         flags = _said(_FLAGS, name, body)
-        names = _said(_PARTS, name, body)
+        names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
         parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
         source = "\n".join([*parts, body])
         source = "\n".join([prelude(source), source])
