@@ -1,8 +1,8 @@
 """Claims over all parts of a store in a cluster.
 
 The first ready jobs of all parts are looked at, then taken where they are. What has gates or a tenant is
-at home: where a queue has such jobs, home is told of the first plain ones elsewhere and decides whose turn
-it is; how many it leaves free is how many of those are taken.
+at home: where a queue has such jobs, home is told of the first plain ones elsewhere and decides whose
+turn it is; how many it leaves free is how many of those are taken.
 """
 
 from __future__ import annotations
