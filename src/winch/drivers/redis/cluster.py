@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from winch.core.errors import EnqueueUncertain
+from winch.core.errors import EnqueueUncertain, StorageFull
 from winch.core.job import NO_CHANGES, Note, RetryChanges
 from winch.core.unique import Duplicate
 from winch.drivers.redis.bodies import Body
@@ -23,7 +23,7 @@ from winch.drivers.redis.claiming import WideClaims
 from winch.drivers.redis.rows import micros
 from winch.drivers.redis.shards import EVERYWHERE, HOME, shard_of
 from winch.drivers.redis.wide import lives_at_home
-from winch.drivers.redis.working import DrawnTwice
+from winch.drivers.redis.working import DrawnTwice, read_cancels
 from winch.storage.params import (
     Acted,
     Answer,
@@ -89,6 +89,13 @@ class RedisClusterDriver(WideClaims):
                     "them. Enqueue again with the same ids",
                     [job.id for job in jobs],
                 )
+            full = next((result for result in results if isinstance(result, StorageFull)), None)
+            if full is not None and not all(isinstance(result, StorageFull) for result in results):
+                raise EnqueueUncertain(
+                    f"some of the jobs are stored, others are not: {full}. Enqueue again with the same "
+                    "ids when there is room",
+                    [job.id for job in jobs],
+                ) from full
             for group, found in zip(groups.values(), self._whole(results), strict=True):
                 for place, answer in zip(group, found, strict=True):
                     answers[place] = answer
@@ -228,13 +235,9 @@ class RedisClusterDriver(WideClaims):
 
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
-            found: list[ClaimRef] = []
-            for session in sessions:
-                of = yield from self._everywhere(
-                    lambda: super(RedisClusterDriver, self).cancels([session]).steps()  # noqa: B023
-                )
-                found += sorted((ref for some in of for ref in some), key=lambda ref: ref.id)
-            return found
+            what = self._call("cancels", sessions=sessions)
+            replies = self._whole((yield from self._ask([(number, what) for number in EVERYWHERE])))
+            return read_cancels([word for reply in replies for word in reply], sessions)
 
         return self._read("cancels", body)
 

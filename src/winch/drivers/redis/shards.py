@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import binascii
 import random
+import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,8 @@ SLOTS = 16384
 HOME = 0
 """Home's number; the shards are 1 to 64."""
 EVERYWHERE = range(SHARDS + 1)
+# How many seconds a node that did not answer is passed over by those who can do without.
+AVOIDED = 1.0
 
 
 def slot_of(tag: str) -> int:
@@ -60,6 +63,7 @@ class ClusterRoute(Route):
         self._slots = [slot_of(tag) for tag in tags(place.schema)]
         self._routes = [_PartRoute(self, number) for number in EVERYWHERE]
         self.owners: dict[int, Address] = {}
+        self._avoided: dict[Address, float] = {}
         self.is_stale: bool = True
         """Whether somebody said that it is not as this map says."""
 
@@ -77,12 +81,15 @@ class ClusterRoute(Route):
         self.owners = owners
         self.is_stale = False
 
-    def by_node(self, numbers: Iterable[int]) -> list[list[int]]:
-        """The parts, together where one node has them; those of unknown whereabouts alone."""
-        found: dict[object, list[int]] = {}
-        for number in numbers:
-            found.setdefault(self.owners.get(number, number), []).append(number)
-        return list(found.values())
+    def avoid(self, number: int) -> None:
+        """The node of this part has not answered: who can do without it does so for a moment."""
+        owner = self.owners.get(number)
+        if owner is not None:
+            self._avoided[owner] = time.monotonic() + AVOIDED
+
+    def is_avoided(self, number: int) -> bool:
+        owner = self.owners.get(number)
+        return owner is not None and self._avoided.get(owner, 0.0) > time.monotonic()
 
     def bell_of(self, number: int) -> int:
         """Where waiters of this part's node leave their names: at the first part that the node has."""

@@ -103,6 +103,10 @@ class Spreading(RedisDriver):
             groups: dict[object, list[int]] = {}
             for place in pending:
                 where, part = asked[place]
+                if is_brief and self._route.is_avoided(where):
+                    text = f"{self.describe()}: a node that did not answer just now is passed over"
+                    replies[place] = StorageUnavailable(text)
+                    continue
                 owner = self._route.owners.get(where, where)
                 groups.setdefault((owner, part.name), []).append(place)
             again: list[int] = []
@@ -149,6 +153,7 @@ class Spreading(RedisDriver):
             answer, confirmed = answer
         if isinstance(answer, WinchError):
             for place in group:
+                self._route.avoid(asked[place][0])
                 replies[place] = answer
             return []
         for place, reply in zip(group, answer, strict=True):
@@ -178,8 +183,10 @@ class Spreading(RedisDriver):
         if not errors:
             return found
         worst = next((e for e in errors if not isinstance(e, StorageUnavailable)), errors[0])
-        if isinstance(worst, StorageUnavailable) and not worst.maybe_applied:
-            # Elsewhere it has taken effect, or may have.
+        is_partly = bool(found) or any(
+            isinstance(error, StorageUnavailable) and error.maybe_applied for error in errors
+        )
+        if is_partly and isinstance(worst, StorageUnavailable) and not worst.maybe_applied:
             raise StorageUnavailable(str(worst), maybe_applied=True) from worst
         raise worst
 

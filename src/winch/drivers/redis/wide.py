@@ -306,16 +306,15 @@ class WideReads(Moving):
         self._run(self._learn())
         home, *_ = tags(self._place.schema)
         for number in self._route.bells():
-            for pattern in (f"{{{home}}}:*", f"{{{home}.*}}:*"):
-                cursor = b"0"
-                while True:
-                    cursor, keys = self._pool.run(
-                        command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, where=number)
-                    )
-                    if keys:
-                        self._pool.run(command("EVAL", _REMOVE, 1, keys[0], *keys, where=number))
-                    if cursor == b"0":
-                        break
+            cursor = b"0"
+            while True:
+                cursor, keys = self._pool.run(
+                    command("SCAN", cursor, "MATCH", f"{{{home}[.}}]*", "COUNT", 1000, where=number)
+                )
+                if keys:
+                    self._pool.run(command("EVAL", _REMOVE, 1, keys[0], *keys, where=number))
+                if cursor == b"0":
+                    break
         self._is_ready = False
         self._claimed_at_home.clear()
 

@@ -286,9 +286,7 @@ class WorkingVerbs(Verbs):
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
             reply = yield self._call("cancels", sessions=sessions)
-            order = {session: place for place, session in enumerate(sessions)}
-            rows = sorted(_rows(reply, 3), key=lambda row: (order[row[2]], row[0]))
-            return [ClaimRef(row[0], row[1]) for row in rows]
+            return read_cancels(reply, sessions)
 
         return self._read("cancels", body)
 
@@ -527,3 +525,10 @@ def _pairs(claims: Iterable[ClaimRef]) -> list[tuple[str, str]]:
 def _rows(reply: Sequence[bytes], width: int) -> list[tuple[str, ...]]:
     words = [word.decode() for word in reply]
     return [tuple(words[at : at + width]) for at in range(0, len(words), width)]
+
+
+def read_cancels(reply: Sequence[bytes], sessions: Sequence[str]) -> list[ClaimRef]:
+    """Claims from the reply of `cancels`, in the order of the sessions, then by id."""
+    order = {session: place for place, session in enumerate(sessions)}
+    rows = sorted(_rows(reply, 3), key=lambda row: (order[row[2]], row[0]))
+    return [ClaimRef(row[0], row[1]) for row in rows]
