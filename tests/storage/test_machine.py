@@ -10,7 +10,7 @@ import pytest
 from tests.storage.machine import STEADY, walk
 from winch.testing.conformance import MemoryTarget, Target
 
-EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40, "redis": 30, "redis+cluster": 8}
+EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40, "redis": 30, "redis+cluster": 4}
 
 
 def test_the_reference_keeps_the_invariants() -> None:
