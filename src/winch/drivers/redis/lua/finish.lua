@@ -9,7 +9,7 @@
 -- parts:  put record live waits fingerprint
 -- Let the brake and the breakers of scopes know how an attempt ended.
 local function count_end(j, o)
-  local G, changed, keys = gates(), {}, {}
+  local G, changed, keys, why = gates(), {}, {}, o.why or o.what
   local function look_at(key)
     if not changed[key] then
       changed[key] = G.look({key = key, kind = 'scope', name = ''})
@@ -19,14 +19,14 @@ local function count_end(j, o)
   end
   if o.brake then
     local look = look_at('scope:' .. o.brake)
-    look.state = scopes().braked(look.state, now + o.delay, o.why)
+    look.state = scopes().braked(look.state, now + o.delay, why)
     look.rests_at = scopes().rests_at(look.state)
   end
   if o.what == 'completed' or o.what == 'failed' then
     for _, use in ipairs(G.uses(j.env[OPTIONS])) do
       if use.breaker then
         local look = look_at(use.key)
-        look.state = scopes().counted(look.state, use.breaker, o.to == 'completed', o.why)
+        look.state = scopes().counted(look.state, use.breaker, o.to == 'completed', why)
         look.rests_at = scopes().rests_at(look.state, use.breaker.window)
       end
     end
