@@ -110,10 +110,12 @@ def test_more_is_read_of_a_part_that_may_have_more_of_the_first_jobs() -> None:
     assert heads.unread(2) == []
 
 
-def test_a_large_claim_takes_of_each_part_by_its_share() -> None:
-    heads = heads_of({1: list(range(100)), 2: list(range(300)), 3: []}, read=0)
+def test_a_large_claim_takes_what_some_parts_have_in_turn() -> None:
+    heads = heads_of({number: list(range(100)) for number in range(1, 17)}, read=0)
     plan = planned(heads, 200, ["q"], is_exact=False)
-    assert plan == {(1, "q"): 50, (2, "q"): 150}
+    assert plan == {(number, "q"): 25 for number in range(1, 9)}
+    heads = heads_of({1: list(range(100)), 2: list(range(300)), 3: []}, read=0)
+    assert planned(heads, 350, ["q"], is_exact=False) == {(1, "q"): 100, (2, "q"): 250}
 
 
 # -- on a real cluster -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ turn it is; how many it leaves free is how many of those are taken.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -24,9 +25,11 @@ from winch.storage.params import ClaimParams
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
-# Claims for so many jobs or fewer take the very first of all parts; larger ones take as many of each
-# part as its share of the ready jobs is.
+# Claims for so many jobs or fewer take the very first of all parts; larger ones take what some parts
+# have, in turn.
 EXACT = 64
+# How many shards a large claim looks at first.
+LOOKED_AT = 16
 # How many ids of jobs claimed at home are remembered, to ask there first.
 REMEMBERED = 100_000
 
@@ -69,6 +72,12 @@ class WideClaims(WideReads):
         if is_gated and not is_exact:
             count = 2 + 2 * params.limit // SHARDS
         numbers: Sequence[int] = EVERYWHERE
+        later: Sequence[int] = ()
+        if not is_exact:
+            # Another choice each time, so that all have their turn.
+            start = random.randrange(SHARDS)  # noqa: S311  # not a secret
+            order = [1 + (start + place) % SHARDS for place in range(SHARDS)]
+            numbers, later = [HOME, *order[:LOOKED_AT]], order[LOOKED_AT:]
         for _ in range(2):
             if not numbers:
                 break
@@ -77,8 +86,11 @@ class WideClaims(WideReads):
             for number, reply in zip(numbers, replies, strict=True):
                 heads.add(number, None if isinstance(reply, WinchError) else reply)
             # Of a part that may have more of the first ones than it was asked for, more is read.
-            numbers = heads.unread(params.limit) if is_exact else ()
-            count = params.limit
+            if is_exact:
+                numbers, count = heads.unread(params.limit), params.limit
+            else:
+                is_enough = sum(map(heads.total, params.queues[:1])) >= params.limit
+                numbers = () if is_enough else later
         return heads
 
     def _claim_plain(self, heads: Heads, queues: Sequence[str], limit: int, at: At) -> Body[list[Claim]]:

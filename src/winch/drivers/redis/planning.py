@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 Plan = dict[tuple[int, str], int]
+# Of so many parts a large claim takes its jobs, where they have enough.
+PARTS_AT_ONCE = 8
 
 
 class Heads:
@@ -76,8 +78,8 @@ class Heads:
 
 
 def planned(heads: Heads, limit: int, queues: Sequence[str], *, is_exact: bool) -> Plan:
-    """The first queue that has some, then the next; the first jobs of all parts, or as many of each as
-    its share of the ready jobs is."""
+    """The first queue that has some, then the next; the first jobs of all parts, or, where that would be
+    few of each, as many as fit of some parts in turn."""
     plan: Plan = {}
     for queue in queues:
         if limit <= 0:
@@ -88,17 +90,20 @@ def planned(heads: Heads, limit: int, queues: Sequence[str], *, is_exact: bool) 
         elif is_exact:
             chosen = heads.shares(queue, limit)
         else:
-            chosen = _proportional(heads, queue, total, limit)
+            chosen = _in_turn(heads, queue, limit)
         plan.update({(number, queue): count for number, count in chosen.items() if count})
         limit -= min(total, limit)
     return plan
 
 
-def _proportional(heads: Heads, queue: str, total: int, limit: int) -> dict[int, int]:
-    chosen = {}
-    seen = given = 0
-    for number in heads.numbers(queue):
-        seen += heads.count(number, queue)
-        chosen[number] = limit * seen // total - given
-        given += chosen[number]
+def _in_turn(heads: Heads, queue: str, limit: int) -> dict[int, int]:
+    """Every visit to a part has its cost, which the jobs that are taken there share."""
+    chosen: dict[int, int] = {}
+    most = -(-limit // PARTS_AT_ONCE)
+    while limit > 0:
+        for number in heads.numbers(queue):
+            count = min(heads.count(number, queue) - chosen.get(number, 0), most, limit)
+            if count > 0:
+                chosen[number] = chosen.get(number, 0) + count
+                limit -= count
     return chosen
