@@ -6,7 +6,7 @@
 -- Return: {answers to done, answers to others}: took | already | lost
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
 -- flags:  allow-oom
--- parts:  put record live waits fingerprint
+-- parts:  put record waits fingerprint
 -- Let the brake and the breakers of scopes know how an attempt ended.
 local function count_end(j, o)
   local G, changed, keys, why = gates(), {}, {}, o.why or o.what
@@ -120,8 +120,14 @@ if #ended > 0 then
   end
   local usual = string.format('%d', now + KEEP.completed)
   if not is_plain and call('EXISTS', K.awaited) == 1 then
+    local awaited, arrived = {}, {}
     for i, is_awaited in ipairs(fetch('SMISMEMBER', K.awaited, ended)) do
-      if is_awaited == 1 then tell_waiting(ended[i], false) end
+      if is_awaited == 1 then awaited[#awaited + 1], arrived[#arrived + 1] = ended[i], 'job:' .. ended[i] end
+    end
+    if #awaited > 0 then
+      write('SREM', K.awaited, awaited)
+      write('RPUSH', K.rechecks, arrived)
+      is_due = true
     end
   end
   if not is_plain and call('EXISTS', K.keep) == 1 then

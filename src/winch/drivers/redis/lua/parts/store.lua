@@ -19,12 +19,15 @@ end
 
 -- Who is there already: id -> true. And an id that may not be, where there is one.
 local function known_of(jobs, is_repeat)
-  local known, times = {}, {}
-  for _, job in ipairs(jobs) do
+  local known, times, ids = {}, {}, {}
+  for i, job in ipairs(jobs) do
     times[job[ID]] = (times[job[ID]] or 0) + 1
-    known[job[ID]] = call('HEXISTS', K.env, job[ID]) == 1
-    if A.in_cluster and not known[job[ID]] then  -- from a shard it may have gone home since
-      known[job[ID]] = call('HEXISTS', K.leaving, job[ID]) == 1 or (call('ZSCORE', K.away, job[ID]) and true)
+    ids[i] = job[ID]
+  end
+  for i, score in ipairs(fetch('ZMSCORE', K.ids, ids)) do
+    known[ids[i]] = score and true or false
+    if A.in_cluster and not score then  -- from a shard it may have gone home since
+      known[ids[i]] = call('HEXISTS', K.leaving, ids[i]) == 1 or (call('ZSCORE', K.away, ids[i]) and true)
     end
   end
   for _, job in ipairs(jobs) do
@@ -86,10 +89,9 @@ local function planned(jobs, known)
   return answers, chosen, replace, is_refused, taken_over
 end
 
+-- All but the envelope and the id, which are written for all jobs of the call at once.
 local function insert(job)
   local id, queue, due = job[ID], job[NEW_QUEUE], due_at(job)
-  call('HSET', K.env, id, pack(now) .. job[ENVELOPE])
-  call('ZADD', K.ids, 0, id)
   if job[KEY] then
     call('HSET', K.uniq, job[KEY], id)
     call('HSET', K.ukey, id, job[KEY])
@@ -100,7 +102,6 @@ local function insert(job)
     call('ZADD', K.kept_until, till, job[KEY])
   end
   if job[NEW_KEEP] then call('HSET', K.keep, id, string.format('%d', job[NEW_KEEP])) end
-  if job[IS_AWAITED] then call('SADD', K.awaited, id) end
   local env = job[HAS_GATES] and read(job[ENVELOPE])
   if env then join(id, now, env) end
   if due then
@@ -150,6 +151,7 @@ local function store(jobs, names, is_repeat)
   for queue, tasks in pairs(names) do
     if call('SADD', K.tasks(queue), unpack(tasks)) > 0 then call('SADD', K.queues, queue) end
   end
+  local created, envelopes, ids, awaited = pack(now), {}, {}, {}
   for _, holder in pairs(taken_over) do
     local j = load(holder)
     j.env[UNIQUE] = false
@@ -158,12 +160,19 @@ local function store(jobs, names, is_repeat)
   end
   for _, one in ipairs(chosen) do
     local place, job = one[1], one[2]
-    answers[place] = {not known[job[ID]]}
-    if not known[job[ID]] then
-      known[job[ID]] = true
+    local id = job[ID]
+    answers[place] = {not known[id]}
+    if not known[id] then
+      known[id] = true
       insert(job)
+      envelopes[#envelopes + 1], envelopes[#envelopes + 2] = id, created .. job[ENVELOPE]
+      ids[#ids + 1], ids[#ids + 2] = '0', id
+      if job[IS_AWAITED] then awaited[#awaited + 1] = id end
     end
   end
+  write('HSET', K.env, envelopes)
+  write('ZADD', K.ids, ids)
+  write('SADD', K.awaited, awaited)
   for _, pair in ipairs(replace) do replace_by(pair[1], pair[2]) end
   return answers
 end
