@@ -159,7 +159,7 @@ class Synced(Fault):
             self.calls = self._traced_producer(argv)
             return
         assert isinstance(store, Postgres | Redis)
-        # Following forks shows only processes to come; the connections that are open have theirs already.
+        # Following forks shows only processes to come; open connections have theirs already.
         server = psutil.Process(store.server.pid)
         for pid in [server.pid, *(child.pid for child in server.children(recursive=True))]:
             argv += ["-p", str(pid)]
