@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from winch.cli import text
+from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, find_app, json_option, opened, store_options
 from winch.core import codec
@@ -198,12 +199,45 @@ def add(said: Said, name: str, task: str, args_text: str, **given: Any) -> None:
     app.configure({"url": said.url, "schema": said.schema}, config=said.config)
     try:
         one = app.schedules.add(name, task, args=args, **given)
+        noted(app, "add schedule", name, task=task, words=one.timing.words())
     finally:
         app.close()
     if said.as_json:
         emit_json(schedule_data(one))
     else:
         say(f"{text.one_line(name)}  added; next {_stamps(one.next(1))}")
+
+
+@schedules.command()
+@click.argument("name")
+@click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
+@click.option("--every", metavar="DURATION", help="A spacing like 5m, counted from midnight UTC.")
+@click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
+@click.option("--dst", type=click.Choice(["once", "skip", "twice"]), help="When clocks are changed.")
+@click.option("--misfire", type=click.Choice(["skip", "latest", "all"]), help="Windows missed.")
+@click.option("--overlap", type=click.Choice(["allow", "skip", "queue"]), help="While one runs.")
+@click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
+@click.option("--args", "args_text", metavar="JSON", help="Other arguments; needs the app (-A).")
+@click.option("--queue", help="Another queue; needs the app (-A).")
+@json_option
+@store_options
+def edit(said: Said, name: str, args_text: str | None, **given: Any) -> None:
+    """Change what is said here; other times count from now on."""
+    args = None if args_text is None else codec.loads_strict(args_text, what="--args")
+    if args is not None and not isinstance(args, dict):
+        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
+    if args is None and all(value is None for value in given.values()):
+        raise click.UsageError("say what to change: --cron, --every, --args …")
+    app = find_app(said, needs_tasks=args is not None or given["queue"] is not None)
+    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    try:
+        one = app.schedules.edit(name, args=args, **given)
+    finally:
+        app.close()
+    if said.as_json:
+        emit_json(schedule_data(one))
+    else:
+        say(f"{text.one_line(name)}  changed; next {_stamps(one.next(1))}")
 
 
 @schedules.command()
@@ -216,6 +250,7 @@ def pause(said: Said, names: tuple[str, ...], reason: str | None) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.pause(name, reason=reason)
+            noted(app, "pause schedule", name, reason=reason)
     _report(said, names, "paused")
 
 
@@ -228,6 +263,7 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.resume(name)
+            noted(app, "resume schedule", name)
     _report(said, names, "resumed")
 
 
@@ -239,6 +275,7 @@ def trigger(said: Said, name: str) -> None:
     """Enqueue its job now and print the id."""
     with opened(said) as app:
         job = app.schedules.trigger(name)
+        noted(app, "trigger schedule", name, job=job.id)
     if said.as_json:
         emit_json({"name": name, "job": job.id})
     else:
@@ -253,6 +290,7 @@ def skip(said: Said, name: str) -> None:
     """Give the next window no job."""
     with opened(said) as app:
         window = app.schedules.skip(name)
+        noted(app, "skip window", name, window=window.isoformat())
     if said.as_json:
         emit_json({"name": name, "skipped": window})
     else:
@@ -268,6 +306,7 @@ def remove(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.remove(name)
+            noted(app, "remove schedule", name)
     _report(said, names, "removed")
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from winch.core.gates import (
     BUCKET,
     FIFO,
@@ -279,20 +281,6 @@ def limits_are_set_live_by_name_and_code_does_not_undo_it(bench: Bench) -> None:
     set_limits(bench, is_live=False, limit_mail=GateSpec(5))
     assert len(bench.claim()) == 2
     assert not limits(bench)["limit:mail"].is_live
-
-
-@case(needs="has_gates")
-def limits_are_set_while_all_that_is_blocked_waits_for_something_else(bench: Bench) -> None:
-    """A job that waits for a signal is blocked, and at no gate."""
-    if not bench.driver.capabilities.has_waits:
-        return
-    waiting = bench.new_job()
-    wait = (waiting.id, [Wait(signal_key("go"))])
-    bench.call(bench.driver.enqueue_after([waiting], [wait], now=bench.now))
-    assert bench.get(waiting.id).state is BLOCKED
-    set_limits(bench, limit_mail=GateSpec(3))
-    admit(bench, is_sweep=True)
-    assert bench.get(waiting.id).state is BLOCKED
 
 
 @case(needs="has_gates")
@@ -611,3 +599,22 @@ def nobody_waits_where_there_is_room(bench: Bench) -> None:
     bench.claim()
     assert admit(bench, is_sweep=True).count == 0
     assert states(bench, ids[1:]) == [BLOCKED] * 2
+
+
+@case(needs="has_gates")
+def who_waits_for_something_else_is_no_matter_of_gates(bench: Bench) -> None:
+    if not bench.driver.capabilities.has_waits:
+        return
+    bench.add()
+    bench.add(**gated(limit(1)))
+    for claim in bench.claim():
+        waits = (Wait(signal_key("go"), is_enough=True),)
+        outcome = bench.outcome(claim, BLOCKED, what="waited", counts=False, waits=waits)
+        bench.finish(msgspec.structs.replace(outcome, is_gated=claim.options is not None))
+        set_limits(bench, limit_mail=GateSpec(3))
+        assert admit(bench, is_sweep=True).count == 0
+        assert bench.get(claim.id).state is BLOCKED
+        assert [info.waiting for info in limits(bench).values()] == [0]
+    bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
+    bench.call(bench.driver.unblock(now=bench.now))
+    assert len(bench.claim()) == 2
