@@ -24,6 +24,10 @@ _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
 _PARTS = re.compile(r"^-- parts: *(.*)$", re.MULTILINE)
 # What a change of a job may come to is told in several parts: its gates may open for others.
 _TOGETHER = {"record": ("rates", "scopes", "gates", "record", "admit")}
+# A statement begins at the beginning of a line and goes on over lines that do not, and its own end.
+_STATEMENT = re.compile(r"^(?!--)\S.*(?:\n(?:[ \t].*|end\b.*|}.*)?(?=\n|\Z))*", re.MULTILINE)
+_FUNCTION = re.compile(r"local function |\w+ = function|local \w+ *(--|$)")
+_LOCAL = re.compile(r"local ([\w, ]+) = ")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -35,14 +39,40 @@ class Script:
     is_read: bool
 
     @classmethod
-    def of(cls, name: str, body: str) -> Script:
+    def of(cls, name: str, body: str, around: str | None = None) -> Script:
+        """`around`: a text that runs the script, which stands in it as a function, more than once."""
         flags = _said(_FLAGS, name, body)
         names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
         parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
         source = "\n".join([*parts, body])
-        text = "\n".join([f"#!lua flags={','.join(flags)}", prelude(source), source]).encode()
+        begin = prelude(source)
+        if around is None:
+            source = f"{begin}\n{source}"
+        else:
+            flags = [*flags, "allow-cross-slot-keys"]
+            once, each = _taken_apart("\n".join([begin, *parts]))
+            source = around.replace("--ONCE--", once).replace("--EACH--", f"{each}\n{body}")
+        text = "\n".join([f"#!lua flags={','.join(flags)}", source]).encode()
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         return cls(name, text, digest.encode(), "no-writes" in flags)
+
+
+def _taken_apart(text: str) -> tuple[str, str]:
+    """What a script begins with, for one that is run more than once: what is made once (functions, names
+    in capitals), and what is said anew for each run (keys, arguments, the time, what is collected)."""
+    names: list[str] = []
+    once: list[str] = []
+    each: list[str] = []
+    for statement in map(str.strip, _STATEMENT.findall(text)):
+        said = _LOCAL.match(statement)
+        if said is None:
+            (once if _FUNCTION.match(statement) else each).append(statement)
+        elif said[1].startswith("call,") or (said[1].isupper() and said[1] not in ("A", "B", "K", "P")):
+            once.append(statement)
+        else:
+            names.append(said[1])
+            each.append(statement.removeprefix("local "))
+    return "\n".join([f"local {', '.join(names)}", *once]), "\n".join(each)
 
 
 def _said(line: re.Pattern[str], name: str, body: str) -> list[str]:
@@ -61,6 +91,12 @@ def script(name: str) -> Script:
     return Script.of(name, _text(f"{name}.lua"))
 
 
+@cache
+def script_for_many(name: str) -> Script:
+    """The script for several parts of a store that one node of a cluster has."""
+    return Script.of(name, _text(f"{name}.lua"), _text("cluster/each.lua"))
+
+
 def names() -> list[str]:
     """Every script there is."""
     folder = resources.files(__package__).joinpath(_FOLDER)
@@ -76,6 +112,24 @@ class Call:
     """With the text of the script, for a server that does not have it."""
     is_read: bool = False
     confirmations: int = 0
+    where: int = 0
+    """In a cluster: the part of the store whose node is asked."""
+    is_brief: bool = False
+    """A node that cannot answer now is not asked again: the caller can do without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing, for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Calls to different nodes, sent together. Each is answered by its reply or its error."""
+
+    calls: Sequence[Call]
 
 
 def packed(*words: str | bytes | int) -> bytes:
@@ -99,5 +153,51 @@ def call(
     )
 
 
-def command(*words: str | bytes | int) -> Call:
-    return Call(packed(*words), is_read=True)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A call of a script for one part of a store in a cluster, before it is known who has that part."""
+
+    name: str
+    args: dict[str, Any]
+    blobs: Sequence[bytes] = ()
+    confirmations: int = 0
+
+
+def call_many(
+    keys: Sequence[str],
+    parts: Sequence[tuple[int, Part]],
+    *,
+    bell: int,
+    budget: int | None = None,
+    is_brief: bool = False,
+) -> Call:
+    """One call for parts of a store that one node has, all of one script; see lua/cluster/each.lua."""
+    where, first = parts[0]
+    found = script_for_many(first.name)
+    is_alike = len(parts) > 1 and all(part.args == first.args for _, part in parts)
+    said = {
+        "parts": [
+            (keys[number], False if is_alike else part.args, len(part.blobs)) for number, part in parts
+        ],
+        "common": first.args if is_alike else False,
+        "bell": keys[bell],
+        "budget": False if budget is None else budget,
+        "name": first.name,
+    }
+    words: list[str | bytes] = [
+        keys[where],
+        _encode(said),
+        *(blob for _, part in parts for blob in part.blobs),
+    ]
+    return Call(
+        packed(b"EVALSHA", found.sha, b"1", *words),
+        partial(packed, b"EVAL", found.text, b"1", *words),
+        found.is_read,
+        first.confirmations,
+        where,
+        is_brief,
+    )
+
+
+def command(*words: str | bytes | int, where: int = 0, is_brief: bool = False) -> Call:
+    return Call(packed(*words), is_read=True, where=where, is_brief=is_brief)
