@@ -93,9 +93,9 @@ class Arguments:
 
     def unpack(self, text: str) -> tuple[Sequence[Any], dict[str, Any]]:
         """The stored call as (positional, keyword) arguments, injected ones left out."""
-        values = self._decode(text)
         if self._is_by_place:
-            return _astuple(values), {}
+            return _astuple(self._decode(text)), {}
+        values = self._decode(text)
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
         for name, param in self._params.items():

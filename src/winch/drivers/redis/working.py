@@ -147,16 +147,10 @@ class WorkingVerbs(Verbs):
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            done: list[Finish] = []
+            done = [outcome for outcome in outcomes if _is_plain(outcome)]
             others: list[Finish] = []
-            places: list[tuple[int, int]] = []
-            for outcome in outcomes:
-                is_plain = (
-                    outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
-                )
-                chosen = done if is_plain else others
-                places.append((0 if is_plain else 1, len(chosen)))
-                chosen.append(outcome)
+            if len(done) < len(outcomes):
+                others = [outcome for outcome in outcomes if not _is_plain(outcome)]
             reply = yield self._call(
                 "finish",
                 now=micros(now),
@@ -167,7 +161,12 @@ class WorkingVerbs(Verbs):
                 ),
                 others=[_outcome(outcome) for outcome in others],
             )
-            return [_ANSWERS[reply[which][place]] for which, place in places]
+            # A number: so many took, all of them.
+            plain = reply[0] if isinstance(reply[0], list) else [b"took"] * reply[0]
+            if not others:
+                return [_ANSWERS[answer] for answer in plain]
+            told, rest = iter(plain), iter(reply[1])
+            return [_ANSWERS[next(told if _is_plain(outcome) else rest)] for outcome in outcomes]
 
         return self._write("finish", body)
 
@@ -452,6 +451,11 @@ def _waits(waits: Iterable[Wait]) -> list[tuple[str, bool]]:
 def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:
     is_new, holder, is_replaced = (*answer, False, False)[:3]
     return Enqueued(job.id, is_new, holder or None, is_replaced)
+
+
+def _is_plain(outcome: Finish) -> bool:
+    """Whether it says no more than that the job is completed, and with what result."""
+    return outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
 
 
 def _outcome(outcome: Finish) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 -- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
 --         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
 --         waits: {key, is_enough}, timeout}
--- Return: {answers to done, answers to others}: took | already | lost
+-- Return: {answers to done, answers to others}: took | already | lost. A number instead of the first:
+--         all of done took
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
 -- flags:  allow-oom
 -- parts:  put record live waits fingerprint
@@ -104,8 +105,9 @@ end
 for _, i in ipairs(changed) do
   finish(load(ids[i]), {to = 'completed', what = 'completed', counts = true, result = results[i] or nil})
 end
+local told = #ids
 for i = 1, #ids do
-  if not answers[i] then answers[i] = look_up(ids[i], tokens[i]) end
+  if not answers[i] then answers[i], told = look_up(ids[i], tokens[i]), answers end
 end
 
 local others = {}
@@ -119,4 +121,4 @@ for i, o in ipairs(A.others) do
   end
 end
 done()
-return {answers, others}
+return {told, others}
