@@ -75,6 +75,28 @@ reports = sa.Table(
     sa.Column("orders_paid", sa.Integer, nullable=False),
 )
 
+# Checkouts that a person approves: what is held for one and what is given back, and the boxes it became.
+checkouts = sa.Table(
+    "shop_checkout",
+    metadata,
+    sa.Column("order_id", sa.Text, primary_key=True),
+    sa.Column("product", sa.Text, nullable=False),
+    sa.Column("quantity", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+)
+holds = sa.Table(
+    "shop_hold",
+    metadata,
+    sa.Column("order_id", sa.Text, nullable=False),
+    sa.Column("quantity", sa.Integer, nullable=False),
+)
+boxes = sa.Table(
+    "shop_box",
+    metadata,
+    sa.Column("order_id", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+)
+
 PRODUCTS = ("rope", "pulley", "hook")
 IN_STOCK = 1_000_000
 

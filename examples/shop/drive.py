@@ -78,7 +78,7 @@ class Town:
 
     def _start_worker(self) -> subprocess.Popen[bytes]:
         queues = "payments,mail,pictures,imports,search,reports"
-        options = ["-A", "examples.shop.tasks:app", "-Q", queues, "-c", "4"]
+        options = ["-A", "examples.shop.checkout:app", "-Q", queues, "-c", "4"]
         return self._start("-m", "winch", "worker", *options)
 
     def strike(self, cut: Any) -> None:
@@ -151,6 +151,24 @@ def order_goods(port: int, placed: list[dict[str, Any]], until: float, seed: int
             time.sleep(dice.uniform(0.02, 0.2))
 
 
+def check_out(port: int, answers: dict[str, bool], until: float, seed: int) -> None:
+    """A customer whose orders a person looks at: two of three are approved."""
+    from examples.shop.books import PRODUCTS
+
+    dice = random.Random(seed)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5) as http:
+        while time.monotonic() < until:
+            order = {"id": str(uuid.uuid4()), "product": dice.choice(PRODUCTS), "quantity": 3}
+            answer = {"id": order["id"], "ok": dice.random() < 2 / 3}
+            asked = [("/checkouts", order), ("/approvals", answer)]
+            dice.shuffle(asked)  # an answer may come before the question
+            for path, body in asked:
+                while not _asked(http, path, body):
+                    time.sleep(0.2)
+            answers[str(order["id"])] = bool(answer["ok"])
+            time.sleep(dice.uniform(0.2, 0.6))
+
+
 def _asked(http: httpx.Client, path: str, body: dict[str, Any]) -> bool:
     try:
         return http.post(path, json=body).status_code == 202
@@ -176,7 +194,38 @@ def cutter(books: Any) -> Any:
     return cut
 
 
-def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str) -> list[str]:
+def audit_checkouts(books: Any, answers: dict[str, bool], times: dict[str, int]) -> list[str]:
+    """Every checkout that did not end as it was answered, and what it left behind."""
+    from examples.shop.books import boxes, checkouts, holds
+    from examples.shop.checkout import BOXES
+
+    with books.transaction() as tx:
+        states = {row[0]: row[3] for row in books.execute(tx, sa.select(checkouts))}
+        packed = Counter(row[0] for row in books.execute(tx, sa.select(boxes)))
+        held: dict[str, list[int]] = {}
+        for order_id, quantity in books.execute(tx, sa.select(holds)):
+            held.setdefault(order_id, []).append(quantity)
+    wrong = []
+    for order_id, is_ok in answers.items():
+        expected = ("done", 1, BOXES, [3]) if is_ok else ("declined", 0, 0, [-3, 3])
+        found = (
+            states.get(order_id),
+            times.get(order_id, 0),
+            packed[order_id],
+            sorted(held.get(order_id, [])),
+        )
+        if found != expected:
+            wrong.append(f"checkout {order_id}: state, charges, boxes, holds {found} not {expected}")
+    return wrong
+
+
+def audit(
+    books: Any,
+    placed: list[dict[str, Any]],
+    answers: dict[str, bool],
+    ledger: Path,
+    import_id: str,
+) -> list[str]:
     """Everything that does not balance."""
     from examples.shop.books import (
         IN_STOCK,
@@ -216,8 +265,10 @@ def audit(books: Any, placed: list[dict[str, Any]], ledger: Path, import_id: str
                 f"order {order_id} was charged {times.get(order_id)} times, {charges[order_id]}"
             )
     wrong += [
-        f"there is a charge without an order: {order_id}" for order_id in set(charges) - set(taken)
+        f"there is a charge without an order: {order_id}"
+        for order_id in set(charges) - set(taken) - set(answers)
     ]
+    wrong += audit_checkouts(books, answers, times)
     once = (
         (receipts, "receipts"),
         (moves, "stock moves"),
@@ -314,6 +365,7 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
     prices.write_text("".join(f"thing {n},{n}\n" for n in range(IMPORT_LINES)))
     town = Town(folder, url, seed)
     placed: list[dict[str, Any]] = []
+    answers: dict[str, bool] = {}
     import_id = str(uuid.uuid4())
     until = time.monotonic() + seconds
     try:
@@ -321,6 +373,9 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
             threading.Thread(target=order_goods, args=(town.web_port, placed, until, seed + n))
             for n in range(CUSTOMERS)
         ]
+        if not books.is_apart:
+            buyer = (town.web_port, answers, until, seed - 1)
+            customers.append(threading.Thread(target=check_out, args=buyer))
         for customer in customers:
             customer.start()
         with httpx.Client(base_url=f"http://127.0.0.1:{town.web_port}", timeout=5) as http:
@@ -335,14 +390,16 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
         left = drain(app, seconds=120)
     finally:
         codes = town.close()
-    wrong = audit(books, placed, town.ledger, import_id)
+    wrong = audit(books, placed, answers, town.ledger, import_id)
     states = app.driver.run(app.driver.counts(cap=1_000_000))
-    print(f"{len(placed)} orders, {sum(town.kills.values())} kills: {dict(town.kills)}")
+    bought = f"{len(placed)} orders, {len(answers)} checkouts"
+    print(f"{bought}, {sum(town.kills.values())} kills: {dict(town.kills)}")
     print(f"jobs: {', '.join(f'{count} {state}' for state, count in states.items() if count)}")
     wrong += [f"{left} jobs did not end"] * bool(left)
     dead = states[JobState.DEAD]
     wrong += [f"{dead} jobs are dead"] * bool(dead)
     wrong += [f"{job.record.task} {job.id}: {job.record.reason}" for job in app.jobs.list(state="dead")]
+    wrong += ["nobody checked out"] * (not answers and not books.is_apart)
     wrong += ["nobody was killed"] * (not town.kills) + ["nothing was ordered"] * (not placed)
     wrong += [f"a worker ended with {code}" for code in codes if code != 0]
     for line in wrong[:20]:

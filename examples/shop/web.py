@@ -6,8 +6,9 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from examples.shop.books import orders
-from examples.shop.tasks import books, load_csv, pay
+from examples.shop.books import checkouts, orders
+from examples.shop.checkout import checkout
+from examples.shop.tasks import app, books, load_csv, pay
 
 web = FastAPI()
 
@@ -18,6 +19,13 @@ class Order(BaseModel):
     id: str
     product: str
     quantity: int
+
+
+class Answer(BaseModel):
+    """What a person says to a checkout."""
+
+    id: str
+    ok: bool
 
 
 class Import(BaseModel):
@@ -44,6 +52,24 @@ def place(order: Order) -> dict[str, str]:
         # After the commit, and again when the customer asks again: one id is one job.
         pay.using(id=order.id).enqueue(order.id, order.product)  # type: ignore[call-arg]
     return {"order": order.id}
+
+
+@web.post("/checkouts", status_code=202)
+def begin_checkout(order: Order) -> dict[str, str]:
+    """Take an order that a person must approve first."""
+    with books.transaction() as tx:
+        known = books.execute(tx, sa.select(checkouts.c.state).where(checkouts.c.order_id == order.id))
+        if not known:
+            values = {"order_id": order.id, "product": order.product, "quantity": order.quantity}
+            books.execute(tx, sa.insert(checkouts).values(**values, state="open"))
+            checkout.using(conn=tx, id=order.id).enqueue(order.id, order.quantity)  # type: ignore[call-arg]
+    return {"checkout": order.id}
+
+
+@web.post("/approvals", status_code=202)
+def approve(answer: Answer) -> dict[str, bool]:
+    """Say yes or no. Asking twice is one signal, and an early one is kept."""
+    return {"new": app.signal(f"approval:{answer.id}", {"ok": answer.ok}, id=answer.id)}
 
 
 @web.post("/imports", status_code=202)

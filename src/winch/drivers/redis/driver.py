@@ -17,7 +17,6 @@ from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
-from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.listen import WAITING, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
@@ -36,9 +35,7 @@ STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(
-    WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs, GateVerbs
-):
+class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -48,7 +45,6 @@ class RedisDriver(
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
-        has_gates=False,
         has_unique_windows=False,
     )
 

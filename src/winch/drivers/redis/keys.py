@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from winch.core.gates import MARK, RAMP_STEP, RAMP_STEPS
 from winch.core.job import (
     HEAD_START,
     HISTORY_LIMIT,
@@ -19,6 +20,7 @@ from winch.core.job import (
     POISON_WINDOW,
 )
 from winch.core.lifecycle import FINAL, TRANSITIONS
+from winch.storage.gates import OPENED_AT_ONCE
 from winch.storage.waits import AWAITED_HEADER
 
 # name -> what it holds. Only waiters and bells expire by themselves; what a job leaves goes by `prune`.
@@ -44,6 +46,13 @@ KEYS = {
     "dead": "zset of dead jobs, score 0",
     "died": "zset: task with dead jobs, score 0",
     "groups": "zset: fingerprint, by its number of dead jobs",
+    "gate": "hash: gate -> what it remembers: a rate, a scope, the virtual time of a queue's tenants",
+    "opens": "zset: gate at which jobs wait, by the moment it may open",
+    "rests": "zset: gate, by the moment from which what it remembers says nothing",
+    "closed": "set: the gates at which jobs wait",
+    "used": "hash: gate -> the sum of its permits",
+    "turn": "hash: FIFO key -> the member whose turn it is until it is final",
+    "limits": "hash: name -> its numbers as they are set in the store",
     "sched": "hash: schedule -> its row",
     "sched_due": "zset: active schedules, by their next window; 0: wants to be looked at",
     "declares": "hash: live session -> the schedules that its code defines",
@@ -64,7 +73,14 @@ KEYS = {
     "changes": "hash: job -> number of its last event",
 }
 KEYS_OF = {
-    "ready": "zset: ready jobs of a queue, by their sort key",
+    "ready": "zset: ready plain jobs of a queue, by their sort key",
+    "gated": "zset: ready jobs of a queue with gates and without a tenant, by their sort key",
+    "tenanted": "zset: ready jobs of a queue with a tenant, by their sort key",
+    "tenants": "zset: the tenants of a queue that have ready jobs, by their start in virtual time",
+    "fair": "zset: the tenants of a queue that are ahead of its virtual time, by how far",
+    "stopped": "zset: jobs that wait at a gate, in the order in which it lets them go",
+    "permits": "hash: job that holds a permit of a gate -> its weight",
+    "members": "zset: live members of a FIFO key, by the moment of their creation",
     "scheduled": "zset: scheduled jobs of a queue, by run_at",
     "retrying": "zset: retrying jobs of a queue, by run_at",
     "blocked": "zset: blocked jobs of a queue, by run_at; what each waits for is kept beside it",
@@ -83,6 +99,11 @@ KEYS_OF = {
     "bodies": "hash: key of a book -> its text and the end of its time",
     "waiting": "zset: who waits for a queue, until when; `waiting:` is who waits for due jobs",
     "bell": "list: the wake-ups of one waiter; expires",
+}
+
+# With a queue and something of it: the length of the queue's name tells where it ends.
+KEYS_OF_TWO = {
+    "line": "zset: ready jobs of one tenant of a queue, by their sort key",
 }
 
 _SECOND = 1_000_000
@@ -105,6 +126,11 @@ def prelude(text: str) -> str:
     lines += [
         f"  {name} = function(of) return P .. '{name}:' .. of end," for name in KEYS_OF if name in used
     ]
+    lines += [
+        f"  {name} = function(of, it) return P .. '{name}:' .. #of .. ':' .. of .. ':' .. it end,"
+        for name in KEYS_OF_TWO
+        if name in used
+    ]
     lines.append("}")
     if "MAY" in text:
         lines.append("local MAY = {")
@@ -120,6 +146,10 @@ def prelude(text: str) -> str:
         lines.append(f"local KEEP = {{{kept}}}")
     lines.append(f"local HEAD_START, POISON_WINDOW = {_micros(HEAD_START)}, {_micros(POISON_WINDOW)}")
     lines.append(f"local HISTORY_LIMIT, LOG_LIMIT = {HISTORY_LIMIT}, {LOG_LIMIT}")
+    if "GATED" in text:
+        lines.append(f"local GATED, OPENED_AT_ONCE = '{MARK}', {OPENED_AT_ONCE}")
+    if "RAMP_STEP" in text:
+        lines.append(f"local RAMP_STEP, RAMP_STEPS = {RAMP_STEP}, {RAMP_STEPS}")
     if "AWAITED" in text:
         lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
     if "LIMITS" in text:

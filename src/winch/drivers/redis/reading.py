@@ -8,7 +8,8 @@ from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
-from winch.drivers.redis.bodies import Body, Verbs
+from winch.drivers.redis.bodies import Body
+from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.rows import (
     micros,
     read_events,
@@ -38,7 +39,7 @@ STRETCH = 500
 LOOK = 1000
 
 
-class ReadingVerbs(Verbs):
+class ReadingVerbs(GateVerbs):
     """What changes nothing."""
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
@@ -193,8 +194,12 @@ class ReadingVerbs(Verbs):
             (job,) = yield from self._find([job_id])
             if job is None:
                 return None
-            at, paused, ahead, sessions = yield self._call(
-                "explain", now=micros(now), id=job_id, queue=job.queue
+            at, paused, ahead, sessions, holder = yield self._call(
+                "explain",
+                now=micros(now),
+                id=job_id,
+                queue=job.queue,
+                key=job.unique_key if job.state.is_final else None,
             )
             paused_at, reason = read_pause(paused)
             said = [read_said(one)[2] for one in sessions if one is not None]
@@ -211,6 +216,8 @@ class ReadingVerbs(Verbs):
                 session=read_session(own[0]) if own else None,
                 serving=len(serving),
                 knowing=sum(job.task in one.tasks for one in serving),
+                key_holder=holder.decode() or None,
+                gate=(yield from self._gate_of(job)),
             )
 
         return self._read("explain", body)

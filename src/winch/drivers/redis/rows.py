@@ -67,7 +67,17 @@ class State(msgspec.Struct):
     R: str | None = None
     w: str | None = None
     g: str | None = None
+    G: str | None = None
     U: bool = False
+
+
+class _Claim(msgspec.Struct, array_like=True):
+    token: str
+    session: str
+    at: int
+    queue: str
+    holds: bool = False
+    """Permits, or a turn."""
 
 
 class _Ended(msgspec.Struct):
@@ -107,7 +117,7 @@ class Said(msgspec.Struct, array_like=True):
 
 _envelope = msgspec.msgpack.Decoder(list[Any])
 _state = msgspec.msgpack.Decoder(State)
-_claim = msgspec.msgpack.Decoder(tuple[str, str, int, str])
+_claim = msgspec.msgpack.Decoder(_Claim)
 _ended = msgspec.msgpack.Decoder(_Ended)
 _paused = msgspec.msgpack.Decoder(_Paused)
 _event = msgspec.msgpack.Decoder(_Event)
@@ -197,7 +207,8 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
     s = _read_state(state)
     name, attempt, fence, session, claimed_at, token = s.s, s.a, s.n, s.x, s.k, None
     if claim is not None:
-        token, session, claimed_at, _ = _claim.decode(claim)
+        c = _claim.decode(claim)
+        token, session, claimed_at = c.token, c.session, c.at
         name, attempt, fence = "running", s.a + 1, max(s.n + 1, claimed_at)
     return JobRecord(
         id=job_id,
@@ -236,6 +247,7 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
         result=s.R,
         reason=s.w,
         fingerprint=s.g,
+        gate=s.G,
         has_undo=s.U,
     )
 
@@ -363,7 +375,7 @@ def read_pause(data: bytes | None) -> tuple[datetime | None, str | None]:
 
 
 def read_queue_of(claim: bytes) -> str:
-    return _claim.decode(claim)[3]
+    return _claim.decode(claim).queue
 
 
 def read_events(reply: Sequence[Any]) -> list[Event]:

@@ -16,7 +16,6 @@ from winch.core.errors import StorageUnavailable
 from winch.core.job import from_micros, to_micros
 from winch.core.schedule import Overlap
 from winch.drivers.redis.bodies import Body, Verbs
-from winch.drivers.redis.gates import refuse_gates
 from winch.drivers.redis.rows import envelope, micros, moment
 from winch.drivers.redis.working import names_of, new_row
 from winch.storage.params import Enqueued
@@ -115,7 +114,6 @@ class SchedulingVerbs(Verbs):
 
     def _change(self, name: str, seen: int, effect: Effect, now: datetime | None) -> Any:
         jobs = [job for job in effect.jobs if job is not None]
-        refuse_gates(jobs)
         places = {job.id: place for place, job in enumerate(jobs, start=1)}
         row = effect.row
         return self._call(

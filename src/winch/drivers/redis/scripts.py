@@ -22,6 +22,8 @@ from winch.drivers.redis.keys import prelude
 _FOLDER = "lua"
 _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
 _PARTS = re.compile(r"^-- parts: *(.*)$", re.MULTILINE)
+# What a change of a job may come to is told in several parts: its gates may open for others.
+_TOGETHER = {"record": ("rates", "scopes", "gates", "record", "admit")}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -35,7 +37,7 @@ class Script:
     @classmethod
     def of(cls, name: str, body: str) -> Script:
         flags = _said(_FLAGS, name, body)
-        names = _said(_PARTS, name, body)
+        names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
         parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
         source = "\n".join([*parts, body])
         text = "\n".join([f"#!lua flags={','.join(flags)}", prelude(source), source]).encode()

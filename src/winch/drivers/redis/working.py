@@ -11,11 +11,11 @@ import msgspec
 from winch.core.changes import BLOCKED_REASON, died_of
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.fingerprint import trace
+from winch.core.gates import is_gated
 from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.redis.bodies import Body, Verbs
-from winch.drivers.redis.gates import refuse_gates
 from winch.drivers.redis.rows import (
     MICROSECOND,
     Said,
@@ -24,6 +24,7 @@ from winch.drivers.redis.rows import (
     read_claims,
     read_job,
 )
+from winch.storage.gates import ROUNDS, why_ended
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -79,7 +80,6 @@ class WorkingVerbs(Verbs):
         now: datetime | None = None,
     ) -> Body[list[Enqueued] | None]:
         """Store jobs and what they wait for. None: the claim is not live, and nothing is stored."""
-        refuse_gates(jobs)
         wanted = self._place.replicated
         is_special = is_repeat or bool(waits) or claim is not None or any(map(_is_special, jobs))
         if is_special:
@@ -132,7 +132,7 @@ class WorkingVerbs(Verbs):
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
-            reply = yield self._call(
+            asked = self._call(
                 "claim",
                 now=micros(now),
                 session=params.session,
@@ -140,8 +140,14 @@ class WorkingVerbs(Verbs):
                 queues=params.queues,
                 limit=params.limit,
                 tasks=None if params.tasks is None else dict.fromkeys(params.tasks, True),
+                gated=params.limit if params.gated is None else params.gated or None,
             )
-            return read_claims(reply, params.token)
+            reply = yield asked
+            for _ in range(ROUNDS):
+                if len(reply) != 2:
+                    break
+                reply = yield asked  # it held as many as one call may, and took none yet
+            return [] if len(reply) == 2 else read_claims(reply, params.token)
 
         return self._write("claim", body)
 
@@ -397,6 +403,7 @@ def _is_special(job: NewJob) -> bool:
         or job.run_at is not None
         or job.unique_key is not None
         or job.keep is not None
+        or is_gated(job.options)
         or AWAITED_HEADER in job.headers
     )
 
@@ -441,6 +448,7 @@ def new_row(job: NewJob) -> tuple[Any, ...]:
         job.on_duplicate.value,
         False if job.keep is None else job.keep // MICROSECOND,
         AWAITED_HEADER in job.headers,
+        is_gated(job.options),
     )
 
 
@@ -455,7 +463,12 @@ def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:
 
 def _is_plain(outcome: Finish) -> bool:
     """Whether it says no more than that the job is completed, and with what result."""
-    return outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
+    return (
+        outcome.to is JobState.COMPLETED
+        and outcome.reason is None
+        and outcome.log is None
+        and outcome.brake is None
+    )
 
 
 def _outcome(outcome: Finish) -> dict[str, Any]:
@@ -471,7 +484,10 @@ def _outcome(outcome: Finish) -> dict[str, Any]:
         "reason": outcome.reason,
         "log": outcome.log,
         "fingerprint": outcome.fingerprint,
+        "brake": outcome.brake,
     }
+    if outcome.is_gated or outcome.brake is not None:
+        said["why"] = why_ended(outcome)
     if outcome.to is JobState.BLOCKED:
         said["waits"] = _waits(outcome.waits)
         said["timeout"] = None if outcome.timeout is None else outcome.timeout // MICROSECOND

@@ -1,9 +1,11 @@
 -- claim: ready -> running, for a session that is live. Lowest sort key first, then the lower id.
--- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any
--- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}
--- Keys:   alive, paused, tasks, ready, env, st, run, held, cancelling, events
+-- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any; gated: how many may have
+--         gates (nil: plain jobs only)
+-- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}; {now, 'more'}: nothing
+--         yet, because so many were held; call again
+-- Keys:   alive, paused, tasks, ready, env, st, run, held, cancelling, events; with gates: see parts/draw.lua
 -- flags:  allow-oom
--- parts:  put
+-- parts:  put rates scopes gates draw
 local out = {now}
 if not call('ZSCORE', K.alive, A.session) then return out end
 
@@ -25,12 +27,16 @@ local function is_mixed(queue)
   return false
 end
 
-local free = A.limit
+local free, gated, is_more = A.limit, A.gated, false
 for _, queue in ipairs(A.queues) do
   if free <= 0 then break end
-  local key, ids, envelopes = K.ready(queue), {}, {}
+  local key, ids, envelopes, drawn = K.ready(queue), {}, {}, nil
   if call('HEXISTS', K.paused, queue) == 1 then
     ids = {}
+  elseif gated and call('EXISTS', K.gated(queue), K.tenanted(queue)) > 0 then
+    drawn = draw(queue, free, gated, task_of)
+    ids, envelopes, gated = drawn.ids, drawn.envelopes, gated - drawn.holding
+    is_more = is_more or drawn.is_more
   elseif is_mixed(queue) then
     local at = 0
     while #ids < free do
@@ -55,8 +61,9 @@ for _, queue in ipairs(A.queues) do
   if #ids > 0 then
     local states = fetch('HMGET', K.st, ids)
     local claim, running = pack({A.token, A.session, now, queue}), {}
+    local holding = drawn and pack({A.token, A.session, now, queue, true})
     for i = 1, #ids do
-      running[2 * i - 1], running[2 * i] = ids[i], claim
+      running[2 * i - 1], running[2 * i] = ids[i], drawn and drawn.holds[i] and holding or claim
       if states[i] then
         local s = read(states[i])
         if s.q then call('SADD', K.cancelling, ids[i]) end  -- it runs to undo what it did
@@ -80,4 +87,6 @@ for _, queue in ipairs(A.queues) do
     out[#out + 1], out[#out + 2] = envelopes, states
   end
 end
+if gated then done() end
+if is_more and #out == 1 then out[2] = 'more' end
 return out

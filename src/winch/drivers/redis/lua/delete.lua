@@ -5,6 +5,6 @@
 -- flags:  allow-oom
 -- parts:  put record remove operate
 return operate('delete', function(j)
-  remove(j)
   event(j.id, 'deleted', nil, nil, nil, j.x, j.a)
+  remove(j)
 end)

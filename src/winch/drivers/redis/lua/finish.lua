@@ -2,12 +2,41 @@
 -- Fenced by (id, token).
 -- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
 --         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
---         waits: {key, is_enough}, timeout}
+--         waits: {key, is_enough}, timeout, brake, why: the end in a few words, for who is held because of it}
 -- Return: {answers to done, answers to others}: took | already | lost. A number instead of the first:
 --         all of done took
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
 -- flags:  allow-oom
 -- parts:  put record live waits fingerprint
+-- Let the brake and the breakers of scopes know how an attempt ended.
+local function count_end(j, o)
+  local G, changed, keys = gates(), {}, {}
+  local function look_at(key)
+    if not changed[key] then
+      changed[key] = G.look({key = key, kind = 'scope', name = ''})
+      keys[#keys + 1] = key
+    end
+    return changed[key]
+  end
+  if o.brake then
+    local look = look_at('scope:' .. o.brake)
+    look.state = scopes().braked(look.state, now + o.delay, o.why)
+    look.rests_at = scopes().rests_at(look.state)
+  end
+  if o.what == 'completed' or o.what == 'failed' then
+    for _, use in ipairs(G.uses(j.env[OPTIONS])) do
+      if use.breaker then
+        local look = look_at(use.key)
+        look.state = scopes().counted(look.state, use.breaker, o.to == 'completed', o.why)
+        look.rests_at = scopes().rests_at(look.state, use.breaker.window)
+      end
+    end
+  end
+  table.sort(keys)
+  for _, key in ipairs(keys) do G.keep(changed[key]) end
+  for _, key in ipairs(keys) do open_gate(key) end
+end
+
 local function finish(j, o)
   local token, is_asked = j.token, j.q ~= nil
   leave(j)
@@ -25,6 +54,7 @@ local function finish(j, o)
   j.g = to == 'dead' and (o.fingerprint or fingerprint(j.env[1], o.trace)) or nil
   enter(j, 'finished', token, token)
   if to == 'blocked' then wait_for(j.id, o.waits, o.timeout and now + o.timeout) end
+  if o.brake or is_gated(j.env) then count_end(j, o) end
 end
 
 local ids, tokens, results = A.done[1], A.done[2], A.done[3]
@@ -57,7 +87,7 @@ for i = 1, #ids do
     local claim, state = state_after(r, results[i])
     if claim[1] == tokens[i] then
       taken[id], answers[i] = true, 'took'
-      if sts[i] then
+      if sts[i] or claim[5] then  -- changed before, or it holds permits
         changed[#changed + 1] = i
       else
         ended[#ended + 1] = id
@@ -103,7 +133,9 @@ if #ended > 0 then
   end
 end
 for _, i in ipairs(changed) do
-  finish(load(ids[i]), {to = 'completed', what = 'completed', counts = true, result = results[i] or nil})
+  finish(load(ids[i]), {
+    to = 'completed', what = 'completed', counts = true, result = results[i] or nil, why = 'completed',
+  })
 end
 local told = #ids
 for i = 1, #ids do

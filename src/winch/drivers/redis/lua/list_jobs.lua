@@ -1,7 +1,7 @@
 -- list_jobs: a stretch of jobs, newest id first, from the smallest set that holds them all.
 -- A:      states: state -> true (empty: all), fingerprint, after, count, small (how many may be sorted)
 -- Return: {ids, envelopes, states, claims}; fewer ids than count: that was the end
--- Keys:   ids, cancelled, dead, alike, run, queues, ready, scheduled, retrying, blocked, env, st
+-- Keys:   ids, cancelled, dead, alike, run, queues, ready, gated, tenanted, scheduled, retrying, blocked, env, st
 -- flags:  no-writes
 -- parts:
 local function sets_of(states)
@@ -11,12 +11,16 @@ local function sets_of(states)
       keys[#keys + 1] = {K[state], 'zset'}
     elseif state == 'running' then
       keys[#keys + 1] = {K.run, 'hash'}
-    elseif state ~= 'completed' then
+    elseif state == 'completed' then
+      return nil
+    else
       for _, queue in ipairs(call('SMEMBERS', K.queues)) do
         keys[#keys + 1] = {K[state](queue), 'zset'}
+        if state == 'ready' then
+          keys[#keys + 1] = {K.gated(queue), 'zset'}
+          keys[#keys + 1] = {K.tenanted(queue), 'zset'}
+        end
       end
-    else
-      return nil
     end
   end
   return keys

@@ -42,4 +42,5 @@ for i = 1, #sessions, 2 do
     call('HDEL', K.beats, sessions[i])
   end
 end
+done()
 return gone

@@ -12,4 +12,5 @@ for i, id in ipairs(A.ids) do
     gone = gone + 1
   end
 end
+done()
 return gone

@@ -4,8 +4,51 @@
 --      max_attempts, keep (false where there is none)
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
---      R result, w reason, g fingerprint, U has_undo; and, not stored: id, env, created, token, n0 (fence before)
-local QUEUE, PRIORITY, UNIQUE, HEADERS, KEPT = 4, 5, 8, 10, 14
+--      R result, w reason, g fingerprint, U has_undo, G gate it waits at; and, not stored: id, env, created,
+--      token, n0 (fence before)
+local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
+local gave_back  -- of parts/admit.lua, for scripts that end claims
+
+local function is_gated(env)
+  local options = env[OPTIONS]
+  return options and string.sub(options, 1, #GATED) == GATED
+end
+
+-- Ready jobs with gates or a tenant stand in sets of their own: a claim of plain jobs never meets them.
+local function stand(id, env, key)
+  local queue, tenant = env[QUEUE], env[TENANT]
+  if not is_gated(env) then
+    call('ZADD', K.ready(queue), key, id)
+  elseif not tenant then
+    call('ZADD', K.gated(queue), key, id)
+  else
+    call('ZADD', K.tenanted(queue), key, id)
+    call('ZADD', K.line(queue, tenant), key, id)
+    local start = math.max(
+      tonumber(call('HGET', K.gate, 'tenants:' .. queue) or 0),
+      tonumber(call('ZSCORE', K.fair(queue), tenant) or 0)
+    )
+    call('ZADD', K.tenants(queue), 'NX', string.format('%.6f', start), tenant)
+  end
+end
+
+local function stand_down(id, env)
+  local queue, tenant = env[QUEUE], env[TENANT]
+  if not is_gated(env) then
+    call('ZREM', K.ready(queue), id)
+  elseif not tenant then
+    call('ZREM', K.gated(queue), id)
+  else
+    local line = K.line(queue, tenant)
+    call('ZREM', K.tenanted(queue), id)
+    call('ZREM', line, id)
+    if call('EXISTS', line) == 0 then call('ZREM', K.tenants(queue), tenant) end
+  end
+end
+
+local function sort_key(j)
+  return string.format('%d', j.t - j.env[PRIORITY] * HEAD_START)
+end
 
 local function open(id, e, s, r)
   local created, env = read(e)
@@ -98,12 +141,21 @@ local function leave(j)
     call('SREM', K.held(j.x), j.id)
     if j.q then call('SREM', K.cancelling, j.id) end
   elseif j.s == 'ready' then
-    call('ZREM', K.ready(queue), j.id)
+    stand_down(j.id, j.env)
   elseif j.s == 'scheduled' or j.s == 'retrying' then
     call('ZREM', K[j.s](queue), j.id)
   elseif j.s == 'blocked' then
     call('ZREM', K.blocked(queue), j.id)
-    forget_wait(j.id)
+    if j.G then
+      call('ZREM', K.stopped(j.G), j.id)
+      if call('EXISTS', K.stopped(j.G)) == 0 then
+        call('SREM', K.closed, j.G)
+        call('ZREM', K.opens, j.G)
+      end
+      j.G = nil
+    else
+      forget_wait(j.id)
+    end
   elseif j.s == 'cancelled' then
     call('ZREM', K.cancelled, j.id)
   elseif j.s == 'dead' then
@@ -126,7 +178,7 @@ end
 local function enter(j, kind, token, by)
   local queue = j.env[QUEUE]
   if j.s == 'ready' then
-    call('ZADD', K.ready(queue), string.format('%d', j.t - j.env[PRIORITY] * HEAD_START), j.id)
+    stand(j.id, j.env, sort_key(j))
     ring(queue)
   elseif j.s == 'scheduled' or j.s == 'retrying' then
     call('ZADD', K[j.s](queue), string.format('%d', j.t), j.id)
@@ -151,6 +203,8 @@ local function enter(j, kind, token, by)
   end
   save(j)
   event(j.id, kind, j.s, token, by, j.x, j.a)
+  -- Only who was let in has nothing to give back.
+  if kind ~= 'admitted' and is_gated(j.env) then gave_back(j, false) end
 end
 
 -- The last LOG_LIMIT characters, which are not bytes.

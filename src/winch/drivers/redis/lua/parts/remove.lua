@@ -9,4 +9,5 @@ local function remove(j)
   call('HDEL', K.st, j.id)
   call('HDEL', K.keep, j.id)
   call('ZREM', K.ids, j.id)
+  if is_gated(j.env) then gave_back(j, true) end
 end

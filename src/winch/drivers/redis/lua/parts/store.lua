@@ -1,9 +1,9 @@
 -- store: jobs of any kind, all of a call or nothing. What storage/unique.py says, in the order of the call.
 --
--- A job is {id, envelope, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep, is_awaited},
--- false where there is none; its envelope is put in by `with_envelopes`.
-local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE, NEW_KEEP, IS_AWAITED =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+-- A job is {id, envelope, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep, is_awaited,
+-- is_gated}, false where there is none; its envelope is put in by `with_envelopes`.
+local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE, NEW_KEEP, IS_AWAITED, HAS_GATES =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 
 -- The envelopes are ARGV[2…], in the order of the jobs.
 local function with_envelopes(jobs)
@@ -75,12 +75,15 @@ local function insert(job)
   end
   if job[NEW_KEEP] then call('HSET', K.keep, id, string.format('%d', job[NEW_KEEP])) end
   if job[IS_AWAITED] then call('SADD', K.awaited, id) end
+  local env = job[HAS_GATES] and read(job[ENVELOPE])
+  if env then join(id, now, env) end
   if due then
     call('HSET', K.st, id, pack({s = 'scheduled', t = due}))
     call('ZADD', K.scheduled(queue), string.format('%d', due), id)
     if due - now < 2000000 then is_due = true end
   else
-    call('ZADD', K.ready(queue), string.format('%d', now - job[NEW_PRIORITY] * HEAD_START), id)
+    local key = string.format('%d', now - job[NEW_PRIORITY] * HEAD_START)
+    if env then stand(id, env, key) else call('ZADD', K.ready(queue), key, id) end
     ring(queue)
   end
   event(id, 'enqueued', due and 'scheduled' or 'ready', nil, nil, nil, 0)

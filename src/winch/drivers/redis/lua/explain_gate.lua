@@ -1,0 +1,14 @@
+-- explain_gate: the gate a blocked job waits at: how much of it is out, who has it, who stands before.
+-- A:      id, key, limit: its name, holders (how many may be named)
+-- Return: {used, state, setting, turn, head, open_at, holders, ahead or -1}
+-- Keys:   used, gate, limits, turn, members, opens, permits, stopped
+-- flags:  no-writes
+-- parts:
+local holders, named = call('HKEYS', K.permits(A.key)), {}
+table.sort(holders)
+for i = 1, math.min(#holders, A.holders) do named[i] = holders[i] end
+return {
+  call('HGET', K.used, A.key), call('HGET', K.gate, A.key), call('HGET', K.limits, A.limit),
+  call('HGET', K.turn, A.key), call('ZRANGE', K.members(A.key), 0, 0)[1] or '',
+  call('ZSCORE', K.opens, A.key), named, call('ZRANK', K.stopped(A.key), A.id) or -1,
+}

@@ -1,0 +1,78 @@
+-- rates: how much of a rate is used, and when there will be room. Says in Lua what core/gates.py says.
+-- Made when the first rate is met.
+local made_rates
+local function rates()
+  if made_rates then return made_rates end
+  local R = {}
+
+  local function numbers(look, use)
+    local spec = look.spec or use
+    return spec.n, math.max(1, spec.per or 0), spec.how or 'sliding', spec.burst or 0
+  end
+
+  local function level(state, n, per, burst)
+    local most = burst > 0 and burst or n
+    if not state.level then return most end
+    return math.min(most, state.level + math.max(0, now - state.at) * n / per)
+  end
+
+  local function recent(state, per)
+    local takes = {}
+    for _, take in ipairs(state.takes or {}) do
+      if take[1] + per > now then takes[#takes + 1] = take end
+    end
+    return takes
+  end
+
+  local function used_in(state, window)
+    return state.from == window and state.used or 0
+  end
+
+  -- nil: there is room now. Else the moment at which there will be, if nobody else takes it.
+  function R.next(look, use)
+    local n, per, how, burst = numbers(look, use)
+    local state, weight = look.state or {}, use.weight
+    if how == 'fixed' then
+      local window = now - now % per
+      if used_in(state, window) + weight <= n then return nil end
+      return window + per
+    elseif how == 'bucket' then
+      local there = level(state, n, per, burst)
+      if there >= weight - 1e-6 then return nil end
+      return now + math.max(1, math.ceil((weight - there) * per / n))
+    end
+    local takes, over = recent(state, per), weight - n
+    for _, take in ipairs(takes) do over = over + take[2] end
+    if over <= 0 then return nil end
+    for _, take in ipairs(takes) do
+      over = over - take[2]
+      if over <= 0 then return take[1] + per end
+    end
+    return now + per  -- heavier than the whole rate: nothing but a change of it helps
+  end
+
+  -- The state after the weight was taken, and the moment from which it says nothing.
+  function R.taken(look, use)
+    local n, per, how, burst = numbers(look, use)
+    local state, weight = look.state or {}, use.weight
+    if how == 'fixed' then
+      local window = now - now % per
+      return {from = window, used = used_in(state, window) + weight}, window + per
+    elseif how == 'bucket' then
+      local left = math.floor((level(state, n, per, burst) - weight) * 1e6 + 0.5) / 1e6
+      local most = burst > 0 and burst or n
+      return {level = left, at = now}, now + math.ceil((most - left) * per / n)
+    end
+    local takes = recent(state, per)
+    local last = takes[#takes]
+    if last and last[1] == now then
+      takes[#takes] = {now, last[2] + weight}
+    else
+      takes[#takes + 1] = {now, weight}
+    end
+    return {takes = takes}, now + per
+  end
+
+  made_rates = R
+  return R
+end
