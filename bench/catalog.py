@@ -92,7 +92,7 @@ PEERS: tuple[System, ...] = (
         "flexiq_peer.py",
         {"pg": 600, "redis": 1000, "sqlite": 600},
         ("flexiq==2.1.0",),
-        "8 threads, batches of 100, polling every 1 ms, no log of single jobs; SQLite: its own NORMAL sync",
+        "8 threads, batches of 100, polling every 1 ms, no log of jobs; SQLite: its own NORMAL sync",
         kinds=("sync",),
         relaxed=("sqlite",),
     ),

@@ -97,9 +97,9 @@ def test_a_place_on_the_board_is_kept_until_the_store_knows_of_the_end() -> None
     board = Board.create(8)
     try:
         places = Places(board, kill_after=1.0)
-        place = places.begin("a" * 36, "b" * 32, 5.0)
+        place = places.begin("a" * 36, "b" * 36, 5.0)
         assert [(one.claim.id, one.deadline) for one in board.started()] == [("a" * 36, 7.0)]
-        places.end("a" * 36, "b" * 32, place)
+        places.end("a" * 36, "b" * 36, place)
         assert board.started() == []
         assert {one.id for one in board.kept()} == {"a" * 36}
         places.written([*board.kept()])
