@@ -48,10 +48,11 @@ def new_job(tick: int, **fields: object) -> NewJob:
 
 
 def test_every_verb_has_a_file_as_in_postgres() -> None:
-    # `deaths` is what `trim` reads, `enqueue_special` stores what is not plain, `explain_gate` tells of
-    # the gate a job waits at, `migrate` writes the version of the layout.
+    # `deaths` is what `trim` reads, `enqueue_one` stores a lone plain job, `enqueue_special` what is not
+    # plain, `explain_gate` tells of the gate a job waits at, `migrate` writes the layout's version.
     assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {
         "deaths",
+        "enqueue_one",
         "enqueue_special",
         "explain_gate",
         "migrate",

@@ -198,7 +198,9 @@ class Client:
             ids = self.draw_ids(len(chunk))
             jobs = [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
             answers = yield from self.store(jobs, conn)
-            handles += map(self._handle, answers)
+            handles += [
+                Job(self, answer.id) if answer.is_new else self._handle(answer) for answer in answers
+            ]
         return handles
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:

@@ -52,6 +52,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         self._place = place
         self._key = f"{place.prefix}meta".encode()
         self._keeps_events = events
+        self._is_short = not place.is_cluster and not place.replicated
         self._route = Route(place)
         self._pool = Pool(place, self._route)
         self._is_ready = False

@@ -12,7 +12,7 @@ from winch.core.changes import BLOCKED_REASON, died_of
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.fingerprint import trace
 from winch.core.gates import is_gated
-from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
+from winch.core.job import HEAD_START, Claim, Failure, JobRecord, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.redis.bodies import Body, Verbs
@@ -24,6 +24,7 @@ from winch.drivers.redis.rows import (
     read_claims,
     read_job,
 )
+from winch.drivers.redis.scripts import bare
 from winch.storage.gates import ROUNDS, why_ended
 from winch.storage.params import (
     Answer,
@@ -48,6 +49,7 @@ KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
 # Dead jobs that are read at once to find those that are too many.
 STRETCH = 500
+_HEAD_START = HEAD_START // MICROSECOND
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -66,6 +68,22 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
+            if len(jobs) == 1 and self._is_short and not is_repeat and now is None:
+                [job] = jobs
+                if not _is_special(job):
+                    reply = yield bare(
+                        self._key,
+                        "enqueue_one",
+                        job.id,
+                        job.queue,
+                        job.task,
+                        job.priority * _HEAD_START,
+                        envelope(job),
+                    )
+                    if not reply:
+                        return [Enqueued(job.id, True)]
+                    if reply != b"+":
+                        raise ConfigError(f"job id {job.id} was drawn twice")
             return (yield from self._store(jobs, is_repeat=is_repeat, now=now)) or []
 
         return self._write("enqueue", body)
