@@ -49,8 +49,11 @@ class Arguments:
         if not kwargs and tuple(map(type, args)) == self._exact:
             try:
                 raw = _encode(self._shape(*args))
-                is_kept = all(_INT_MIN <= args[at] <= _INT_MAX for at in self._ints)  # type: ignore[operator]
-                if is_kept and len(raw) <= self._max_bytes and _NUL not in raw:
+                is_kept = len(raw) <= self._max_bytes and _NUL not in raw
+                for at in self._ints:
+                    if not _INT_MIN <= args[at] <= _INT_MAX:  # type: ignore[operator]  # an int, as looked
+                        is_kept = False
+                if is_kept:
                     return raw.decode()
             except (TypeError, ValueError, OverflowError):
                 pass  # the long way says what is wrong with it
