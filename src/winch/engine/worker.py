@@ -199,6 +199,8 @@ class Worker:
             is_gated=any(
                 has_gates(self._runtime.tasks.get(n).options) for n in self._runtime.tasks.names
             ),
+            # Not with a lease so short that a claim that waited would look too old.
+            waits_in_store=config.poll <= self._too_old / 4,
             measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,

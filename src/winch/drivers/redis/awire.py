@@ -157,6 +157,9 @@ class AsyncSide:
         else:
             if not what.confirmations and type(outcome) is not hiredis.ReplyError:
                 return outcome
+        return await self._carry_on(what, outcome)
+
+    async def _carry_on(self, what: Call, outcome: Any) -> Any:
         steps = carried(what, self._route, outcome)
         try:
             step = next(steps)
@@ -173,6 +176,19 @@ class AsyncSide:
                     step = steps.send(reply)
         except StopIteration as stop:
             return stop.value
+
+    async def run_after(self, blocking: Call, what: Call) -> tuple[Any, Any]:
+        """A command that may wait in the server, and a call that the server carries out right after it;
+        their replies. The call is carried on as `run` does where its first try is refused."""
+        outcome: Any
+        try:
+            wire = await self._wire()
+            heard, outcome = await wire.ask(blocking.request + what.request, 2)
+        except ConnectionLost as error:
+            heard, outcome = None, error
+        if isinstance(outcome, ConnectionLost | hiredis.ReplyError):
+            outcome = await self._carry_on(what, outcome)
+        return heard, outcome
 
     async def _send(self, request: Send) -> Any:
         wire = await self._wire()

@@ -17,7 +17,7 @@ from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
-from winch.drivers.redis.listen import WAITING, Listener, RedisBell
+from winch.drivers.redis.listen import POP, WAITING, ClaimingRedisBell, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
 from winch.drivers.redis.reading import ReadingVerbs
@@ -141,6 +141,22 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> RedisBell:
         return RedisBell(self._side().listener, queues, due=due)
+
+    def claiming_bell(self, queues: Sequence[str]) -> RedisBell:
+        """The bell of a worker, which claims as soon as it rings; not in a cluster, where the claim may
+        have to go to another server."""
+        side = self._side()
+        if self._place.is_cluster:
+            return RedisBell(side.listener, queues, due=False)
+        return ClaimingRedisBell(
+            side.listener,
+            queues,
+            side=AsyncSide(self._place, self._route),  # a blocking pop keeps its connection to itself
+            run=side.wires.run,
+            prefix=self._place.prefix,
+            announce=self._announce,
+            longest=min(POP, self._place.timeout / 2),
+        )
 
     async def _announce(self, waiter: str, names: Sequence[str]) -> None:
         def body() -> Body[None]:
