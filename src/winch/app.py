@@ -288,6 +288,7 @@ class App:
         breaker: Breaker = ...,
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
+        enqueue_rate: Rate = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -308,6 +309,7 @@ class App:
         breaker: Breaker = ...,
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
+        enqueue_rate: Rate = ...,
     ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

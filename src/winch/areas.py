@@ -237,6 +237,7 @@ class Queues:
         on_full: Literal["reject", "block", "shed", "delay"] | Unset | None = msgspec.UNSET,
         block_for: Duration | Unset | None = msgspec.UNSET,
         drain: str | Unset | None = msgspec.UNSET,
+        order: Literal["aged", "strict"] | Unset | None = msgspec.UNSET,
         **unknown: Any,
     ) -> QueueSettings:
         """Set what is said here, for all workers and producers, within a second or two; None takes a
@@ -247,6 +248,8 @@ class Queues:
         `max_depth` ready jobs, or whose oldest waits longer than `max_age`, is full: then an enqueue
         raises QueueFull ("reject"), waits up to `block_for` first ("block"), drops jobs of a priority
         below 0 ("shed"), or puts jobs off so that `drain` ("100/s") of them come ("delay").
+        `order` is "aged", where a level of priority is a minute's head start and nothing starves, or
+        "strict": those enqueued from then on run by priority, and a lower one only when no higher waits.
         """
         from winch.engine.queue_desk import configure
 
@@ -259,6 +262,7 @@ class Queues:
             "on_full": on_full,
             "block_for": block_for,
             "drain": drain,
+            "order": order,
             **unknown,
         }
         said = {name: value for name, value in given.items() if value is not msgspec.UNSET}

@@ -38,6 +38,8 @@ def test_a_schedule_from_the_command_line(winch: Command) -> None:
     data = winch("schedules", "show", "sum", "--json").json
     assert [run["kind"] for run in data["history"]] == ["skipped", "triggered"]
     assert not data["is_paused"]
+    edited = winch("schedules", "edit", "sum", "--cron", "0 3 * * *", "--json").json
+    assert (edited["cron"], edited["tz"], edited["overlap"]) == ("0 3 * * *", "America/New_York", "skip")
     assert winch("schedules", "remove", "sum").code == 0
     gone = winch("schedules", "show", "sum")
     assert (gone.code, "no schedule named 'sum'" in gone.err) == (1, True)

@@ -15,7 +15,7 @@ from winch.core.unique import MAX_KEY_CHARS, Unique, key_of
     "fields, options, message",
     [
         ((), {"mode": "rejct"}, r"did you mean 'reject'\?"),
-        ((), {"mode": "keep_last"}, "not available in this release"),
+        ((), {"mode": "keep_last", "wait": "5s"}, 'wait and max_wait with mode="debounce"'),
         ((), {"mode": "debounce"}, "needs wait"),
         ((), {"wait": "1s"}, "wait and max_wait with"),
         ((), {"within": "1h", "mode": "replace"}, "within with mode"),

@@ -119,7 +119,7 @@ def test_the_limits_page_runs_as_pasted() -> None:
 
 def test_the_pages_on_schedules_and_queues_run_as_pasted(tmp_path: Path) -> None:
     for page in ("schedules", "queues"):
-        [example] = examples(ROOT / f"docs/howto/{page}.md")
+        example = "\n".join(examples(ROOT / f"docs/howto/{page}.md"))
         (tmp_path / "page.py").write_text(example)
         subprocess.run([sys.executable, "page.py"], cwd=tmp_path, check=True)
 

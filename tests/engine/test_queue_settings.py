@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from winch import App, ConfigError, JobState, QueueFull, Retry
+from winch import App, ConfigError, JobState, QueueFull, Rate, Retry
+from winch.core.job import level_of, sort_key
 from winch.engine.door import FRESH
 from winch.testing import virtual
 
@@ -252,3 +253,44 @@ def test_jobs_that_wait_for_the_queues_concurrency_fill_it() -> None:
         with pytest.raises(QueueFull):
             slow.enqueue()
         world.run_all()
+
+
+def test_strict_order_lets_no_lower_priority_go_first(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task(name="note", queue="strict")
+    def note(n: int) -> None:
+        ran.append(n)
+
+    app.queues.configure("strict", order="strict")
+    age(app)
+    jobs = [note.using(priority=priority).enqueue(n) for n, priority in enumerate((0, 1, -1, 2, 1))]
+    # What came a day earlier, of a lower level, is still behind; aged order would put it first.
+    places = [sort_key(job.record.created_at, job.record.priority) for job in jobs]
+    assert places[1] < places[0] - 24 * 3600 * 1_000_000
+    assert [level_of(job.record.priority) for job in jobs] == [0, 1, -1, 2, 1]
+    app.run_worker(queues=["strict"], concurrency=1, burst=True)
+    assert ran == [3, 1, 4, 0, 2]
+    with pytest.raises(ConfigError, match="order must be one of aged, strict"):
+        app.queues.configure("strict", order="sorted")  # type: ignore[arg-type]
+    assert str(app.queues.settings()["strict"].order) == "strict"
+
+
+def test_producers_are_held_to_a_rate_for_each_key(app: App) -> None:
+    @app.task(name="rated", enqueue_rate=Rate(3, per="1m", key="customer"))
+    def rated(customer: str) -> None: ...
+
+    for _ in range(3):
+        rated.enqueue("acme")
+    with pytest.raises(QueueFull, match="rate:rated:customer=acme: no more than 3") as full:
+        rated.enqueue("acme")
+    assert timedelta(seconds=50) < full.value.retry_after <= timedelta(minutes=1)
+    asyncio.run(rated.aenqueue("other"))
+    with pytest.raises(QueueFull):
+        app.enqueue_many([rated.bind("third") for _ in range(4)])
+    app.enqueue_many([rated.bind("third") for _ in range(3)])
+    assert len(app.jobs.list(task="rated")) == 7
+    with pytest.raises(ConfigError, match="enqueue_rate must be Rate"):
+        app.task(name="x", enqueue_rate=5)(lambda: None)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="no argument"):
+        app.task(name="y", enqueue_rate=Rate(1, per="1s", key="nobody"))(lambda: None)

@@ -134,3 +134,26 @@ def test_windows_debounce_and_started() -> None:
         assert not sync.enqueue().is_new
         world.advance("1ms")
         assert again[0].is_new
+
+
+def test_keep_last_runs_the_last_one_after_the_one_that_runs() -> None:
+    app = App("memory://")
+    ran: list[int] = []
+
+    @app.task(name="build", unique=Unique("branch", mode="keep_last"))
+    async def build(branch: str, commit: int) -> None:
+        ran.append(commit)
+        if commit == 1:
+            for later in (2, 3, 4):
+                await build.aenqueue("main", later)
+            await build.aenqueue("other", 9)
+        ran.append(-commit)
+
+    build.enqueue("main", 0)
+    build.enqueue("main", 1)  # takes the place of 0, which waits
+    app.run_worker(burst=True)
+    assert [commit for commit in ran if abs(commit) != 9] == [1, -1, 4, -4]
+    assert 9 in ran
+    with pytest.raises(ConfigError, match="leave fifo= out"):
+        build.using(fifo="x").enqueue("main", 1)
+    assert repr(Unique("branch", mode="keep_last")) == "Unique('branch', mode='keep_last')"

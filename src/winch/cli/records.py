@@ -11,7 +11,7 @@ from winch.cli import text
 from winch.cli.output import Column, Table, say, terminal_width
 from winch.cli.steps import shown_steps, step_lines
 from winch.core.envelope import MARK
-from winch.core.job import Entry, Failure, JobRecord
+from winch.core.job import Entry, Failure, JobRecord, level_of
 from winch.core.lifecycle import JobState
 from winch.core.redact import mask, mask_text, shown
 from winch.storage.params import SessionInfo
@@ -33,7 +33,7 @@ def summary(job: JobRecord, *, reveal: bool) -> dict[str, Any]:
         "task": job.task,
         "state": job.state,
         "queue": job.queue,
-        "priority": job.priority,
+        "priority": level_of(job.priority),
         "args": shown(job.args, reveal=reveal),
         "tags": list(job.tags),
         "attempt": job.attempt,
@@ -196,7 +196,7 @@ def show_job(job: JobRecord, workers: Workers, *, reveal: bool) -> None:
 def _facts(job: JobRecord, at: datetime, reveal: bool) -> list[tuple[str, str]]:
     tries = f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt)
     facts = [
-        ("queue", job.queue + (f"   priority {job.priority}" if job.priority else "")),
+        ("queue", job.queue + (f"   priority {level_of(job.priority)}" if job.priority else "")),
         ("attempt", tries),
     ]
     if job.tags:

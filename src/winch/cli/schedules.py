@@ -207,6 +207,38 @@ def add(said: Said, name: str, task: str, args_text: str, **given: Any) -> None:
 
 
 @schedules.command()
+@click.argument("name")
+@click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
+@click.option("--every", metavar="DURATION", help="A spacing like 5m, counted from midnight UTC.")
+@click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
+@click.option("--dst", type=click.Choice(["once", "skip", "twice"]), help="When clocks are changed.")
+@click.option("--misfire", type=click.Choice(["skip", "latest", "all"]), help="Windows missed.")
+@click.option("--overlap", type=click.Choice(["allow", "skip", "queue"]), help="While one runs.")
+@click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
+@click.option("--args", "args_text", metavar="JSON", help="Other arguments; needs the app (-A).")
+@click.option("--queue", help="Another queue; needs the app (-A).")
+@json_option
+@store_options
+def edit(said: Said, name: str, args_text: str | None, **given: Any) -> None:
+    """Change what is said here; other times count from now on."""
+    args = None if args_text is None else codec.loads_strict(args_text, what="--args")
+    if args is not None and not isinstance(args, dict):
+        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
+    if args is None and all(value is None for value in given.values()):
+        raise click.UsageError("say what to change: --cron, --every, --args …")
+    app = find_app(said, needs_tasks=args is not None or given["queue"] is not None)
+    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    try:
+        one = app.schedules.edit(name, args=args, **given)
+    finally:
+        app.close()
+    if said.as_json:
+        emit_json(schedule_data(one))
+    else:
+        say(f"{text.one_line(name)}  changed; next {_stamps(one.next(1))}")
+
+
+@schedules.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--reason", help="Shown wherever the schedule is.")
 @json_option

@@ -10,6 +10,8 @@ from winch.core.lifecycle import JobState
 
 # A priority level is worth this head start, so that higher goes first and nothing starves.
 HEAD_START = timedelta(seconds=60)
+# In a queue of strict order a level is so many times that, 69 days: nothing of a lower one goes first.
+STRICT = 100_000
 PRIORITIES = {"critical": 20, "high": 10, "default": 0, "low": -10}
 PRIORITY_RANGE = range(-1000, 1001)
 
@@ -177,6 +179,11 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     has_undo: bool | None = None
     forgets_cancel: bool = False
+
+
+def level_of(priority: int) -> int:
+    """The priority as it was said. Jobs of a queue with strict order are stored with STRICT times it."""
+    return priority if priority in PRIORITY_RANGE else round(priority / STRICT)
 
 
 def sort_key(arrival: datetime, priority: int) -> int:

@@ -204,7 +204,7 @@ def uses(
         found.append(GateUse(f"fifo:{fifo.key}", FIFO, blocks_on_death=fifo.on_death == "block"))
     for one in sorted(limits, key=lambda one: one.kind == RATE):
         name = name_of(one, task)
-        key = name if one.key is None else f"{name}={_value(value_of(one.key))}"
+        key = name if one.key is None else f"{name}={value_text(value_of(one.key))}"
         spec = one.spec
         found.append(
             GateUse(
@@ -232,7 +232,8 @@ def scopes_of(
     return tuple(dict.fromkeys([*own, *named]))
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """An argument's value as the end of a key: a hash where it is long or cannot be read."""
     told = (
         value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
     )

@@ -25,6 +25,13 @@ class OnFull(StrEnum):
     DELAY = "delay"
 
 
+class Order(StrEnum):
+    """By arrival with a head start of a minute per level of priority, or by priority alone."""
+
+    AGED = "aged"
+    STRICT = "strict"
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of one queue; None leaves a matter to the task."""
 
@@ -36,6 +43,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     on_full: OnFull = OnFull.REJECT
     block_for: timedelta = timedelta(seconds=10)
     drain: str | None = None
+    order: Order = Order.AGED
 
     @property
     def is_limited(self) -> bool:
@@ -43,7 +51,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def is_for_producers(self) -> bool:
-        return self.is_limited or self.concurrency is not None
+        is_ordered = self.order is not Order.AGED
+        return self.is_limited or self.concurrency is not None or is_ordered
 
     def policy(self, retry: Retry) -> Retry:
         """The task's policy under what is set; a policy of the job's own goes before both."""
@@ -92,12 +101,15 @@ def _span(name: str, value: Any) -> timedelta:
     return parsed
 
 
-def _on_full(name: str, value: object) -> OnFull:
-    words = [str(one) for one in OnFull]
-    if value not in words:
-        hint = did_you_mean(value, words) if isinstance(value, str) else ""
-        raise ConfigError(f"{name} must be one of {', '.join(words)}, got {value!r}{hint}")
-    return OnFull(str(value))
+def _word(kind: type[StrEnum]) -> Any:
+    def check(name: str, value: object) -> StrEnum:
+        words = [str(one) for one in kind]
+        if value not in words:
+            hint = did_you_mean(value, words) if isinstance(value, str) else ""
+            raise ConfigError(f"{name} must be one of {', '.join(words)}, got {value!r}{hint}")
+        return kind(str(value))
+
+    return check
 
 
 def _rate(name: str, value: Any) -> str:
@@ -111,7 +123,8 @@ _CHECKS: dict[str, Any] = {
     "backoff": _span,
     "max_depth": _count,
     "max_age": _span,
-    "on_full": _on_full,
+    "on_full": _word(OnFull),
     "block_for": _span,
     "drain": _rate,
+    "order": _word(Order),
 }

@@ -18,8 +18,8 @@ from winch.core.duration import Duration, format_duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 
 MAX_KEY_CHARS = 256
-# Named in the specification, built by a later release: refused, never silently ignored.
-LATER_MODES = ("keep_last",)
+# For the store "keep_last" is a debounce without a wait, of jobs that take turns at a FIFO key.
+KEEP_LAST = "keep_last"
 
 
 class Duplicate(StrEnum):
@@ -45,11 +45,12 @@ class Unique:
     `mode` says what a second enqueue does: "return" the job that is there, "reject" it with
     DuplicateJob, "replace" the arguments, priority and time of the one that waits, or "debounce":
     replace it and run `wait` after the last enqueue, but not later than `max_wait` after the first;
-    beside one that runs it is a job of its own. `until="started"` leaves the key to others once the job
-    runs. `within` keeps it for that long after the enqueue, even when the job is final.
+    beside one that runs it is a job of its own. "keep_last": replace the one that waits; while one runs,
+    the last that was enqueued waits for its end, then runs. `until="started"` leaves the key to others
+    once the job runs. `within` keeps it for that long after the enqueue, even when the job is final.
     """
 
-    __slots__ = ("fields", "key", "max_wait", "mode", "until", "wait", "within")
+    __slots__ = ("fields", "is_last_kept", "key", "max_wait", "mode", "until", "wait", "within")
 
     def __init__(
         self,
@@ -61,14 +62,10 @@ class Unique:
         wait: Duration | None = None,
         max_wait: Duration | None = None,
     ) -> None:
-        if mode in LATER_MODES:
-            raise ConfigError(
-                f"Unique(mode={mode!r}) is not available in this release; there are: "
-                f"{', '.join(Duplicate)}"
-            )
-        if mode not in list(Duplicate):
-            hint = did_you_mean(mode, [str(one) for one in Duplicate]) if isinstance(mode, str) else ""
-            raise ConfigError(f"Unique mode must be one of {', '.join(Duplicate)}, got {mode!r}{hint}")
+        modes = [*map(str, Duplicate), KEEP_LAST]
+        if mode not in modes:
+            hint = did_you_mean(mode, modes) if isinstance(mode, str) else ""
+            raise ConfigError(f"Unique mode must be one of {', '.join(modes)}, got {mode!r}{hint}")
         if key is not None and fields:
             raise ConfigError("Unique takes argument names or a key, not both")
         for name in fields:
@@ -78,12 +75,13 @@ class Unique:
             raise ConfigError(f"Unique until must be one of {', '.join(Until)}, got {until!r}")
         self.fields: tuple[str, ...] = fields
         self.key: str | None = None if key is None else check_key(key)
-        self.mode: Duplicate = Duplicate(mode)
+        self.is_last_kept: bool = mode == KEEP_LAST
+        self.mode: Duplicate = Duplicate.DEBOUNCE if self.is_last_kept else Duplicate(mode)
         self.until: Until = Until(until)
         self.within: timedelta | None = None if within is None else _positive(within, "within")
         self.wait: timedelta | None = None if wait is None else _positive(wait, "wait")
         self.max_wait: timedelta | None = None if max_wait is None else _positive(max_wait, "max_wait")
-        is_put_off = self.mode is Duplicate.DEBOUNCE
+        is_put_off = self.mode is Duplicate.DEBOUNCE and not self.is_last_kept
         if (wait is not None or max_wait is not None) and not is_put_off:
             raise ConfigError('Unique takes wait and max_wait with mode="debounce"')
         if is_put_off and wait is None:
@@ -97,7 +95,7 @@ class Unique:
         said = [repr(name) for name in self.fields]
         if self.key is not None:
             said.append(f"key={self.key!r}")
-        said.append(f"mode={str(self.mode)!r}")
+        said.append(f"mode={(KEEP_LAST if self.is_last_kept else str(self.mode))!r}")
         if self.until is Until.STARTED:
             said.append("until='started'")
         spans = {"within": self.within, "wait": self.wait, "max_wait": self.max_wait}

@@ -141,6 +141,9 @@ class Client:
 
     async def aenqueue(self, bound: Bound[R]) -> Job[R]:
         conn = bound.options.conn
+        if bound.task.options.enqueue_rate is not None:
+            op = self._accepted([bound], conn)
+            await self.surroundings.arun(self._unchecked()[0], op)
         new = bound.new_job(self.draw_id())
         if conn is not None or new.is_given_id or new.unique_key is not None:
             # On the caller's own connection, or to be refused or answered as a call of its own.
@@ -183,9 +186,21 @@ class Client:
         return await self.surroundings.arun(self._unchecked()[0], self._enqueue_many(calls, conn))
 
     def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
+        if bound.task.options.enqueue_rate is not None:
+            yield from self._accepted([bound], bound.options.conn)
         new = bound.new_job(self.draw_id())
         [answer] = yield from self.store([new], bound.options.conn)
         return self._handle(answer)
+
+    def _accepted(self, bounds: Sequence[Bound[Any]], conn: object) -> Operation[None]:
+        """Take the calls from the rates at which their tasks may be enqueued; raises QueueFull."""
+        from winch.engine.accepting import accepted
+
+        driver, is_checked = self._unchecked()
+        if not is_checked:
+            yield Blocking(self._driver)
+        now = self.surroundings.clock.now()
+        yield from accepted(driver, bounds, now, is_apart=conn is not None)
 
     def _handle(self, answer: Enqueued) -> Job[Any]:
         job: Job[Any] = Job(self, answer.holder or answer.id, is_new=answer.is_new)
@@ -195,6 +210,8 @@ class Client:
     def _enqueue_many(self, calls: Iterable[Bound[Any]], conn: object) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
         for chunk in _chunks(calls, CHUNK):
+            if any(bound.task.options.enqueue_rate is not None for bound in chunk):
+                yield from self._accepted(chunk, conn)
             ids = self.draw_ids(len(chunk))
             jobs = [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
             answers = yield from self.store(jobs, conn)

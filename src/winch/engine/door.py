@@ -15,7 +15,8 @@ import msgspec
 
 from winch.core.errors import ConfigError, QueueFull, StorageError
 from winch.core.gates import LIMIT, GateUse, with_one_more
-from winch.core.queue_settings import OnFull, QueueSettings
+from winch.core.job import PRIORITY_RANGE, STRICT
+from winch.core.queue_settings import OnFull, Order, QueueSettings
 from winch.engine.operation import Blocking, Operation, Pause
 from winch.storage.params import Depth, Line, Lines, NewJob
 from winch.storage.protocol import Driver
@@ -152,6 +153,8 @@ class Door:
                     continue
                 if settings.on_full is OnFull.DELAY and job.delay is None and job.run_at is None:
                     job = self._put_off(job, settings)  # noqa: PLW2901  # the same job, later
+            if settings is not None and settings.order is Order.STRICT:
+                job = _strict(job)  # noqa: PLW2901  # the same job
             if settings is not None and settings.concurrency is not None:
                 gate = queue_gate(job.queue, settings.concurrency)
                 options = with_one_more(job.options, gate)
@@ -166,3 +169,9 @@ class Door:
         over = depth.ready + self._own.get(job.queue, 0) + 1 - (settings.max_depth or 0)
         delay = timedelta(seconds=max(over, 1) / settings.drain_per_second)
         return msgspec.structs.replace(job, delay=delay)
+
+
+def _strict(job: NewJob) -> NewJob:
+    if job.priority not in PRIORITY_RANGE:  # it has been through a door before: a spooled job
+        return job
+    return msgspec.structs.replace(job, priority=job.priority * STRICT)

@@ -45,6 +45,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker | None = None
     retry_budget: RetryBudget | None = None
     scope: tuple[str, ...] = ()
+    enqueue_rate: Rate | None = None
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,6 +277,12 @@ def _retry_budget(value: object) -> RetryBudget:
     return value
 
 
+def _enqueue_rate(value: object) -> Rate:
+    if not isinstance(value, Rate) or isinstance(value, RetryBudget):
+        raise ConfigError(f"enqueue_rate must be Rate(100, per='1m', …), got {value!r}")
+    return value
+
+
 def _scope(value: object) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple):
@@ -325,6 +332,7 @@ _CHECKS: dict[str, Any] = {
     "breaker": _breaker,
     "retry_budget": _retry_budget,
     "scope": _scope,
+    "enqueue_rate": _enqueue_rate,
     "fifo": _fifo,
     "tenant": _tenant,
     "conn": lambda conn: conn,

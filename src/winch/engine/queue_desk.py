@@ -35,8 +35,6 @@ def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation
         raise ConfigError("max_age is not available on Redis in this release; use max_depth")
     if given.get("concurrency") is not None and not driver.capabilities.has_gates:
         raise ConfigError(f"concurrency of a queue is not available on {driver.describe()} yet")
-    if "order" in given:
-        raise ConfigError("the order of a queue is not a setting of this release; it is aged")
     before = (yield from settings(driver)).get(queue, NO_SETTINGS)
     after = changed(before, given)
     if "concurrency" in given and driver.capabilities.has_gates:

@@ -11,7 +11,7 @@ import msgspec
 from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
-from winch.core.gates import with_gates
+from winch.core.gates import FIFO, GateUse, with_gates, with_one_more
 from winch.core.unique import Duplicate, Until, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
@@ -59,6 +59,8 @@ class Task(Generic[P, R]):
             self.arguments.check_names(options.unique.fields)
         keys = [one.key for one in options.limit if one.key is not None]
         self.arguments.check_names(keys)
+        if options.enqueue_rate is not None and options.enqueue_rate.key is not None:
+            self.arguments.check_names([options.enqueue_rate.key])
         self.has_keyed_gates: bool = bool(keys)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
@@ -297,11 +299,16 @@ class Bound(Generic[R]):
         unique = self.options.unique or self.task.options.unique
         if unique is None and not like.is_given_id:
             return _replace(like, id=drawn_id, args=self.args)
+        key = None if unique is None else unique_key(self.task, unique, self.args)
+        if unique is not None and unique.is_last_kept:
+            # One at a time, and the one that waits is replaced: the last one runs when the first ends.
+            turn = GateUse(f"fifo:unique:{key}", FIFO)
+            like = _replace(like, fifo=f"unique:{key}", options=with_one_more(like.options, turn))
         return _replace(
             like,
             id=like.id if like.is_given_id else drawn_id,
             args=self.args,
-            unique_key=None if unique is None else unique_key(self.task, unique, self.args),
+            unique_key=key,
         )
 
 
@@ -332,6 +339,8 @@ def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
     own = task.options
     retry = said.retry or own.retry
     unique = said.unique or own.unique
+    if unique is not None and unique.is_last_kept and said.fifo is not None:
+        raise ConfigError('a job with Unique(mode="keep_last") has its own order; leave fifo= out')
     options = stored_options(said, own.retention)
     if not task.has_keyed_gates and (gates := job_gates(task, said, "")) is not None:
         options = with_gates(options, gates)

@@ -19,7 +19,7 @@ import msgspec
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.ids import parse_id
-from winch.core.job import JobRecord
+from winch.core.job import JobRecord, level_of
 from winch.core.lifecycle import JobState
 from winch.engine.operation import Operation
 from winch.storage.params import JobFilter, Page
@@ -144,7 +144,7 @@ def _test(name: str, value: str) -> Test:
             return lambda job: compare(job.attempt)
         case "priority":
             compare = _number(value, "priority")
-            return lambda job: compare(job.priority)
+            return lambda job: compare(level_of(job.priority))
         case "duration":
             compare = _span(value, "duration")
             return lambda job: _took(job) is not None and compare(_took(job))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from winch.core.job import Entry, Failure, JobRecord
+from winch.core.job import Entry, Failure, JobRecord, level_of
 from winch.core.lifecycle import JobState, allowed
 from winch.core.redact import mask, mask_text, shown
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
@@ -479,7 +479,7 @@ def _common(job: JobRecord, *, with_traceback: bool) -> dict[str, Any]:
         "task": job.task,
         "state": job.state,
         "queue": job.queue,
-        "priority": job.priority,
+        "priority": level_of(job.priority),
         "tenant": job.tenant,
         "args": shown(job.args),
         "tags": list(job.tags),

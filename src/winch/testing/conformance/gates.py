@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from winch.core.gates import (
     BUCKET,
     FIFO,
@@ -22,7 +24,8 @@ from winch.core.gates import (
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate
-from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted
+from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted, Wait
+from winch.storage.waits import signal_key
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 
@@ -596,3 +599,22 @@ def nobody_waits_where_there_is_room(bench: Bench) -> None:
     bench.claim()
     assert admit(bench, is_sweep=True).count == 0
     assert states(bench, ids[1:]) == [BLOCKED] * 2
+
+
+@case(needs="has_gates")
+def who_waits_for_something_else_is_no_matter_of_gates(bench: Bench) -> None:
+    if not bench.driver.capabilities.has_waits:
+        return
+    bench.add()
+    bench.add(**gated(limit(1)))
+    for claim in bench.claim():
+        waits = (Wait(signal_key("go"), is_enough=True),)
+        outcome = bench.outcome(claim, BLOCKED, what="waited", counts=False, waits=waits)
+        bench.finish(msgspec.structs.replace(outcome, is_gated=claim.options is not None))
+        set_limits(bench, limit_mail=GateSpec(3))
+        assert admit(bench, is_sweep=True).count == 0
+        assert bench.get(claim.id).state is BLOCKED
+        assert [info.waiting for info in limits(bench).values()] == [0]
+    bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
+    bench.call(bench.driver.unblock(now=bench.now))
+    assert len(bench.claim()) == 2

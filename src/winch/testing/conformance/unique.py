@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from threading import Thread
 from typing import Any
 
+from winch.core.gates import FIFO, GateUse, with_gates
 from winch.core.job import MAX_CRASHES, Entry
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.unique import Duplicate, Until
@@ -561,6 +562,32 @@ def debounce_puts_a_waiting_job_off_with_the_latest_arguments(bench: Bench) -> N
     assert (job.args, job.run_at, job.state) == ('{"to":2}', bench.at + 5 * SECOND, JobState.SCHEDULED)
     bench.advance(5 * SECOND)
     assert bench.promote().count == 1
+
+
+@case(needs=WINDOWS)
+def the_last_one_waits_for_the_end_of_the_one_that_runs(bench: Bench) -> None:
+    """What Unique(mode="keep_last") is to a store: a debounce without a wait, at a FIFO key."""
+    if not bench.driver.capabilities.has_gates:
+        return
+    turn = {"fifo": "unique:k", "options": with_gates(None, [GateUse("fifo:unique:k", FIFO)])}
+    first = bench.add(unique_key=KEY, on_duplicate=Duplicate.DEBOUNCE, **turn)
+    (running,) = bench.claim()
+    second = keyed(bench, Duplicate.DEBOUNCE, **turn)
+    assert bench.enqueue(second) == [Enqueued(second.id, is_new=True)]
+    assert bench.claim() == []
+    assert bench.get(second.id).state is JobState.BLOCKED
+    for number in range(2):
+        third = keyed(bench, Duplicate.DEBOUNCE, args=f'{{"n":{number}}}', **turn)
+        answer = Enqueued(third.id, is_new=False, holder=second.id, is_replaced=True)
+        assert bench.enqueue(third) == [answer]
+        assert bench.claim() == []
+    assert running.id == first
+    bench.complete(running, is_gated=True)
+    (last,) = bench.claim()
+    assert (last.id, last.args) == (second.id, '{"n":1}')
+    bench.complete(last, is_gated=True)
+    assert bench.claim() == []
+    assert is_held(bench) is None
 
 
 @case(needs=WINDOWS)

@@ -258,9 +258,10 @@ SELECT min(open_at), coalesce(:now::timestamptz, clock_timestamp())
 FROM {schema}.gate
 WHERE open_at IS NOT NULL;
 
--- admit.all: every gate at which jobs wait, found by steps in the index.
+-- admit.all: every gate at which jobs wait, found by steps in the index. Jobs that wait for a signal or for other
+-- jobs are blocked too, at no gate.
 WITH RECURSIVE waited (key) AS (
-    (SELECT gate FROM {schema}.job WHERE state = 'blocked' ORDER BY gate LIMIT 1)
+    (SELECT gate FROM {schema}.job WHERE state = 'blocked' AND gate > '' ORDER BY gate LIMIT 1)
     UNION ALL
     SELECT next.gate
     FROM waited

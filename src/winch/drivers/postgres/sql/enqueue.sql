@@ -180,6 +180,7 @@ replaced AS (
         run_at = new.due,
         sort_key = {schema}.sort_key(new.due, new.priority),
         attempt = 0,
+        gate = CASE WHEN job.gate IS NOT NULL THEN '' END,
         reason = NULL,
         history = {schema}.grown(job.history, {schema}.note('replaced', clock.now, NULL, NULL))
     FROM new, clock

@@ -12,4 +12,5 @@ GROUP BY gate;
 SELECT gate, count(*)
 FROM {schema}.job
 WHERE state = 'blocked'
+    AND gate > ''
 GROUP BY gate;

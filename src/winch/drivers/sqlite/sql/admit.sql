@@ -150,7 +150,7 @@ WHERE open_at IS NOT NULL;
 
 -- admit.all: every gate at which jobs wait, found by steps in the index.
 WITH RECURSIVE gates (key) AS (
-    SELECT min(gate) FROM winch_job WHERE state = 'blocked'
+    SELECT min(gate) FROM winch_job WHERE state = 'blocked' AND gate > ''
     UNION ALL
     SELECT (SELECT min(job.gate) FROM winch_job AS job WHERE job.state = 'blocked' AND job.gate > gates.key)
     FROM gates
