@@ -121,6 +121,7 @@ class Client:
             run is not operation.run
             or not is_checked
             or bound.options.conn is not None
+            or bound.task.options.enqueue_rate is not None
             or self._runtime.middleware
             or self._spool() is not None
         ):
