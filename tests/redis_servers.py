@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import hiredis
 
+from tests.redis_tls import Authority
 from tests.servers import STOP_SECONDS, Server, ServerError, free_port, wait_until
 from winch.drivers.redis.carry import ConnectionLost
 from winch.drivers.redis.place import Place
@@ -41,7 +42,8 @@ def ask(port: int, *words: str | int) -> Any:
 
 
 class RedisServer(Server):
-    """A Redis server of our own. `fsync`: "always", "everysec", or None for nothing on disk."""
+    """A Redis server of our own. `fsync`: "always", "everysec", or None for nothing on disk. With an
+    `authority` it also has a port that speaks TLS."""
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class RedisServer(Server):
         program: Path | None = None,
         words: Sequence[str] = (),
         name: str = "redis",
+        authority: Authority | None = None,
     ) -> None:
         program = program or find_redis()
         super().__init__(name)
@@ -66,11 +69,26 @@ class RedisServer(Server):
             **(settings or {}),
         }
         self.port = free_port()
+        self.tls_port = free_port() if authority is not None else None
         self._has_started = False
+        if authority is not None:
+            for file in authority.write(self.folder):
+                os.chown(file, self.account.uid, self.account.gid)
+            self._settings |= {
+                "tls-port": str(self.tls_port),
+                "tls-ca-cert-file": str(self.folder / "ca.pem"),
+                "tls-cert-file": str(self.folder / "server.pem"),
+                "tls-key-file": str(self.folder / "server.key"),
+                "tls-auth-clients": "no",
+            }
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def ca_file(self) -> Path:
+        return self.folder / "ca.pem"
 
     def start(self) -> None:
         """Start and return once it answers; the port stays the same from the first start on."""
@@ -123,14 +141,25 @@ class RedisServer(Server):
 class RedisCluster:
     """Three primaries, each with a replica, unless told otherwise."""
 
-    def __init__(self, *, primaries: int = 3, replicas: int = 1, timeout_ms: int = 1000) -> None:
+    def __init__(
+        self,
+        *,
+        primaries: int = 3,
+        replicas: int = 1,
+        timeout_ms: int = 1000,
+        authority: Authority | None = None,
+    ) -> None:
         settings = {
             "cluster-enabled": "yes",
             "cluster-node-timeout": str(timeout_ms),
             "cluster-replica-validity-factor": "0",
         }
+        if authority is not None:
+            # The nodes speak TLS with each other too; only then do they tell clients its port.
+            settings |= {"tls-cluster": "yes", "tls-replication": "yes"}
         self.nodes = [
-            RedisServer(settings=settings, name="redis-node") for _ in range(primaries * (1 + replicas))
+            RedisServer(settings=settings, name="redis-node", authority=authority)
+            for _ in range(primaries * (1 + replicas))
         ]
         self._primaries = primaries
 
@@ -154,7 +183,7 @@ class RedisCluster:
             node.start()
         first, primaries = self.nodes[0], self.nodes[: self._primaries]
         for node in self.nodes[1:]:
-            node.ask("CLUSTER", "MEET", "127.0.0.1", first.port)
+            node.ask("CLUSTER", "MEET", "127.0.0.1", first.tls_port or first.port)
         share = 16384 // self._primaries
         for place, node in enumerate(primaries):
             last = 16383 if node is primaries[-1] else (place + 1) * share - 1

@@ -62,7 +62,10 @@ def begin_checkout(order: Order) -> dict[str, str]:
         if not known:
             values = {"order_id": order.id, "product": order.product, "quantity": order.quantity}
             books.execute(tx, sa.insert(checkouts).values(**values, state="open"))
+        if not known and not books.is_apart:
             checkout.using(conn=tx, id=order.id).enqueue(order.id, order.quantity)  # type: ignore[call-arg]
+    if books.is_apart:
+        checkout.using(id=order.id).enqueue(order.id, order.quantity)  # type: ignore[call-arg]
     return {"checkout": order.id}
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.faults import test_gates as gates
 from tests.faults import test_kills as kills
 from tests.faults import test_schedulers as schedulers
 from tests.faults.stage import Stage
@@ -45,6 +46,15 @@ def test_a_handler_that_holds_the_gil_is_not_run_twice(postgres_server: Database
 @pytest.mark.slow
 def test_each_window_has_one_job_whoever_ticks(postgres_server: Databases) -> None:
     schedulers.test_each_window_has_one_job_whoever_ticks("redis", postgres_server)
+
+
+def test_a_killed_holder_neither_leaks_nor_doubles_a_permit(postgres_server: Databases) -> None:
+    gates.test_a_killed_holder_neither_leaks_nor_doubles_a_permit("redis", postgres_server)
+
+
+@pytest.mark.slow
+def test_a_zombie_holds_no_permit(postgres_server: Databases) -> None:
+    gates.test_a_zombie_holds_no_permit("redis", postgres_server)
 
 
 # -- the server dies (F14) ---------------------------------------------------------------------------

@@ -1,3 +1,12 @@
+CREATE VIEW winch_backlog AS
+SELECT
+    winch_job.queue AS queue,
+    sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL) AS value
+FROM winch_job
+LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
+WHERE winch_job.state IN ('ready', 'running')
+GROUP BY winch_job.queue;
+
 CREATE VIEW winch_declared AS
 SELECT
     winch_declaration.schedule, winch_declaration.definition, winch_declaration.timing,

@@ -326,7 +326,7 @@ def test_a_step_that_fails_leaves_what_was_before(
 def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -> None:
     driver.migrate()
     driver._connections.writer().execute("ALTER TABLE winch_job ADD COLUMN later TEXT")
-    driver._connections.writer().execute("INSERT INTO winch_migration VALUES (9, 'later', 0)")
+    driver._connections.writer().execute("INSERT INTO winch_migration VALUES (900, 'later', 0)")
     late = SqliteDriver(driver._place.path)
     assert late.check_schema().is_ready
     assert late.migrate() == []
@@ -335,7 +335,7 @@ def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -
 
 def test_a_schema_that_breaks_this_release_is_refused(driver: SqliteDriver) -> None:
     driver.migrate()
-    driver._connections.writer().execute("INSERT INTO winch_migration VALUES (9, 'later_breaking', 0)")
+    driver._connections.writer().execute("INSERT INTO winch_migration VALUES (900, 'later_breaking', 0)")
     late = SqliteDriver(driver._place.path)
     with pytest.raises(SchemaMismatch, match="Upgrade Winch"):
         late.run(late.enqueue([make_job()]))

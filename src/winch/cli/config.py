@@ -11,9 +11,13 @@ import msgspec
 from winch.cli import text
 from winch.cli.output import Column, Table, emit_json
 from winch.cli.store import Said, json_option, opened, store_options
+from winch.core.alerting import AlertRules
 from winch.core.duration import format_duration
 from winch.core.redact import mask_text
 from winch.engine.keyring import Keyring
+
+# A webhook's address is often all that it takes to use it.
+SECRET = frozenset({"alert_secret", "alert_webhook"})
 
 
 @click.command()
@@ -28,7 +32,10 @@ def config(said: Said, origin: bool) -> None:
     """
     with opened(said, must_exist=False, app=said.app_spec) as app:
         loaded = app.loaded
-    values = {name: _plain(value) for name, value in msgspec.structs.asdict(loaded.settings).items()}
+    values = {
+        name: "***" if name in SECRET and value is not None else _plain(value)
+        for name, value in msgspec.structs.asdict(loaded.settings).items()
+    }
     if said.as_json:
         shown: dict[str, Any] = values
         if origin:
@@ -47,6 +54,8 @@ def config(said: Said, origin: bool) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, timedelta):
         return format_duration(value)
+    if isinstance(value, AlertRules):
+        return str(value)
     if isinstance(value, Keyring):
         return repr(value)  # the names of the keys; never a key
     return mask_text(value) if isinstance(value, str) else value

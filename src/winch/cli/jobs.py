@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from winch.app import App
+from winch.cli.audit import noted
 from winch.cli.output import complain, emit_json, remark, say
 from winch.cli.question import dry_run_option, may_go_on, yes_option
 from winch.cli.records import detail, job_table, show_job, summary, workers_by_session
@@ -105,6 +106,7 @@ def cancel(said: Said, ids: tuple[str, ...], reason: str | None) -> None:
 
         def act(job_id: str) -> tuple[JobState, str]:
             was = app.jobs.cancel(job_id, reason=reason)
+            noted(app, "cancel", job_id, was=was, reason=reason)
             is_running = was is JobState.RUNNING
             return was, "asked to stop" if is_running else "cancelled"
 
@@ -118,7 +120,13 @@ def cancel(said: Said, ids: tuple[str, ...], reason: str | None) -> None:
 def retry(said: Said, ids: tuple[str, ...]) -> None:
     """Make jobs ready now: waiting ones early, final ones anew."""
     with opened(said) as app:
-        act_on_each(ids, lambda job_id: (app.jobs.retry(job_id), "ready"), as_json=said.as_json)
+
+        def act(job_id: str) -> tuple[JobState, str]:
+            was = app.jobs.retry(job_id)
+            noted(app, "retry", job_id, was=was)
+            return was, "ready"
+
+        act_on_each(ids, act, as_json=said.as_json)
 
 
 @jobs.command()
@@ -141,7 +149,13 @@ def delete(said: Said, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
             act_on_each(ids, look, as_json=said.as_json)
             return
         may_go_on(f"Delete {count(len(ids), 'job')} for good?", yes=yes)
-        act_on_each(ids, lambda job_id: (app.jobs.delete(job_id), "deleted"), as_json=said.as_json)
+
+        def act(job_id: str) -> tuple[JobState, str]:
+            was = app.jobs.delete(job_id)
+            noted(app, "delete", job_id, was=was)
+            return was, "deleted"
+
+        act_on_each(ids, act, as_json=said.as_json)
 
 
 def act_on_each(

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from winch.cli import text
+from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.lifecycle import JobState
@@ -103,6 +104,7 @@ def pause(said: Said, names: tuple[str, ...], reason: str | None, until: str | N
     with opened(said) as app:
         for name in names:
             app.queues.pause(name, reason=reason, until=until)
+            noted(app, "pause queue", name, reason=reason, until=until)
     _report(said, names, "paused")
 
 
@@ -115,6 +117,7 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.queues.resume(name)
+            noted(app, "resume queue", name)
     _report(said, names, "resumed")
 
 
@@ -137,6 +140,8 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
         given[key] = None if not value else int(value) if value.isdigit() else value
     with opened(said) as app:
         after = app.queues.configure(name, **given)
+        if given:
+            noted(app, "configure queue", name, settings=given)
     shown = msgspec.to_builtins(after)
     if said.as_json:
         emit_json({"name": name, "settings": shown})

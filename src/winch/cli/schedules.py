@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from winch.cli import text
+from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, find_app, json_option, opened, store_options
 from winch.core import codec
@@ -198,6 +199,7 @@ def add(said: Said, name: str, task: str, args_text: str, **given: Any) -> None:
     app.configure({"url": said.url, "schema": said.schema}, config=said.config)
     try:
         one = app.schedules.add(name, task, args=args, **given)
+        noted(app, "add schedule", name, task=task, words=one.timing.words())
     finally:
         app.close()
     if said.as_json:
@@ -248,6 +250,7 @@ def pause(said: Said, names: tuple[str, ...], reason: str | None) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.pause(name, reason=reason)
+            noted(app, "pause schedule", name, reason=reason)
     _report(said, names, "paused")
 
 
@@ -260,6 +263,7 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.resume(name)
+            noted(app, "resume schedule", name)
     _report(said, names, "resumed")
 
 
@@ -271,6 +275,7 @@ def trigger(said: Said, name: str) -> None:
     """Enqueue its job now and print the id."""
     with opened(said) as app:
         job = app.schedules.trigger(name)
+        noted(app, "trigger schedule", name, job=job.id)
     if said.as_json:
         emit_json({"name": name, "job": job.id})
     else:
@@ -285,6 +290,7 @@ def skip(said: Said, name: str) -> None:
     """Give the next window no job."""
     with opened(said) as app:
         window = app.schedules.skip(name)
+        noted(app, "skip window", name, window=window.isoformat())
     if said.as_json:
         emit_json({"name": name, "skipped": window})
     else:
@@ -300,6 +306,7 @@ def remove(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.remove(name)
+            noted(app, "remove schedule", name)
     _report(said, names, "removed")
 
 

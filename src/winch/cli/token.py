@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from winch.cli import text
+from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.duration import parse_duration
@@ -57,6 +58,7 @@ def create(
                 expires=None if expires is None else parse_duration(expires, "--expires"),
             )
         )
+        noted(app, "create token", kept.id, name=kept.name, roles=list(kept.roles))
     if said.as_json:
         emit_json({"token": made, "id": kept.id, "name": kept.name, "roles": list(kept.roles)})
         return
@@ -133,6 +135,8 @@ def revoke(said: Said, identity: str) -> None:
 
     with opened(said) as app:
         is_gone = app.client.run(Tokens(app.ready()).revoke(identity))
+        if is_gone:
+            noted(app, "revoke token", identity)
     if not is_gone:
         raise ConfigError(f"no token with id {identity!r}; see winch token list")
     remark(f"token {text.one_line(identity)} is revoked")

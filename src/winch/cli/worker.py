@@ -21,6 +21,7 @@ from winch.core.address import is_loopback
 from winch.core.errors import ConfigError
 from winch.core.redact import mask_text
 from winch.drivers.connect import connect
+from winch.engine.alerts import alerts_of
 from winch.engine.health import HealthPort
 from winch.engine.link import Hello
 from winch.engine.order import QueueOrder
@@ -163,6 +164,7 @@ def run_worker(
             connect=connect_for,
             changes=functools.partial(changes, folder) if reload else None,
             vitals=vitals,
+            more=lambda driver: [alerts_of(driver, said)],
         )
         try:
             return await supervisor.run()

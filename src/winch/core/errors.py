@@ -7,7 +7,7 @@ WinchError
 │   ├── StorageUnavailable   worth retrying
 │   ├── SchemaMismatch       run `winch migrate`
 │   └── StorageFull          disk or memory of the store
-├── JobNotFound · ScheduleNotFound · UnknownTask · DuplicateJob (carries .existing)
+├── JobNotFound · ScheduleNotFound · FlowNotFound · UnknownTask · DuplicateJob (carries .existing)
 ├── PayloadTooLarge · InvalidPayload
 ├── QueueFull              carries .retry_after
 ├── EnqueueUncertain       the answer was lost; retry with the same id (.ids)
@@ -87,6 +87,14 @@ class ScheduleNotFound(WinchError):
     def __init__(self, name: str) -> None:
         super().__init__(f"no schedule named {name!r}; app.schedules.list() has those there are")
         self.name = name
+
+
+class FlowNotFound(WinchError):
+    """No flow of this id, or it is long over."""
+
+    def __init__(self, flow_id: str) -> None:
+        super().__init__(f"no flow with id {flow_id!r}; it was never enqueued here, or is long over")
+        self.flow_id = flow_id
 
 
 class UnknownTask(WinchError):

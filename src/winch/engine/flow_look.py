@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from winch.core.errors import ConfigError, WinchError
+from winch.core.errors import ConfigError, FlowNotFound
 from winch.core.flow import FlowNote, tag_of
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord
@@ -72,11 +72,34 @@ class Flows:
         """Run dead and cancelled members again, each after those before it; returns how many."""
         return self._client.run(self._retry(flow_id, by))
 
+    async def alist(self, *, limit: int = 50, before: str | None = None) -> Infos:
+        """`list` without blocking the event loop; `before` is the id of the last one seen."""
+        return await self._client.arun(self._list(limit, before))
+
+    async def aget(self, flow_id: str) -> FlowInfo:
+        """`get` without blocking the event loop."""
+        return await self._client.arun(self._get(flow_id))
+
+    async def amembers(self, flow_id: str) -> Members:
+        """`members` without blocking the event loop."""
+        return await self._client.arun(self._members(flow_id))
+
+    async def acancel(self, flow_id: str, *, reason: str | None = None, by: str | None = None) -> int:
+        """`cancel` without blocking the event loop."""
+        return await self._client.arun(self._cancel(flow_id, reason, by))
+
+    async def aretry(self, flow_id: str, *, by: str | None = None) -> int:
+        """`retry` without blocking the event loop."""
+        return await self._client.arun(self._retry(flow_id, by))
+
     # -- how ---------------------------------------------------------------------------------------
 
-    def _list(self, limit: int) -> Operation[Infos]:
+    def _list(self, limit: int, before: str | None = None) -> Operation[Infos]:
         driver = self._client.driver()
-        lines = yield driver.read_lines(Lines(book=BOOK, limit=limit, is_newest_first=True))
+        if not driver.capabilities.keeps_books:
+            return []
+        which = Lines(book=BOOK, limit=limit, before=before, is_newest_first=True)
+        lines = yield driver.read_lines(which)
         return [FlowInfo(id=line.key, note=_note(line.body)) for line in lines]
 
     def _get(self, flow_id: str) -> Operation[FlowInfo]:
@@ -84,7 +107,7 @@ class Flows:
         driver = self._client.driver()
         lines = yield driver.read_lines(Lines(book=BOOK, after=_before(flow_id), limit=1))
         if not lines or lines[0].key != flow_id:
-            raise WinchError(f"no flow with id {flow_id!r}; it was never enqueued here, or is long over")
+            raise FlowNotFound(flow_id)
         members = yield from self._members(flow_id)
         counts = Counter(job.state for job in members)
         return FlowInfo(id=flow_id, note=_note(lines[0].body), counts=counts)

@@ -31,8 +31,6 @@ def settings(driver: Driver) -> Operation[dict[str, QueueSettings]]:
 def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
     """Set what is given. Two who set the same queue at once: the later one's word counts."""
     _check(driver)
-    if given.get("max_age") is not None and driver.name.startswith("redis"):
-        raise ConfigError("max_age is not available on Redis in this release; use max_depth")
     if given.get("concurrency") is not None and not driver.capabilities.has_gates:
         raise ConfigError(f"concurrency of a queue is not available on {driver.describe()} yet")
     before = (yield from settings(driver)).get(queue, NO_SETTINGS)

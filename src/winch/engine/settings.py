@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from winch.core.alerting import AlertRules, parse_rules
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.size import parse_size
@@ -43,6 +44,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_lifetime: timedelta | None = None
     keys: Keyring | None = None
     spool: str | None = None
+    alerts: AlertRules = AlertRules()
+    alert_webhook: str | None = None
+    alert_secret: str | None = None
+    alert_networks: str | None = None
 
     def __post_init__(self) -> None:
         if self.lease < 3 * self.heartbeat:
@@ -192,4 +197,8 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "max_lifetime": parse_duration,
     "keys": _keys,
     "spool": _text,
+    "alerts": parse_rules,
+    "alert_webhook": _text,
+    "alert_secret": _text,
+    "alert_networks": _text,
 }

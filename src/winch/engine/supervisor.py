@@ -92,6 +92,7 @@ class Supervisor:
         connect: Callable[[Hello], Driver],
         changes: Callable[[], AsyncIterator[str]] | None = None,
         vitals: Vitals | None = None,
+        more: Callable[[Driver], Sequence[Service]] = lambda _: (),
     ) -> None:
         self._command = list(command)
         self._processes = processes
@@ -100,6 +101,7 @@ class Supervisor:
         self._burst = burst
         self._connect = connect
         self._changes = changes
+        self._more = more
         self.vitals: Vitals = vitals or Vitals()
         self.vitals.running = lambda: (
             len(child.board.started()) for child in self._children.values() if child.sessions
@@ -265,6 +267,7 @@ class Supervisor:
             Ticker(driver, hello.poll),
             Rescuer(driver, hello.sweep, self._heart.proven_at),
             Pruner(driver),
+            *self._more(driver),
         ]
         self._running = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")

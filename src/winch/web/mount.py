@@ -15,7 +15,7 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
 from winch.engine.log import log
-from winch.web.api import jobs, live, queues, schedules, work
+from winch.web.api import flows, jobs, live, queues, schedules, work
 from winch.web.door import Door
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import jobs as job_pages
@@ -35,6 +35,7 @@ ROUTES: tuple[Route, ...] = (
     *work.ROUTES,
     *queues.ROUTES,
     *schedules.ROUTES,
+    *flows.ROUTES,
     *live.ROUTES,
     *overview.ROUTES,
     *job_pages.ROUTES,

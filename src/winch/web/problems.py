@@ -12,6 +12,7 @@ from winch.core.errors import (
     ConfigError,
     DuplicateJob,
     EnqueueUncertain,
+    FlowNotFound,
     InvalidPayload,
     InvalidTransition,
     JobNotFound,
@@ -97,6 +98,7 @@ class Problem(Exception):
 _CODES: tuple[tuple[type[WinchError], str], ...] = (
     (JobNotFound, "not-found"),
     (ScheduleNotFound, "not-found"),
+    (FlowNotFound, "not-found"),
     (LostClaim, "lost-claim"),
     (InvalidTransition, "not-in-this-state"),
     (DuplicateJob, "duplicate"),

@@ -14,6 +14,7 @@ import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from winch.engine.alerts import alerts_of
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
@@ -109,6 +110,7 @@ class Upkeep:
                 Rescuer(driver, said.sweep.total_seconds(), proof.proven_at),
                 Pruner(driver),
                 Sampler(driver),
+                alerts_of(driver, said),
             ]
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")

@@ -269,6 +269,24 @@ class QueueOut(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int
 
 
+class QueueSettingsBody(Body, frozen=True, kw_only=True):
+    """What to set; null takes a setting back."""
+
+    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
+    retries: int | msgspec.UnsetType | None = msgspec.UNSET
+    backoff: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    max_depth: int | msgspec.UnsetType | None = msgspec.UNSET
+    max_age: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    on_full: Name | msgspec.UnsetType | None = msgspec.UNSET
+    block_for: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    drain: Name | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    settings: dict[str, Any]
+
+
 class QueuesOut(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueOut]
 
@@ -413,6 +431,86 @@ class LimitOut(msgspec.Struct, frozen=True, kw_only=True):
 
 class LimitsOut(msgspec.Struct, frozen=True, kw_only=True):
     limits: list[LimitOut]
+
+
+class ScheduleBody(Body, frozen=True, kw_only=True):
+    """What a schedule is; for a change only what is to be another, and null for what is to be gone."""
+
+    cron: Name | None = None
+    every: Duration | None = None
+    tz: Name | None = None
+    dst: Name | None = None
+    misfire: Name | None = None
+    overlap: Name | None = None
+    jitter: Duration | None = None
+    catch_up: int | None = None
+    args: dict[str, Any] | None = None
+    queue: Name | None = None
+    priority: int | str | None = None
+    expires: Duration | None = None
+    tags: list[str] | None = None
+
+
+class NewScheduleBody(ScheduleBody, frozen=True, kw_only=True):
+    name: Name
+    task: Name
+
+
+# -- flows -------------------------------------------------------------------------------------------
+
+
+class FlowQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    cursor: str | None = None
+    limit: Limit = 50
+
+
+class FlowOut(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    kind: str
+    members: int
+    tasks: list[str]
+
+
+class FlowsOut(msgspec.Struct, frozen=True, kw_only=True):
+    flows: list[FlowOut]
+    next: str | None
+
+
+class FlowNodeOut(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    task: str
+    count: int
+    after: list[str]
+
+
+class FlowMemberOut(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    task: str
+    state: JobState
+
+
+class FlowDetail(msgspec.Struct, frozen=True, kw_only=True):
+    flow: FlowOut
+    state: str
+    counts: dict[JobState, int]
+    nodes: list[FlowNodeOut]
+    members: list[FlowMemberOut]
+    is_partial: bool
+
+
+class CountOut(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: int
+
+
+class SignalBody(Body, frozen=True, kw_only=True):
+    payload: Any = None
+    id: Name | None = None
+
+
+class SignalOut(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    is_new: bool
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

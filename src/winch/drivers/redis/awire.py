@@ -13,6 +13,7 @@ from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carrie
 from winch.drivers.redis.place import Address, Place
 from winch.drivers.redis.scripts import Call
 from winch.drivers.redis.wire import (
+    cannot_connect,
     check_greeting,
     confirming,
     find_primary,
@@ -52,8 +53,7 @@ class AsyncWire(asyncio.Protocol):
                     server_hostname=address[0] if context else None,
                 )
         except (OSError, TimeoutError) as error:
-            text = f"cannot connect to {address[0]}:{address[1]}: {str(error) or 'no answer'}"
-            raise ConnectionLost(address, text, was_sent=False) from error
+            raise cannot_connect(place, address, error) from error
         if said := greeting(place):
             try:
                 check_greeting(await wire.ask(b"".join(said), len(said)), place, address)

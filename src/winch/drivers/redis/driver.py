@@ -45,7 +45,6 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         keeps_events=True,
         keeps_books=True,
         migrates_itself=True,
-        has_unique_windows=False,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:

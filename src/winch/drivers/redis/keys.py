@@ -40,6 +40,8 @@ KEYS = {
     "orphaned": "set: ended sessions that hold running jobs",
     "uniq": "hash: unique key -> the live job that has it",
     "ukey": "hash: live job -> its unique key",
+    "kept": "hash: unique key that is held for a time -> the job that had it, until when",
+    "kept_until": "zset: unique key that is held for a time, by its end",
     "keep": "hash: job -> how long it is kept when final, where its task says so",
     "drop": "zset: jobs that ended together, by the end of their keeping time",
     "cancelled": "zset of cancelled jobs, score 0",

@@ -174,11 +174,9 @@ class ReadingVerbs(GateVerbs):
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
-            for info in (yield from self.queues().steps()):
-                if info.name == queue:
-                    waiting = sum(info.counts.get(s, 0) for s in (JobState.READY, JobState.BLOCKED))
-                    return Depth(min(waiting, cap), None)
-            return Depth(0, None)
+            at, count, since = yield self._call("depth", now=micros(now), queue=queue)
+            oldest = None if since < 0 else from_micros(at) - from_micros(since)
+            return Depth(min(count, cap), oldest)
 
         return self._read("depth", body)
 

@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import hiredis
@@ -27,13 +29,34 @@ _NOTHING = object()
 
 
 def ssl_context(place: Place) -> ssl.SSLContext | None:
-    if not place.is_encrypted:
-        return None
-    context = ssl.create_default_context(cafile=place.ca_file)
-    if not place.verifies:
+    return _context(place.ca_file, place.verifies) if place.is_encrypted else None
+
+
+@cache  # reading the system's authorities takes longer than all the rest of connecting
+def _context(ca_file: str | None, verifies: bool) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ConfigError(
+            f"ca_file={ca_file} in the URL is no file with the certificate of an authority: {error}"
+        ) from error
+    if not verifies:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def cannot_connect(place: Place, address: Address, error: BaseException) -> ConnectionLost:
+    """Why there is no connection, and what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = "name the authority that you trust with ca_file=FILE in the URL"
+    elif isinstance(error, ssl.SSLError) or (place.is_encrypted and isinstance(error, TimeoutError)):
+        # A port without TLS waits for the rest of what it takes for a command.
+        hint = "rediss:// is for a port that speaks TLS, redis:// for one that does not"
+    else:
+        hint = "is the server running, and are host and port of the URL right?"
+    text = f"cannot connect to {_named(address)}: {str(error) or 'no answer'}; {hint}"
+    return ConnectionLost(address, text, was_sent=False)
 
 
 def greeting(place: Place) -> list[bytes]:
@@ -53,7 +76,10 @@ def check_greeting(answers: Sequence[Any], place: Place, address: Address) -> No
         if isinstance(answer, hiredis.ReplyError):
             if str(answer).startswith("LOADING"):
                 raise ConnectionLost(address, str(answer), was_sent=False)
-            raise ConfigError(f"{place.describe()}: {answer}")
+            raise ConfigError(
+                f"{place.describe()}: {answer}; check user and password in the URL, "
+                "redis://user:password@host"
+            )
 
 
 def confirming(request: Send, timeout: float) -> bytes:
@@ -139,13 +165,17 @@ class Wire:
 
 
 def _connected(place: Place, address: Address) -> socket.socket:
+    context = ssl_context(place)
     try:
         found = socket.create_connection(address, timeout=place.timeout / 2)
-        if (context := ssl_context(place)) is not None:
-            found = context.wrap_socket(found, server_hostname=address[0])
+        if context is not None:
+            try:
+                found = context.wrap_socket(found, server_hostname=address[0])
+            except BaseException:
+                found.close()
+                raise
     except OSError as error:
-        text = f"cannot connect to {_named(address)}: {error}"
-        raise ConnectionLost(address, text, was_sent=False) from error
+        raise cannot_connect(place, address, error) from error
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if isinstance(found, ssl.SSLSocket):
@@ -168,7 +198,15 @@ def find_primary(place: Place) -> Address:
     heard = "none answered"
     for address in place.addresses:
         try:
-            sentinel = Wire(Place(place.scheme, (address,), timeout=min(place.timeout, 2.0)), address)
+            # A password is the server's; sentinels are asked without one.
+            asked = replace(
+                place,
+                addresses=(address,),
+                user=None,
+                password=None,
+                timeout=min(place.timeout, 2.0),
+            )
+            sentinel = Wire(asked, address)
         except ConnectionLost as error:
             heard = str(error)
             continue

@@ -449,11 +449,6 @@ def _groups(jobs: Sequence[NewJob]) -> tuple[list[tuple[str, int, list[str]]], l
 
 
 def new_row(job: NewJob) -> tuple[Any, ...]:
-    if job.unique_within is not None or takes_over(job):
-        raise ConfigError(
-            'Unique with within=, until="started" or mode="debounce" is not available on Redis in this '
-            "release; use a sqlite:/// or postgresql:// URL"
-        )
     return (
         job.id,
         False,
@@ -467,6 +462,9 @@ def new_row(job: NewJob) -> tuple[Any, ...]:
         False if job.keep is None else job.keep // MICROSECOND,
         AWAITED_HEADER in job.headers,
         is_gated(job.options),
+        takes_over(job),
+        False if job.unique_within is None else job.unique_within // MICROSECOND,
+        False if job.max_wait is None else job.max_wait // MICROSECOND,
     )
 
 

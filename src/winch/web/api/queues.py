@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from winch.core.duration import parse_rate
+import msgspec
+
+from winch.core.duration import format_duration, parse_rate
 from winch.core.errors import JobNotFound
 from winch.core.ids import parse_id
 from winch.core.lifecycle import JobState
+from winch.core.queue_settings import NO_SETTINGS, QueueSettings
+from winch.engine import queue_desk
 from winch.engine.dead import DeadLetters, Replayed
 from winch.engine.operation import Operation
 from winch.engine.options import check_queue
@@ -23,6 +28,8 @@ from winch.web.wire import (
     GroupsOut,
     OperationOut,
     QueueOut,
+    QueueSettingsBody,
+    QueueSettingsOut,
     QueuesOut,
     ReasonBody,
     ReplayBody,
@@ -77,6 +84,37 @@ async def resume(call: Call) -> Reply:
     await driver.arun(driver.resume(name, by=call.by))
     call.note(name)
     return Reply({"queue": name, "is_paused": False})
+
+
+async def get_settings(call: Call) -> Reply:
+    no_tenant(call)
+    name = check_queue(call.queue())
+    found = await call.site.client.arun(queue_desk.settings(call.site.driver))
+    return Reply(_settings_out(name, found.get(name, NO_SETTINGS)))
+
+
+async def configure(call: Call) -> Reply:
+    no_tenant(call)
+    name = check_queue(call.queue())
+    given = {
+        field: value
+        for field, value in msgspec.structs.asdict(call.body).items()
+        if value is not msgspec.UNSET
+    }
+    if not given:
+        raise Problem("invalid", "say what to set; null takes a setting back")
+    after = await call.site.client.arun(queue_desk.configure(call.site.driver, name, given))
+    call.note(name, settings=given)
+    return Reply(_settings_out(name, after))
+
+
+def _settings_out(name: str, said: QueueSettings) -> QueueSettingsOut:
+    shown = {
+        key: format_duration(value).replace(" ", "") if isinstance(value, timedelta) else value
+        for key, value in msgspec.structs.asdict(said).items()
+        if value is not None
+    }
+    return QueueSettingsOut(queue=name, settings=shown)
 
 
 async def list_workers(call: Call) -> Reply:
@@ -220,6 +258,10 @@ async def audit(call: Call) -> Reply:
 Q = f"{PREFIX}/queues"
 ROUTES: tuple[Route, ...] = (
     Route("GET", Q, "read", list_queues, "All queues", answer=QueuesOut),
+    Route("GET", f"{Q}/{{queue}}/settings", "read", get_settings, "What is set for a queue",
+          answer=QueueSettingsOut),
+    Route("PATCH", f"{Q}/{{queue}}", "operate", configure, "Set something for a queue",
+          body=QueueSettingsBody, answer=QueueSettingsOut, audit="configure queue"),
     Route("GET", f"{Q}/{{queue}}", "read", get_queue, "One queue", answer=QueueOut),
     Route("POST", f"{Q}/{{queue}}/pause", "operate", pause, "Claim nothing more from a queue",
           body=ReasonBody, answer=dict, audit="pause queue"),

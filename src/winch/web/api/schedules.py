@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
 from winch.engine.gating import told
 from winch.engine.schedules import Run, Schedule, ScheduleDesk
 from winch.storage.params import LimitInfo
@@ -12,7 +17,9 @@ from winch.web.wire import (
     EmptyBody,
     LimitOut,
     LimitsOut,
+    NewScheduleBody,
     ReasonBody,
+    ScheduleBody,
     ScheduleDetail,
     ScheduleOut,
     ScheduleRunOut,
@@ -93,6 +100,46 @@ async def get_schedule(call: Call) -> Reply:
     )
 
 
+async def add(call: Call) -> Reply:
+    body: NewScheduleBody = call.body
+    _check_task(call, body.task, body.queue)
+    made = await call.site.client.arun(desk(call).add(body.name, body.task, body.args, _said(body)))
+    if not call.access.serves(made.queue):  # the task's own queue, which was not named
+        await call.site.client.arun(desk(call).remove(made.name))
+        raise Problem("forbidden", f"this token may not use queue {made.queue!r}")
+    call.note(made.name, task=made.task, words=made.timing.words(), args=body.args)
+    location = f"{call.request.scope.get('root_path', '')}{S}/{quote(made.name, safe='')}"
+    return Reply(schedule_out(made), 201, {"location": location})
+
+
+async def edit(call: Call) -> Reply:
+    body: ScheduleBody = call.body
+    one = await one_of(call)
+    _check_task(call, one.task, body.queue)
+    said = _said(body)
+    if not said and body.args is None:
+        raise Problem("invalid", "say what is to be another")
+    after = await call.site.client.arun(desk(call).edit(one.name, body.args, said))
+    call.note(one.name, **said, args=body.args)
+    return Reply(schedule_out(after))
+
+
+def _check_task(call: Call, task: str, queue: str | None) -> None:
+    if call.access.tasks is not None and task not in call.access.tasks:
+        raise Problem("forbidden", f"this token may not enqueue task {task!r}")
+    if queue is not None and not call.access.serves(queue):
+        raise Problem("forbidden", f"this token may not use queue {queue!r}")
+
+
+def _said(body: ScheduleBody) -> dict[str, Any]:
+    names = set(ScheduleBody.__struct_fields__) - {"args"}
+    return {
+        name: value
+        for name, value in msgspec.structs.asdict(body).items()
+        if name in names and value is not None
+    }
+
+
 async def pause(call: Call) -> Reply:
     one = await one_of(call)
     await call.site.client.arun(desk(call).pause(one.name, call.body.reason))
@@ -162,6 +209,10 @@ async def list_limits(call: Call) -> Reply:
 S = f"{PREFIX}/schedules"
 ROUTES: tuple[Route, ...] = (
     Route("GET", S, "read", list_schedules, "All schedules", answer=SchedulesOut),
+    Route("POST", S, "operate", add, "Add a schedule", body=NewScheduleBody, answer=ScheduleOut,
+          status=201, audit="add schedule"),
+    Route("PATCH", f"{S}/{{name}}", "operate", edit, "Change a schedule that no code defines",
+          body=ScheduleBody, answer=ScheduleOut, audit="edit schedule"),
     Route("GET", f"{S}/{{name}}", "read", get_schedule, "One schedule, its next windows and last runs",
           answer=ScheduleDetail),
     Route("POST", f"{S}/{{name}}/pause", "operate", pause, "No more windows until resume",

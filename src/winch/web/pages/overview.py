@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from winch.core.lifecycle import JobState
 from winch.engine import rates
+from winch.engine.alerts import kept_alerts
 from winch.engine.rates import HOUR, MINUTE, Rate, Series, percentile
 from winch.storage.params import GroupFilter, Line, Lines, QueueInfo, SessionInfo
 from winch.web.api.queues import CAP
@@ -102,7 +103,7 @@ async def overview(call: Call) -> Response:
         ],
         groups=groups,
         slowest=_slowest(series),
-        warnings=_warnings(queues, sessions),
+        warnings=[*_warnings(queues, sessions), *await _alerts(call)],
         is_empty=not total.ended and not sum(counts.values()),
         queues=sorted(queues, key=lambda q: -q.counts.get(JobState.READY, 0))[:6],
     )
@@ -243,6 +244,12 @@ def _slowest(series: Series) -> list[dict[str, Any]]:
         for task, rate in series.by_task().items()
     ]
     return sorted(found, key=lambda row: -(row["p95"] or 0))[:6]
+
+
+async def _alerts(call: Call) -> list[str]:
+    """What fires and is not said by the warnings already."""
+    kept = await call.site.client.arun(kept_alerts(call.site.driver))
+    return [f"{one.alert.text.capitalize()}." for one in kept if one.alert.rule != "workers"]
 
 
 def _warnings(queues: list[QueueInfo], sessions: list[SessionInfo]) -> list[str]:

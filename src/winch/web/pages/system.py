@@ -18,7 +18,7 @@ from winch.web.routes import Call, Route
 from winch.web.sessions import COOKIES
 
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".txt": "text/plain"}
-SECRET_SETTINGS = frozenset({"keys"})
+SECRET_SETTINGS = frozenset({"alert_secret", "alert_webhook", "keys"})
 
 
 class AuditPageQuery(msgspec.Struct, frozen=True, kw_only=True):

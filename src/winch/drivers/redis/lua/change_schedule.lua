@@ -6,7 +6,7 @@
 -- Return: nil: the row is another by now; or the runs that were written, {place, holder or ''} each
 -- Keys:   sched, sched_due, declared, windows, runs, meta, and as enqueue_special
 -- flags:
--- parts:  put record live waits store schedule
+-- parts:  put record live store schedule
 local s = call('HGET', K.sched, A.name)
 local row = s and read(s)
 if (row and row.v or 0) ~= A.v then return nil end

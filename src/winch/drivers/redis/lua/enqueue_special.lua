@@ -5,7 +5,7 @@
 -- Return: msgpack: {twice = id} or {lost} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
 -- Keys:   env, ids, st, ready, scheduled, blocked, queues, tasks, keep, uniq, ukey, awaited, waiters, wants, …
 -- flags:
--- parts:  put record live waits store
+-- parts:  put record waits store
 if A.claim and not held_by(A.claim) then return pack({lost = true}) end
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end

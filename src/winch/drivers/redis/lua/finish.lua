@@ -7,10 +7,10 @@
 --         all of done took
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
 -- flags:  allow-oom
--- parts:  put record live waits fingerprint
+-- parts:  put record waits fingerprint
 -- Let the brake and the breakers of scopes know how an attempt ended.
 local function count_end(j, o)
-  local G, changed, keys = gates(), {}, {}
+  local G, changed, keys, why = gates(), {}, {}, o.why or o.what
   local function look_at(key)
     if not changed[key] then
       changed[key] = G.look({key = key, kind = 'scope', name = ''})
@@ -20,14 +20,14 @@ local function count_end(j, o)
   end
   if o.brake then
     local look = look_at('scope:' .. o.brake)
-    look.state = scopes().braked(look.state, now + o.delay, o.why)
+    look.state = scopes().braked(look.state, now + o.delay, why)
     look.rests_at = scopes().rests_at(look.state)
   end
   if o.what == 'completed' or o.what == 'failed' then
     for _, use in ipairs(G.uses(j.env[OPTIONS])) do
       if use.breaker then
         local look = look_at(use.key)
-        look.state = scopes().counted(look.state, use.breaker, o.to == 'completed', o.why)
+        look.state = scopes().counted(look.state, use.breaker, o.to == 'completed', why)
         look.rests_at = scopes().rests_at(look.state, use.breaker.window)
       end
     end
@@ -121,8 +121,14 @@ if #ended > 0 then
   end
   local usual = string.format('%d', now + KEEP.completed)
   if not is_plain and call('EXISTS', K.awaited) == 1 then
+    local awaited, arrived = {}, {}
     for i, is_awaited in ipairs(fetch('SMISMEMBER', K.awaited, ended)) do
-      if is_awaited == 1 then tell_waiting(ended[i], false) end
+      if is_awaited == 1 then awaited[#awaited + 1], arrived[#arrived + 1] = ended[i], 'job:' .. ended[i] end
+    end
+    if #awaited > 0 then
+      write('SREM', K.awaited, awaited)
+      write('RPUSH', K.rechecks, arrived)
+      is_due = true
     end
   end
   if not is_plain and call('EXISTS', K.keep) == 1 then

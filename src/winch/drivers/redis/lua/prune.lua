@@ -34,6 +34,10 @@ for _, signal in ipairs(call('ZRANGEBYSCORE', K.signal_ends, '-inf', upto, 'LIMI
   call('ZREM', K.untaken(name), id)
   call('ZREM', K.signal_ends, signal)
 end
+for _, key in ipairs(call('ZRANGEBYSCORE', K.kept_until, '-inf', upto, 'LIMIT', 0, A.limit)) do
+  call('HDEL', K.kept, key)
+  call('ZREM', K.kept_until, key)
+end
 local sessions = call('HGETALL', K.ended)
 for i = 1, #sessions, 2 do
   if read(sessions[i + 1]).at <= now - A.keep_sessions and call('EXISTS', K.held(sessions[i])) == 0 then

@@ -113,7 +113,7 @@ local function draw(queue, free, gated, task_of)
     local tenant = next_line()
     local item
     if tenant == nil then
-      if not (is_fair and more_tenants()) then break end
+      if not is_fair or is_more or not more_tenants() then break end
     elseif tenant == '' then
       item = first_without_tenant()
     else
@@ -129,8 +129,8 @@ local function draw(queue, free, gated, task_of)
         item.state, item.tenant = item.s and read(item.s) or {}, tenant
         item.uses, item.attempt = G.uses(env[11]), item.state.a or 0
         if #item.uses > 0 and holding >= gated then
-          -- Nothing more that holds permits; those of tenants without gates go on.
-          if item.from == others then others.items, others.is_over = {}, true end
+          -- Nothing more that holds permits; tenants whose next job has no gates go on.
+          item.from.items, item.from.is_over = {}, true
         elseif #held >= MOST_HELD then
           is_more = true
           others.items, others.is_over = {}, true

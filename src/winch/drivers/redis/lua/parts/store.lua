@@ -1,9 +1,10 @@
 -- store: jobs of any kind, all of a call or nothing. What storage/unique.py says, in the order of the call.
 --
 -- A job is {id, envelope, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep, is_awaited,
--- is_gated}, false where there is none; its envelope is put in by `with_envelopes`.
-local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE, NEW_KEEP, IS_AWAITED, HAS_GATES =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+-- is_gated, takes over, unique within, max wait}, false where there is none; its envelope is put in by
+-- `with_envelopes`.
+local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local NEW_KEEP, IS_AWAITED, HAS_GATES, TAKES_OVER, WITHIN, MAX_WAIT = 10, 11, 12, 13, 14, 15
 
 -- The envelopes are ARGV[2…], in the order of the jobs.
 local function with_envelopes(jobs)
@@ -18,11 +19,12 @@ end
 
 -- Who is there already: id -> true. And an id that may not be, where there is one.
 local function known_of(jobs, is_repeat)
-  local known, times = {}, {}
-  for _, job in ipairs(jobs) do
+  local known, times, ids = {}, {}, {}
+  for i, job in ipairs(jobs) do
     times[job[ID]] = (times[job[ID]] or 0) + 1
-    known[job[ID]] = call('HEXISTS', K.env, job[ID]) == 1
+    ids[i] = job[ID]
   end
+  for i, score in ipairs(fetch('ZMSCORE', K.ids, ids)) do known[ids[i]] = score and true or false end
   for _, job in ipairs(jobs) do
     local is_there = known[job[ID]] or times[job[ID]] > 1
     if is_there and not (job[GIVEN] or is_repeat) then return known, job[ID] end
@@ -30,12 +32,29 @@ local function known_of(jobs, is_repeat)
   return known, nil
 end
 
--- What becomes of each: answers where that is decided; {place, job} to store; {holder, job} to replace.
+-- Who has a key, and its state; nil where the job is final and has it for a time.
+local function holder_of_key(job)
+  local holder = call('HGET', K.uniq, job[KEY])
+  local live = holder and load(holder)
+  if live then return holder, live.s end
+  local kept = job[WITHIN] and call('HGET', K.kept, job[KEY])
+  if not kept then return nil, nil end
+  kept = read(kept)
+  local j = kept[2] > now and load(kept[1])
+  return j and FINAL[j.s] and j.id or nil, nil
+end
+
+-- What becomes of each: answers where that is decided; {place, job} to store; {holder, job} to replace;
+-- key -> the running job that loses it to one that is stored.
 local function planned(jobs, known)
-  local answers, chosen, mine, replace, is_refused = {}, {}, {}, {}, false
+  local answers, chosen, mine, replace, taken_over, is_refused = {}, {}, {}, {}, {}, false
   for place, job in ipairs(jobs) do
-    local key, id = job[KEY], job[ID]
-    local holder = key and call('HGET', K.uniq, key) or nil
+    local key, id, holder, state = job[KEY], job[ID], nil, nil
+    if key and not taken_over[key] then holder, state = holder_of_key(job) end
+    if state == 'running' and holder ~= id and job[TAKES_OVER] and not known[id] then
+      taken_over[key] = holder
+      holder = nil
+    end
     if known[id] then
       answers[place] = {false}
     elseif not key or holder == id then
@@ -45,7 +64,7 @@ local function planned(jobs, known)
       chosen[#chosen + 1] = {place, job}
     else
       local is_replaced = false
-      if job[ON_DUPLICATE] == 'replace' then
+      if job[ON_DUPLICATE] == 'replace' or job[ON_DUPLICATE] == 'debounce' then
         if not holder then
           local first = chosen[mine[key]][2]
           local envelope, other = read(first[ENVELOPE]), read(job[ENVELOPE])
@@ -53,7 +72,7 @@ local function planned(jobs, known)
           first[ENVELOPE], first[NEW_PRIORITY] = pack(envelope), job[NEW_PRIORITY]
           first[DELAY], first[RUN_AT] = job[DELAY], job[RUN_AT]
           is_replaced = true
-        elseif MAY.replace[load(holder).s] then
+        elseif state and MAY.replace[state] then
           replace[#replace + 1] = {holder, job}
           is_replaced = true
         end
@@ -62,19 +81,22 @@ local function planned(jobs, known)
       answers[place] = {false, holder or chosen[mine[key]][2][ID], is_replaced}
     end
   end
-  return answers, chosen, replace, is_refused
+  return answers, chosen, replace, is_refused, taken_over
 end
 
+-- All but the envelope and the id, which are written for all jobs of the call at once.
 local function insert(job)
   local id, queue, due = job[ID], job[NEW_QUEUE], due_at(job)
-  call('HSET', K.env, id, pack(now) .. job[ENVELOPE])
-  call('ZADD', K.ids, 0, id)
   if job[KEY] then
     call('HSET', K.uniq, job[KEY], id)
     call('HSET', K.ukey, id, job[KEY])
   end
+  if job[KEY] and job[WITHIN] then
+    local till = string.format('%d', now + job[WITHIN])
+    call('HSET', K.kept, job[KEY], pack({id, now + job[WITHIN]}))
+    call('ZADD', K.kept_until, till, job[KEY])
+  end
   if job[NEW_KEEP] then call('HSET', K.keep, id, string.format('%d', job[NEW_KEEP])) end
-  if job[IS_AWAITED] then call('SADD', K.awaited, id) end
   local env = job[HAS_GATES] and read(job[ENVELOPE])
   if env then join(id, now, env) end
   if due then
@@ -92,6 +114,10 @@ end
 local function replace_by(id, job)
   local j = load(id)
   local was, other, due = j.s, read(job[ENVELOPE]), due_at(job)
+  if due and job[MAX_WAIT] then
+    due = math.min(due, j.created + job[MAX_WAIT])
+    due = due > now and due or nil
+  end
   leave(j)
   j.s, j.t, j.a, j.w = due and 'scheduled' or 'ready', due or now, 0, nil
   j.env[2], j.env[3], j.env[PRIORITY] = other[2], other[3], other[PRIORITY]
@@ -109,7 +135,7 @@ end
 local function store(jobs, names, is_repeat)
   local known, twice = known_of(jobs, is_repeat)
   if twice then return nil, twice end
-  local answers, chosen, replace, is_refused = planned(jobs, known)
+  local answers, chosen, replace, is_refused, taken_over = planned(jobs, known)
   if is_refused then
     for place = 1, #jobs do
       local answer = answers[place]
@@ -120,14 +146,28 @@ local function store(jobs, names, is_repeat)
   for queue, tasks in pairs(names) do
     if call('SADD', K.tasks(queue), unpack(tasks)) > 0 then call('SADD', K.queues, queue) end
   end
+  local created, envelopes, ids, awaited = pack(now), {}, {}, {}
+  for _, holder in pairs(taken_over) do
+    local j = load(holder)
+    j.env[UNIQUE] = false
+    save_env(j)
+    call('HDEL', K.ukey, holder)
+  end
   for _, one in ipairs(chosen) do
     local place, job = one[1], one[2]
-    answers[place] = {not known[job[ID]]}
-    if not known[job[ID]] then
-      known[job[ID]] = true
+    local id = job[ID]
+    answers[place] = {not known[id]}
+    if not known[id] then
+      known[id] = true
       insert(job)
+      envelopes[#envelopes + 1], envelopes[#envelopes + 2] = id, created .. job[ENVELOPE]
+      ids[#ids + 1], ids[#ids + 2] = '0', id
+      if job[IS_AWAITED] then awaited[#awaited + 1] = id end
     end
   end
+  write('HSET', K.env, envelopes)
+  write('ZADD', K.ids, ids)
+  write('SADD', K.awaited, awaited)
   for _, pair in ipairs(replace) do replace_by(pair[1], pair[2]) end
   return answers
 end

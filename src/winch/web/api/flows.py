@@ -1,0 +1,122 @@
+"""Flows and signals over HTTP."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from winch.engine.flow_look import FlowInfo, Flows, mermaid
+from winch.web.api.queues import no_tenant
+from winch.web.problems import Problem
+from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.wire import (
+    CountOut,
+    EmptyBody,
+    FlowDetail,
+    FlowMemberOut,
+    FlowNodeOut,
+    FlowOut,
+    FlowQuery,
+    FlowsOut,
+    ReasonBody,
+    SignalBody,
+    SignalOut,
+)
+
+MOST_MEMBERS = 1000
+
+
+def flows_of(call: Call) -> Flows:
+    """The flows; their members may be anybody's, so who is confined sees none."""
+    no_tenant(call)
+    if call.access.queues is not None:
+        raise Problem("forbidden", "this token is for some queues; a flow may use any")
+    return call.site.app.flows
+
+
+def flow_out(info: FlowInfo) -> FlowOut:
+    note = info.note
+    return FlowOut(
+        id=info.id,
+        name=note.name,
+        kind=note.kind,
+        members=note.members,
+        tasks=list(note.tasks),
+    )
+
+
+async def list_flows(call: Call) -> Reply:
+    said: FlowQuery = call.query
+    found = await flows_of(call).alist(limit=said.limit, before=said.cursor)
+    following = found[-1].id if len(found) == said.limit else None
+    return Reply(FlowsOut(flows=[flow_out(info) for info in found], next=following))
+
+
+async def get_flow(call: Call) -> Reply:
+    flows = flows_of(call)
+    info = await flows.aget(call.path("id"))
+    members = await flows.amembers(info.id)
+    return Reply(
+        FlowDetail(
+            flow=flow_out(info),
+            state=info.state,
+            counts=dict(info.counts),
+            nodes=[
+                FlowNodeOut(name=name, task=task, count=count, after=list(before))
+                for name, task, count, before in info.note.nodes
+            ],
+            members=[
+                FlowMemberOut(id=job.id, task=job.task, state=job.state)
+                for job in members[:MOST_MEMBERS]
+            ],
+            is_partial=len(members) > MOST_MEMBERS,
+        )
+    )
+
+
+async def graph(call: Call) -> Response:
+    info = await flows_of(call).aget(call.path("id"))
+    return Response(mermaid(info), 200, {"content-type": "text/vnd.mermaid; charset=utf-8"})
+
+
+async def cancel(call: Call) -> Reply:
+    flows = flows_of(call)
+    info = await flows.aget(call.path("id"))
+    took = await flows.acancel(info.id, reason=call.body.reason, by=call.by)
+    call.note(info.id, name=info.note.name, jobs=took, reason=call.body.reason)
+    return Reply(CountOut(jobs=took))
+
+
+async def retry(call: Call) -> Reply:
+    flows = flows_of(call)
+    info = await flows.aget(call.path("id"))
+    took = await flows.aretry(info.id, by=call.by)
+    call.note(info.id, name=info.note.name, jobs=took)
+    return Reply(CountOut(jobs=took))
+
+
+async def signal(call: Call) -> Reply:
+    """Keep a signal for the job that waits for it, or will."""
+    if call.access.is_narrow or call.access.tasks is not None:
+        raise Problem("forbidden", "this token has a scope; a signal may reach any job")
+    body: SignalBody = call.body
+    name = call.path("name")
+    if not call.site.driver.capabilities.has_waits:
+        raise Problem("not-available", "this store has no signals in this release")
+    is_new = await call.site.app.asignal(name, body.payload, id=body.id)
+    call.note(name, id=body.id, is_new=is_new)
+    return Reply(SignalOut(name=name, is_new=is_new), 202)
+
+
+F = f"{PREFIX}/flows"
+ROUTES: tuple[Route, ...] = (
+    Route("GET", F, "read", list_flows, "The latest flows", query=FlowQuery, answer=FlowsOut),
+    Route("GET", f"{F}/{{id}}", "read", get_flow, "One flow and its members", answer=FlowDetail),
+    Route("GET", f"{F}/{{id}}/graph", "read", graph, "The shape of a flow, for Mermaid",
+          media="text/vnd.mermaid"),
+    Route("POST", f"{F}/{{id}}/cancel", "operate", cancel, "Cancel what is not final", body=ReasonBody,
+          answer=CountOut, audit="cancel flow"),
+    Route("POST", f"{F}/{{id}}/retry", "operate", retry, "Run dead and cancelled members again",
+          body=EmptyBody, answer=CountOut, audit="retry flow"),
+    Route("POST", f"{PREFIX}/signals/{{name}}", "operate", signal, "Send a signal", body=SignalBody,
+          answer=SignalOut, status=202, audit="signal"),
+)  # fmt: skip
