@@ -10,7 +10,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format bench chaos clean shop
+.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations soak fuzz clean shop
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -64,9 +64,24 @@ shop: setup ## examples/shop under kills: STORE=sqlite|postgres|redis|redis+clus
 bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
 
-chaos: ## (later)
-	@echo "make chaos arrives with a later release" >&2; exit 2
+SEED ?= 1
+chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1
+	$(BIN)/python -m winch.testing.chaos --seed $(SEED) $(if $(filter 1,$(QUICK)),--quick) --keep
+	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000) --seed $(SEED) --keep
+
+chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
+	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --pairs 12 --keep
+
+mutations: setup ## take each safeguard out, one at a time: the lab must notice
+	$(BIN)/python -m lab.mutations --keep
+
+MINUTES ?= 10
+soak: setup ## faults of all kinds for MINUTES on STORE, watching memory, descriptors and connections
+	$(BIN)/python -m lab.soak --store $(STORE) --minutes $(MINUTES) --keep
+
+fuzz: setup ## feed everything that parses input with what nobody would write
+	$(BIN)/python -m lab.fuzz
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .coverage .coverage.*
-	find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts bench lab -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -229,6 +229,21 @@ def make(
         with seen(ctx):
             return os.getpid()
 
+    @app.task(name="member", retry=Retry.fixed("50ms", attempts=3))
+    def member(ctx: Context, name: str, how: str) -> str:
+        with seen(ctx):
+            time.sleep(0.1)
+            if how == "dead" or (how == "flaky" and ctx.attempt == 1):
+                raise RuntimeError(how)
+            if how == "grow":
+                ctx.batch.enqueue(*[member.bind(f"{name}.{n}", "flaky") for n in range(2)])
+            return name
+
+    @app.task(name="called")
+    def called(ctx: Context, kind: str) -> None:
+        with seen(ctx):
+            pass
+
     if hook := os.environ.get("WINCH_TEST_HOOK"):
         # A stored schedule of retries is short here: what is tried is the order, not the patience.
         sink = HttpSink(hook, secret=b"s" * 32, allow_private=True)

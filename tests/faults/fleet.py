@@ -151,10 +151,17 @@ def _is_alive(process: psutil.Process) -> bool:
 class Fleet:
     """The workers (and other helpers) of one scenario."""
 
-    def __init__(self, folder: Path, recorder: Recorder, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        recorder: Recorder,
+        env: Mapping[str, str],
+        app: str = "tests.faults.apps:app",
+    ) -> None:
         self._folder = folder
         self._recorder = recorder
         self._env = dict(env)
+        self._app = app
         self.workers: list[Worker] = []
         self._others: list[subprocess.Popen[bytes]] = []
 
@@ -170,7 +177,7 @@ class Fleet:
     ) -> Worker:
         """Start a `winch worker`."""
         log = self._folder / f"worker-{len(self.workers)}.log"
-        argv = ["-A", "tests.faults.apps:app", "-Q", queues, "--grace", grace]
+        argv = ["-A", self._app, "-Q", queues, "--grace", grace]
         argv += ["-c", str(concurrency), "-p", str(processes), *flags]
         process = self._popen(["-m", "winch", "worker", *argv], log, env)
         worker = Worker(process, log, self._recorder)

@@ -270,3 +270,31 @@ def test_healing_lets_go_what_hangs(flaky: FlakyStorage) -> None:
         assert await asking == []
 
     asyncio.run(story())
+
+
+def test_under_a_limit_a_handler_stops_when_the_store_is_away_for_a_lease(tmp_path: Path) -> None:
+    """Somebody else may have its permit by then; a plain one goes on, and its end is sent later."""
+    folder = tmp_path / "history"
+    folder.mkdir()
+    play = Play("memory://", folder, lease=3 * HEARTBEAT)
+
+    async def story() -> None:
+        async with play.worker() as worker:
+            limited, plain = await play.enqueue("limited", 2.5), await play.enqueue("slow", 2.5)
+            async with asyncio.timeout(10):
+                while len(worker.attempts) < 2:  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(0.01)
+            attempts = {attempt.claim.id: attempt for attempt in worker.attempts}
+            play.flaky.down()
+            async with asyncio.timeout(10):
+                while not attempts[limited].is_stopping:  # noqa: ASYNC110  # as above
+                    await asyncio.sleep(0.01)
+            assert not attempts[plain].is_stopping
+            await asyncio.sleep(0.5)
+            play.flaky.up()
+            await play.completed(limited, plain)
+
+    run(play, story)
+    verdict = play.judge()
+    assert verdict.counters["runs"] == 3, "the limited one began again, the plain one did not"
+    play.app.close()

@@ -59,6 +59,7 @@ class Story:
         self.pid = 100
         self.runs: list[ScheduleRun] = []
         self.windows: list[datetime] = []
+        self.effects: list[str] = []
 
     @property
     def now(self) -> datetime:
@@ -257,6 +258,14 @@ class Story:
         self.run(job, session)
         return job
 
+    def transactional(self, session: str) -> str:
+        job = self.enqueue()
+        self.sessions[session] = replace(self.sessions[session], tasks=("t", "once"))
+        self.jobs[job] = replace(self.jobs[job], task="once")
+        self.run(job, session)
+        self.effects.append(job)
+        return job
+
     def run(self, job: str, session: str) -> str:
         token = self.claim(job, session)
         self.end(self.start(job))
@@ -377,6 +386,8 @@ class Story:
             offset=OFFSET,
             runs=tuple(self.runs),
             windows={"nightly": tuple(self.windows)},
+            effects=tuple(self.effects),
+            transactional=("once",),
             expects_fault=True,
             takeover_limit=timedelta(seconds=1),
         )
@@ -891,6 +902,46 @@ def nobody_is_named_for_a_retry(story: Story, session: str) -> None:
     story.run(job, session)
 
 
+@plant("I13")
+def crash_is_charged_as_a_failure(story: Story, session: str) -> None:
+    job = story.enqueue()
+    token = story.claim(job, session)
+    run = story.start(job)
+    entry = Entry(what="failed", at=story.now, attempt=1, token=token)
+    story.end(run)
+    story.jobs[job] = replace(story.jobs[job], history=(entry,))
+    story.finish(job, token)
+
+
+@plant("I13")
+def poison_pill_is_run_a_fourth_time(story: Story, session: str) -> None:
+    job = story.plain(session)
+    story.jobs[job] = replace(story.jobs[job], crashes=4)
+
+
+@plant("I14")
+def effect_is_there_twice(story: Story, session: str) -> None:
+    job = story.transactional(session)
+    story.effects.append(job)
+
+
+@plant("I14")
+def completed_without_its_effect(story: Story, session: str) -> None:
+    job = story.transactional(session)
+    story.effects.remove(job)
+
+
+@plant("I14")
+def effect_of_a_job_that_is_not_there(story: Story, session: str) -> None:
+    story.effects.append(job_id(1, story.rng.randbytes(10)))
+
+
+@plant("I17")
+def worker_takes_a_task_it_does_not_have(story: Story, session: str) -> None:
+    job = story.plain(session)
+    story.jobs[job] = replace(story.jobs[job], task="unheard-of")
+
+
 @pytest.mark.parametrize("invariant, spoil", [pytest.param(*p, id=p[1].__name__) for p in PLANTED])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_planted_violation_is_found_by_name(invariant: str, spoil: Plant, seed: int) -> None:
@@ -908,9 +959,9 @@ def test_a_planted_violation_is_found_by_name(invariant: str, spoil: Plant, seed
 
 def test_every_invariant_has_a_planted_violation() -> None:
     names = {"I1", "I1b", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I15", "I18"}
-    names |= {"I12", "I20", "alive", "order"}
+    names |= {"I12", "I13", "I14", "I17", "I20", "alive", "order"}
     assert {invariant for invariant, _ in PLANTED} == names
-    assert len(PLANTED) >= 25
+    assert len(PLANTED) >= 30
 
 
 def test_a_run_without_the_fault_it_asked_for_fails() -> None:

@@ -81,7 +81,7 @@ def enqueue(
 
 
 def _priority(given: str | None) -> int | str | None:
-    if given is not None and given.lstrip("-").isdigit():
+    if given is not None and given.lstrip("-").isdecimal():
         return int(given)
     return given
 

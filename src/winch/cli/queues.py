@@ -137,7 +137,7 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
         key, equals, value = one.partition("=")
         if not equals:
             raise click.UsageError(f"expected KEY=VALUE, got {one!r}")
-        given[key] = None if not value else int(value) if value.isdigit() else value
+        given[key] = None if not value else int(value) if value.isdecimal() else value
     with opened(said) as app:
         after = app.queues.configure(name, **given)
         if given:

@@ -15,6 +15,7 @@ from winch.engine.link import (
     Drained,
     DumpStacks,
     Hello,
+    LeaseOver,
     Link,
     Quiet,
     Retire,
@@ -103,6 +104,8 @@ class Child:
                 case SessionLost(session=session):
                     # In the background: with the store out of reach this lasts, and a stop may come.
                     self._renewing = asyncio.create_task(self.worker.session_lost(session))
+                case LeaseOver():
+                    self.worker.lease_over()
                 case DumpStacks():
                     self._dump()
                 case _:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from winch.core.errors import ConfigError, StorageError
 from winch.engine import operation
-from winch.engine.heartbeat import Heart
+from winch.engine.heartbeat import Heart, Leases
 from winch.engine.isolation import CellStore
 from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
@@ -91,7 +91,8 @@ class EmbeddedWorker:
     async def __aenter__(self) -> Worker:
         said = self._said
         self._loop = asyncio.get_running_loop()
-        self._heart = Heart(self._driver, said.lease.total_seconds(), time.monotonic)
+        lease = said.lease.total_seconds()
+        self._heart = Heart(self._driver, lease, time.monotonic)
         self._stopped = threading.Event()
         self.worker: Worker = Worker(
             self._driver, self._runtime, self._config, on_session=self._heart.add
@@ -102,6 +103,7 @@ class EmbeddedWorker:
             Ticker(self._driver, said.poll.total_seconds()),
             Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
             Pruner(self._driver),
+            Leases(self._heart, min(self._config.heartbeat, lease / 10), self.worker.lease_over),
         ]
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")

@@ -327,12 +327,16 @@ class Batch:
 
     def enqueue(self, *calls: Bound[Any]) -> list[Job[Any]]:
         """Add members."""
+        if not calls:
+            return []
         self._begin(calls[0].task.client)
         found: list[Job[Any]] = self._run(self._add(calls))
         return found
 
     async def aenqueue(self, *calls: Bound[Any]) -> list[Job[Any]]:
         """`enqueue` without blocking the event loop."""
+        if not calls:
+            return []
         self._begin(calls[0].task.client)
         found: list[Job[Any]] = await self._arun(self._add(calls))
         return found

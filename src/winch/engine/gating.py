@@ -49,7 +49,7 @@ def parse_limit(text: object) -> GateSpec:
     """ "5" jobs at once, or "100/m", "20/10s" starts in a time."""
     if isinstance(text, int) and not isinstance(text, bool):
         return Limit(text).spec
-    if isinstance(text, str) and text.strip().isdigit():
+    if isinstance(text, str) and text.strip().isdecimal():
         return Limit(int(text)).spec
     if isinstance(text, str) and "/" in text:
         n, per = parse_rate(text, "a limit")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from winch.engine.operation import Operation
+from winch.engine.service import Service
 from winch.storage.protocol import Driver
 
 
@@ -25,9 +26,17 @@ class Heart:
         self._answered_since: float | None = None
         self._last_answer = 0.0
         self._store_time: datetime | None = None
+        self._sure_until = float("inf")
 
     def add(self, session: str) -> None:
         self._acknowledged[session] = 0
+        self._sure_until = self._monotonic() + self._lease  # it was answered a moment ago
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the leases are certainly still good: counted from the *sending* of the last beat that
+        was answered. Later somebody else may have been given the jobs."""
+        return self._monotonic() < self._sure_until
 
     def drop(self, session: str) -> None:
         self._acknowledged.pop(session, None)
@@ -48,6 +57,7 @@ class Heart:
         if self._answered_since is None or has_gap or self._has_jumped(pulses[-1].now, answered):
             self._answered_since = answered
         self._last_answer, self._store_time = answered, pulses[-1].now
+        self._sure_until = sent + self._lease
         lost = []
         for pulse in pulses:
             if pulse.session not in self._acknowledged:
@@ -77,3 +87,23 @@ class Heart:
         if self._answered_since is None or now - self._last_answer > self._lease:
             return None
         return self._store_time if now - self._answered_since >= self._lease else None
+
+
+class Leases(Service):
+    """Tells, once for each time the store stays away, that the leases may have run out."""
+
+    name = "leases"
+
+    def __init__(self, heart: Heart, every: float, tell: Callable[[], None]) -> None:
+        super().__init__()
+        self._heart = heart
+        self._every = every
+        self._tell = tell
+        self._is_told = False
+
+    async def run_once(self) -> float:
+        is_over = not self._heart.is_sure
+        if is_over and not self._is_told:
+            self._tell()
+        self._is_told = is_over
+        return self._every

@@ -73,6 +73,10 @@ class SessionLost(msgspec.Struct, frozen=True, tag="lost"):
     session: str
 
 
+class LeaseOver(msgspec.Struct, frozen=True, tag="lease over"):
+    """The store has not been reached for a lease: others may have been given the jobs."""
+
+
 class DumpStacks(msgspec.Struct, frozen=True, tag="stacks"):
     """Write all stacks and running jobs to the log."""
 
@@ -92,6 +96,7 @@ Message = (
     | Drain
     | Quiet
     | SessionLost
+    | LeaseOver
     | DumpStacks
     | Counted
 )

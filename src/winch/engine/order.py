@@ -46,7 +46,7 @@ class QueueOrder:
         weights: dict[str, int | None] = {}
         for part in text.split(","):
             name, colon, weight = part.strip().partition(":")
-            if colon and not weight.isdigit():
+            if colon and not weight.isdecimal():
                 raise ConfigError(f"a queue's weight must be a whole number, got {part.strip()!r}")
             if name in weights:
                 raise ConfigError(f"queue {name!r} is named twice")

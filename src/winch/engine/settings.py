@@ -160,7 +160,7 @@ def _parse(name: str, value: Any, origin: str) -> Any:
 
 
 def _number(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not str(value).lstrip("-").isdigit():
+    if isinstance(value, bool) or not str(value).lstrip("-").isdecimal():
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     return int(value)
 

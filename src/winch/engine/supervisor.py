@@ -23,13 +23,14 @@ from winch.core.errors import StorageError
 from winch.engine import operation
 from winch.engine.board import Board
 from winch.engine.death import describe_death, oom_kills
-from winch.engine.heartbeat import Heart
+from winch.engine.heartbeat import Heart, Leases
 from winch.engine.link import (
     Counted,
     Drain,
     Drained,
     DumpStacks,
     Hello,
+    LeaseOver,
     Link,
     Quiet,
     Retire,
@@ -262,6 +263,7 @@ class Supervisor:
         self._heart = Heart(driver, hello.lease, time.monotonic)
         self._services = [
             Beating(self, hello.heartbeat),
+            Leases(self._heart, min(hello.heartbeat, hello.lease / 10), self.lease_over),
             Pulses(self),
             Promoter(driver, hello.poll),
             Ticker(driver, hello.poll),
@@ -423,6 +425,11 @@ class Supervisor:
             for child in self._children.values():
                 if child.sessions and child.sessions[-1] == session:
                     child.link.send(SessionLost(session))
+
+    def lease_over(self) -> None:
+        """The store has been away for a lease: what must not run twice stops."""
+        for child in self._children.values():
+            child.link.send(LeaseOver())
 
 
 class Beating(Service):

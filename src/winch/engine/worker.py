@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import StorageError
+from winch.core.gates import is_gated
 from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.outcome import Settled
@@ -685,6 +686,24 @@ class Worker:
         """The store refused a report of this attempt: its job is somebody else's now."""
         if self._attempts.get(attempt.place) is attempt and not attempt.is_stopping:
             attempt.interrupt(Interrupt.LOST, self._monotonic())
+
+    def lease_over(self) -> None:
+        """The store has been away for a lease. Others may run these jobs by now, and under a limit, a
+        FIFO key or alone in a process that would be one too many: they stop, and are given back when
+        the store is there again. Plain handlers go on, and their ends are sent then."""
+        asked = [
+            attempt
+            for attempt in self.attempts
+            if (is_gated(attempt.claim.options) or attempt.is_alone) and not attempt.is_stopping
+        ]
+        if asked:
+            log.warning(
+                "the store has been away for a lease: ending %d handlers that run under a limit, with a "
+                "FIFO key, or in processes of their own",
+                len(asked),
+            )
+        for attempt in asked:
+            attempt.interrupt(Interrupt.STOP, self._monotonic())
 
     def interrupt_all(self) -> None:
         """Ask every running handler to end now; what they held is released."""

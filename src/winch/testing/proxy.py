@@ -155,6 +155,9 @@ class _Connection:
 
     def _pass_on(self, kind: bytes, message: bytes) -> bool:
         """Hand one message to the client, or hold it back; True when the connection is to be cut."""
+        if kind == b"A" and self._proxy.is_deaf:
+            self._proxy.counters["unheard"] += 1
+            return False
         if kind in (b"N", b"S", b"A") or not self._pending:  # may come at any time
             self._to_client.write(message)
             return False
@@ -210,6 +213,8 @@ class Proxy:
         self.address = address
         self.is_postgres = is_postgres
         self.counters: Counter[str] = Counter()
+        self.is_deaf: bool = False
+        """Swallow every notification on its way to a client."""
         self._cuts: list[Cut] = []
         self._log: list[str] = []
         self._lock = threading.Lock()

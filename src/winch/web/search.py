@@ -182,7 +182,7 @@ def _args_test(path: list[str], value: str) -> Test:
 
 def _number(value: str, name: str) -> Callable[[Any], bool]:
     sign, rest = (value[0], value[1:]) if value[:1] in "<>" else ("=", value)
-    if not rest.lstrip("-").isdigit():
+    if not rest.lstrip("-").isdecimal():
         raise ConfigError(f"{name}: takes a number, like {name}:3 or {name}:>3, got {value!r}")
     return _compare(sign, int(rest))
 

@@ -41,6 +41,9 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 _COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
 # A checkpoint that a long read kept from coming to its end is tried again after this much more.
 _CHECKPOINT_STEP = 1024 * 1024
+
+# After so many commits of its own a process looks how long the WAL's file has become.
+_LOOK_EVERY = 256
 # Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
 WAL_FILE_BYTES = 16 * 1024 * 1024
 _PAGE_CACHE_KB = 8000
@@ -90,6 +93,7 @@ class Connections:
         self._is_forked_open = False
         self._fork_lock: FileLock | None = None
         self.checkpoints: int = 0
+        self._commits = 0
         self.opening: int = 0
         """The number of the opening of the file that holds now; 0 while it is closed."""
         self._openings = 0
@@ -239,6 +243,10 @@ class Connections:
         """After a commit with this many changed rows: whether it is time for a checkpoint."""
         if changes:
             self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
+            self._commits += 1
+            # Others write too, and nobody counts for them: their sum shows in the file.
+            if self._commits % _LOOK_EVERY == 0 and self.wal_bytes() > WAL_FILE_BYTES:
+                return True
         return self._written > CHECKPOINT_BYTES
 
     def checkpoint(self) -> None:
@@ -261,6 +269,12 @@ class Connections:
             if spoils_connection(error):
                 self.discard_writer()
         self._written = 0 if is_whole else CHECKPOINT_BYTES - _CHECKPOINT_STEP
+
+    def make_room(self) -> None:
+        """After a write that found the disk full: the WAL itself may be what fills it, and only a
+        checkpoint lets it be written from its start again. Each process counts no more than its own
+        writes, so that no process may have thought one due. Only with the lock held."""
+        self.checkpoint()
 
     def discard_writer(self) -> None:
         """Throw the writing connection away after an I/O error. Only with the lock held."""

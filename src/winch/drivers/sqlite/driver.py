@@ -21,7 +21,7 @@ from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
 from winch.drivers.sqlite.books import BookVerbs
 from winch.drivers.sqlite.connections import Connections, WinchConnection, has_wal_reset_bug
-from winch.drivers.sqlite.faults import spoils_connection, translated
+from winch.drivers.sqlite.faults import is_full, spoils_connection, translated
 from winch.drivers.sqlite.operating import OperatingVerbs
 from winch.drivers.sqlite.place import Place, parse_url
 from winch.drivers.sqlite.producing import ProducingVerbs
@@ -199,6 +199,8 @@ class SqliteDriver(
                     conn.rollback()
                 if spoils_connection(error):
                     self._connections.discard_carrier()
+                elif is_full(error):
+                    self._connections.make_room()
                 if isinstance(error, sqlite3.Error) and not is_callers:
                     raise translated(error, self._connections.path) from error
                 raise

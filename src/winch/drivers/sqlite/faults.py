@@ -24,6 +24,11 @@ def spoils_connection(error: BaseException) -> bool:
     return code_of(error) in _NEVER_AGAIN
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether there was no room on the disk."""
+    return code_of(error) == sqlite3.SQLITE_FULL
+
+
 def translated(error: BaseException, path: Path, *, in_commit: bool = False) -> BaseException:
     """The error as the caller sees it; errors that are not SQLite's pass as they are.
 

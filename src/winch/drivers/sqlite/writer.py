@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
 from winch.drivers.sqlite.connections import Connections
-from winch.drivers.sqlite.faults import spoils_connection, translated
+from winch.drivers.sqlite.faults import is_full, spoils_connection, translated
 from winch.drivers.sqlite.steps import Ring, carry
 from winch.storage.verbs import Verb
 
@@ -215,6 +215,8 @@ class Writer:
                 conn.rollback()
             if spoils_connection(error):
                 self._connections.discard_writer()
+            elif is_full(error):
+                self._connections.make_room()
             self._fail(calls, error, in_commit=in_commit)
             if not isinstance(error, Exception):
                 raise
@@ -233,8 +235,8 @@ class Writer:
             try:
                 call.result = carry(conn, call.verb, ring)
             except Exception as error:
-                if not conn.in_transaction:
-                    raise  # SQLite has rolled all of it back
+                if not conn.in_transaction or is_full(error):
+                    raise  # SQLite has rolled all of it back, or will not take the others either
                 conn.execute("ROLLBACK TO verb")
                 self._fail([call], error)
             else:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+from winch.core.errors import InvalidPayload
 from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, read_inputs
 from winch.core.job import JobRecord
 from winch.core.lifecycle import ENQUEUED, FINAL, TRANSITIONS, JobState
 from winch.storage.params import Event, SessionInfo
 from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind
-from winch.testing.history import gates
+from winch.testing.history import crashes, gates
 from winch.testing.history.lines import Answered, Ended, Exited, Line, Nemesis, Sent, Started, Told
 from winch.testing.history.records import History, Verdict, Violation, by_job
 
@@ -481,7 +482,10 @@ def i12_after_all_before(facts: _Facts) -> Iterator[Violation]:
         text = records[0].headers.get(INPUTS_HEADER)
         if text is None:
             continue
-        inputs = read_inputs(text)
+        try:
+            inputs = read_inputs(text)
+        except InvalidPayload:
+            continue  # a row that no client wrote is no member of a flow
         if inputs.wants != "edges":
             other = callbacks.setdefault((inputs.flow, inputs.wants), job)
             if other != job:
@@ -529,6 +533,9 @@ RULES: tuple[Rule, ...] = (
     gates.i10_limit,
     gates.i11_rate,
     i12_after_all_before,
+    crashes.i13_a_crash_is_nobody_elses_fault,
+    crashes.i14_together_or_not_at_all,
+    crashes.i17_only_who_knows_the_task,
     i15_graceful_stop,
     gates.i18_operators_are_noted,
     i20_one_clock,

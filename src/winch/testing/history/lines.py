@@ -143,18 +143,23 @@ class Recorder:
     # -- workers -----------------------------------------------------------------------------------
 
     @contextmanager
-    def run(self, ctx: Context) -> Iterator[None]:
-        """Around a handler's body: when it started, and how it ended if it did."""
+    def run(self, ctx: Context) -> Iterator[str]:
+        """Around a handler's body: when it started, and how it ended if it did. Gives the run's name."""
         run = os.urandom(8).hex()
         job, token = ctx.job_id, ctx._claim.token
         self.write(Started(**_now(), run=run, job=job, token=token, attempt=ctx.attempt))
         try:
-            yield
+            yield run
         except BaseException as error:
-            said = type(error).__name__
-            self.write(Ended(**_now(), run=run, job=job, token=token, is_ok=False, error=said))
+            self.failed(ctx, run, error)
             raise
         self.write(Ended(**_now(), run=run, job=job, token=token, is_ok=True))
+
+    def failed(self, ctx: Context, run: str, error: BaseException) -> None:
+        """The run did not end well after all: its transaction was not committed."""
+        said = type(error).__name__
+        job, token = ctx.job_id, ctx._claim.token
+        self.write(Ended(**_now(), run=run, job=job, token=token, is_ok=False, error=said))
 
     def answered(
         self, verb: str, job: str, token: str, answer: Literal["took", "already", "lost"]

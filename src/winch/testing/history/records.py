@@ -33,6 +33,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     # What became of the windows of schedules; and which windows must have a job, by schedule.
     runs: tuple[ScheduleRun, ...] = ()
     windows: Mapping[str, tuple[datetime, ...]] = {}
+    # Of each effect that the tasks of these names left in the store, the job; None: nobody looked.
+    effects: tuple[str, ...] | None = None
+    transactional: tuple[str, ...] = ()
     is_quiet: bool = True
     expects_fault: bool = False
     # From the end of a lease to the rescue. None: nobody was there to sweep, so it is not judged.

@@ -198,7 +198,7 @@ async def _check_reuse(call: Call, job_id: str, digest: str) -> None:
 def _wait(prefer: str) -> timedelta | None:
     for part in prefer.split(","):
         name, _, value = part.strip().partition("=")
-        if name.strip().lower() == "wait" and value.strip().isdigit() and len(value.strip()) < 9:
+        if name.strip().lower() == "wait" and value.strip().isdecimal() and len(value.strip()) < 9:
             return min(timedelta(seconds=int(value)), LONGEST_WAIT)
     return None
 

@@ -56,7 +56,7 @@ async def events(call: Call) -> Response:
             if not call.access.serves(name):
                 raise Problem("not-found", f"no queue {name!r}")
     last = call.request.headers.get("last-event-id", "")
-    return _stream(call, _events(call, wanted, int(last) if last.isdigit() else None))
+    return _stream(call, _events(call, wanted, int(last) if last.isdecimal() else None))
 
 
 async def _events(call: Call, wanted: set[str] | None, after: int | None) -> AsyncIterator[bytes]:

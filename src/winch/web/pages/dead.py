@@ -80,7 +80,7 @@ async def replay(call: Call) -> Response:
         if not isinstance(args, dict):
             raise Problem("invalid", "the new arguments must be a JSON object")
     attempts = one(form, "attempts")
-    if attempts is not None and not (attempts.isdigit() and 1 <= int(attempts) <= 1000):
+    if attempts is not None and not (attempts.isdecimal() and 1 <= int(attempts) <= 1000):
         raise Problem("invalid", f"attempts must be a number from 1 to 1000, got {attempts!r}")
     job = one(form, "id")
     body = ReplayBody(

@@ -1,0 +1,115 @@
+"""Run faults and print a verdict for each.
+
+python -m winch.testing.chaos                               every fault on every store that has it
+python -m winch.testing.chaos --quick                       nine of them, once each
+python -m winch.testing.chaos --store postgres --fault F8 --seed 7
+python -m winch.testing.chaos --pairs 6 --store sqlite      two faults at once, six times
+python -m winch.testing.chaos --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.faults import FAULTS, QUICK, Fault
+from lab.load import SECONDS
+from lab.results import RESULTS, Result, keep
+from lab.run import once
+from lab.stores import STORES
+
+Job = tuple[list[type[Fault]], str]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m winch.testing.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--store", action="append", choices=list(STORES), help="only on this store")
+    parser.add_argument(
+        "--fault", action="append", help="only this fault: F1 … F33, or F1+F8 for both at once"
+    )
+    parser.add_argument("--seed", type=int, help="of the first run; the next run has the next seed")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of load, 15 if not told")
+    parser.add_argument("--times", type=int, default=1, help="how often each run is made")
+    parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, once each")
+    parser.add_argument("--pairs", type=int, metavar="N", help="N pairs of faults, drawn from the seed")
+    parser.add_argument("--list", action="store_true", help="say what there is and end")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        nargs="?",
+        const=RESULTS / "chaos.jsonl",
+        help="add the results to this file",
+    )
+    said = parser.parse_args(argv)
+    if said.list:
+        for fault in FAULTS.values():
+            print(f"{fault.name:<5} {', '.join(fault.stores):<46} {fault.title}")
+        return 0
+    seed = random.randrange(10**6) if said.seed is None else said.seed
+    try:
+        jobs = pairs(said.pairs, said.store, seed) if said.pairs else choose(said)
+    except ValueError as error:
+        parser.error(str(error))
+    results: list[Result] = []
+    began = time.monotonic()
+    for number, (faults, store) in enumerate(jobs * said.times):
+        result = once(faults, store, seed + number, seconds=said.seconds, verbose=len(jobs) == 1)
+        results.append(result)
+        print(result.line, flush=True)
+        for violation in result.violations:
+            print("    " + violation.replace("\n", "\n    "), flush=True)
+        if said.keep:
+            keep([result], said.keep)
+    failed = [result for result in results if not result.is_ok]
+    print(f"{len(results)} runs, {len(failed)} failed, {time.monotonic() - began:.0f} s")
+    for result in failed:
+        how = f"--store {result.store} --fault {result.fault} --seed {result.seed}"
+        print(f"again: python -m winch.testing.chaos {how}")
+    return 1 if failed or not results else 0
+
+
+def choose(said: argparse.Namespace) -> list[Job]:
+    """The runs that were asked for."""
+    named = said.fault or (QUICK if said.quick else list(FAULTS))
+    found: list[Job] = []
+    for name in named:
+        unknown = [one for one in name.split("+") if one not in FAULTS]
+        if unknown:
+            raise ValueError(f"no fault named {', '.join(unknown)}; there are: {', '.join(FAULTS)}")
+        kinds = [FAULTS[one] for one in name.split("+")]
+        stores = [store for store in STORES if all(store in kind.stores for kind in kinds)]
+        if said.store:
+            stores = [store for store in stores if store in said.store]
+        elif said.quick:
+            stores = stores[:1]
+        found += [(kinds, store) for store in stores]
+    if not found:
+        raise ValueError("no such fault on such a store; --list tells what there is")
+    return found
+
+
+def pairs(count: int, stores: Sequence[str] | None, seed: int) -> list[Job]:
+    """Pairs of faults on stores that have both, drawn from the seed. Faults with a store of their own
+    making do not mix."""
+    rng = random.Random(seed)
+    mixed = [fault for fault in FAULTS.values() if not fault.own_stores and not fault.is_virtual]
+    able: list[Job] = [
+        ([one, other], store)
+        for one, other in itertools.combinations(mixed, 2)
+        for store in STORES
+        if store in one.stores and store in other.stores and (not stores or store in stores)
+    ]
+    return rng.sample(able, min(count, len(able)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

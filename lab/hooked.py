@@ -1,0 +1,69 @@
+"""What `lab/hooks/sitecustomize.py` does to a process: a death at a chosen call."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from typing import Any
+
+DRIVERS = {
+    "winch.drivers.sqlite.driver": "SqliteDriver",
+    "winch.drivers.postgres.driver": "PostgresDriver",
+    "winch.drivers.redis.driver": "RedisDriver",
+}
+
+
+def install() -> None:
+    if place := os.environ.get("LAB_DIE_AT"):
+        verb, when, number = place.split(":")
+        die_at(verb, when, int(number))
+
+
+def die_at(verb: str, when: str, number: int) -> None:
+    """Kill this process, as by somebody else, at its call of this number of the verb."""
+    left = number
+
+    def passes(name: str, moment: str) -> None:
+        nonlocal left
+        if name == verb and moment == when:
+            left -= 1
+            if left == 0:
+                die(f"{when} {verb}")
+
+    for module, name in DRIVERS.items():
+        driver: Any = getattr(importlib.import_module(module), name)
+        driver.run = _counted(driver.run, passes)
+        driver.arun = _acounted(driver.arun, passes)
+
+
+def _counted(run: Any, passes: Any) -> Any:
+    def counting(self: Any, verb: Any) -> Any:
+        passes(verb.name, "before")
+        answer = run(self, verb)
+        passes(verb.name, "after")
+        return answer
+
+    return counting
+
+
+def _acounted(arun: Any, passes: Any) -> Any:
+    async def counting(self: Any, verb: Any) -> Any:
+        passes(verb.name, "before")
+        answer = await arun(self, verb)
+        passes(verb.name, "after")
+        return answer
+
+    return counting
+
+
+def die(note: str) -> None:
+    import psutil
+
+    from winch.testing.history import Recorder
+
+    recorder = Recorder.from_env()
+    if recorder is not None:
+        below = [child.pid for child in psutil.Process().children(recursive=True)]
+        recorder.nemesis("kill", [os.getpid(), *below], note=note)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,145 @@
+"""The standard load: a producer that enqueues jobs of every kind, evenly over some seconds.
+
+    python -m lab.load SEED COUNT SECONDS
+
+It says before each call which ids it will use and after it what it was told. What it was told nothing
+about it asks for again, with the same id. What the store cannot do it leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lab.app import LabApp, make
+from winch import batch
+from winch.core.errors import EnqueueUncertain, StorageError
+from winch.core.ids import random_id
+from winch.storage.protocol import Driver
+from winch.testing.history import Recorder
+
+PRODUCERS = 2
+JOBS = 250
+SECONDS = 15.0
+WORKERS, SLOTS = 3, 2
+SHORTEST, LONGEST = 0.02, 0.2
+TRIES = 5
+KEYS = 4
+
+
+class Producer:
+    """Draws what to enqueue from its seed; ids come from the system, so that runs never share one."""
+
+    def __init__(self, app: LabApp, recorder: Recorder, seed: str) -> None:
+        self.app = app
+        self.recorder = recorder
+        self.rng = random.Random(seed)
+        can = patiently(app).capabilities
+        self.kinds: dict[Callable[[], int], int] = {self.plain: 40, self.later: 8, self.unique: 10}
+        self.kinds |= {self.one("stumble"): 6}
+        if can.has_gates:
+            self.kinds |= {self.fifo: 12, self.limited: 10}
+        if can.has_waits:
+            self.kinds |= {self.batch: 3}
+        if can.joins_transactions:
+            self.kinds |= {self.once: 10}
+
+    def run(self, count: int, seconds: float) -> None:
+        began, made = time.monotonic(), 0
+        while made < count:
+            [kind] = self.rng.choices(list(self.kinds), list(self.kinds.values()))
+            made += kind()
+            due = began + seconds * made / count
+            time.sleep(max(due - time.monotonic(), 0))
+
+    # -- kinds: each returns how many jobs it asked for ---------------------------------------------
+
+    def plain(self) -> int:
+        return self._call(self.rng.choice(["work", "awork"]), self._length())
+
+    def one(self, task: str) -> Callable[[], int]:
+        return lambda: self._call(task)
+
+    def later(self) -> int:
+        return self._call("work", self._length(), delay=f"{self.rng.randrange(50, 2000)}ms")
+
+    def unique(self) -> int:
+        return self._call("work", self._length(), unique=f"key:{self.rng.randrange(KEYS)}")
+
+    def fifo(self) -> int:
+        return self._call("work", self._length() / 2, fifo=f"acct:{self.rng.randrange(KEYS)}")
+
+    def limited(self) -> int:
+        return self._call("limited", self._length())
+
+    def once(self) -> int:
+        return self._call(self.rng.choice(["once", "aonce"]), self._length())
+
+    def batch(self) -> int:
+        """Members and a callback, in one block. What is unknown stays so: its ids are drawn anew."""
+        lengths = [self._length() for _ in range(self.rng.randrange(0, 4))]
+        notary = self.app.notary
+        assert notary is not None
+        notary.drawn.clear()
+        task, done = self.app.tasks.get("member"), self.app.tasks.get("all_done")
+        call = os.urandom(8).hex()
+        try:
+            with batch("lab", on_complete=done.bind()) as members:
+                for length in lengths:
+                    members.enqueue(task.bind(length))
+        except (StorageError, EnqueueUncertain):
+            self.recorder.told(call, "unknown", notary.drawn)
+        else:
+            self.recorder.told(call, "acked", notary.drawn)
+        return 1 + len(lengths)
+
+    def _length(self) -> float:
+        return self.rng.uniform(SHORTEST, LONGEST)
+
+    def _call(self, task: str, *args: object, **using: Any) -> int:
+        drawn = random_id(os.urandom(16))
+        for number in range(TRIES):
+            if number:
+                time.sleep(0.5)
+            if self._try(drawn, task, args, using):
+                break
+        return 1
+
+    def _try(self, drawn: str, task: str, args: tuple[object, ...], using: dict[str, Any]) -> bool:
+        call = self.recorder.sent([drawn])
+        try:
+            job = self.app.tasks.get(task).using(id=drawn, **using).enqueue(*args)
+        except (StorageError, EnqueueUncertain) as error:
+            unknown = isinstance(error, EnqueueUncertain) or getattr(error, "maybe_applied", False)
+            self.recorder.told(call, "unknown" if unknown else "failed", [drawn])
+            return False
+        if job.id == drawn:
+            self.recorder.told(call, "acked", [job.id], [job.is_new])
+        else:  # its unique key was taken: nothing was stored
+            self.recorder.told(call, "failed", [drawn])
+        return True
+
+
+def patiently(app: LabApp) -> Driver:
+    """The driver, once the store can be reached: the faults may have begun."""
+    while True:
+        try:
+            return app.ready()
+        except StorageError:
+            time.sleep(0.5)
+
+
+def main(seed: str, count: str, seconds: str) -> None:
+    recorder = Recorder.from_env()
+    assert recorder is not None
+    app = make(recorder=recorder)
+    Producer(app, recorder, seed).run(int(count), float(seconds))
+    app.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,249 @@
+"""Take each safeguard out, one at a time: something in the lab must notice, or it guards nothing.
+
+    python -m lab.mutations                     all of them, and the score
+    python -m lab.mutations --only fence        those whose name holds this text
+
+A mutation is a change of the text of files, made in a copy of the package. Then its witnesses are asked,
+one after another until one fails: the driver's conformance suite (cases whose name holds a word), a test, or a
+run of the lab. A witness that cannot even run has noticed nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from lab.results import RESULTS
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "winch"
+KEPT = RESULTS / "mutations.json"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`edits` are (file, text there, text instead); `witnesses` are conformance:WORD, test:PATH, or F3."""
+
+    name: str
+    store: str
+    title: str
+    edits: tuple[tuple[str, str, str], ...]
+    witnesses: tuple[str, ...]
+
+    def apply(self, package: Path) -> None:
+        for file, old, new in self.edits:
+            path = package / "drivers" / file
+            text = path.read_text()
+            if old not in text:
+                raise LookupError(f"{self.name} on {self.store}: {file} does not hold {old!r} any more")
+            path.write_text(text.replace(old, new))
+
+
+SQLITE_LIVE = (
+    "\n        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)"
+)
+FENCE = "a finish does not compare the token"
+SESSION = "a claim does not look whether its session has ended"
+CRON = "a tick forgets which windows it has decided, and no row stops the next one"
+PERMIT = "the end of a claim does not give its permits back"
+CALLBACK = "the end of a job is not told to those that wait for it"
+ARCHIVE = "a repeated finish is not looked up among the kept jobs"
+LOCK = "gates are not locked before they are looked at"
+
+MUTATIONS = (
+    Mutation(
+        "fence", "sqlite", FENCE,
+        (
+            ("sqlite/sql/finish.sql", "\n    AND winch_job.token = :token", ""),
+            ("sqlite/sql/finish.sql", "\n    AND token = :token", ""),
+        ),
+        ("conformance:finish", "F3"),
+    ),
+    Mutation(
+        "session end", "sqlite", SESSION,
+        (("sqlite/sql/claim.sql", SQLITE_LIVE, ""),),
+        ("conformance:sessions", "conformance:claim", "conformance:rescue"),
+    ),
+    Mutation(
+        "cron row", "sqlite", CRON,
+        (
+            ("sqlite/sql/change_schedule.sql", "    AND window_at IN (SELECT value", "    AND 0 AND window_at IN (SELECT value"),
+            ("sqlite/sql/change_schedule.sql", "INSERT INTO winch_schedule_run", "INSERT OR IGNORE INTO winch_schedule_run"),
+            ("sqlite/sql/change_schedule.sql", "    last_window = excluded.last_window,\n", ""),
+        ),
+        ("conformance:schedules",),
+    ),
+    Mutation(
+        "permit", "sqlite", PERMIT,
+        (("sqlite/sql/admit.sql", "DELETE FROM winch_permit\nWHERE job IN (SELECT value", "DELETE FROM winch_permit\nWHERE 0 AND job IN (SELECT value"),),
+        ("conformance:gates",),
+    ),
+    Mutation(
+        "callback", "sqlite", CALLBACK,
+        (("sqlite/sql/signal.sql", "SELECT value FROM json_each(:keys)", "SELECT value FROM json_each(:keys) WHERE value NOT LIKE 'job:%'"),),
+        ("conformance:waits",),
+    ),
+    Mutation(
+        "archive look-up", "sqlite", ARCHIVE,
+        (("sqlite/sql/finish.sql", "FROM winch_archive\nWHERE id IN", "FROM winch_archive\nWHERE 0 AND id IN"),),
+        ("conformance:finish",),
+    ),
+    Mutation(
+        "fence", "postgres", FENCE,
+        (
+            ("postgres/sql/finish.sql", "\n                    AND job.token = outcome.by_token", ""),
+            ("postgres/sql/finish.sql", "WHEN (id, token) IN (\n                SELECT outcome.job, outcome.by_token", "WHEN id IN (\n                SELECT outcome.job"),
+        ),
+        ("conformance:finish", "F3"),
+    ),
+    Mutation(
+        "session end", "postgres", SESSION,
+        (("postgres/sql/claim.sql", "\n        AND ended_at IS NULL", ""),),
+        ("conformance:sessions", "conformance:claim", "conformance:rescue"),
+    ),
+    Mutation(
+        "cron row", "postgres", CRON,
+        (
+            ("postgres/migrations/0004_schedules.sql", "PRIMARY KEY (schedule, window_at)", "CHECK (true)"),
+            ("postgres/sql/change_schedule.sql", "    last_window = :last_window,\n", ""),
+        ),
+        ("conformance:schedules", "F29"),
+    ),
+    Mutation(
+        "gate lock", "postgres", LOCK,
+        (("postgres/migrations/0005_gates.sql", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key;"),),
+        ("conformance:gates", "test:tests/faults/test_gates.py::test_without_the_gates_lock_two_claims_would_share_a_permit"),
+    ),
+    Mutation(
+        "permit", "postgres", PERMIT,
+        (("postgres/migrations/0005_gates.sql", "DELETE FROM {schema}.permit\n        WHERE job = OLD.id", "DELETE FROM {schema}.permit\n        WHERE false AND job = OLD.id"),),
+        ("conformance:gates",),
+    ),
+    Mutation(
+        "callback", "postgres", CALLBACK,
+        (("postgres/migrations/0008_waits.sql", "INSERT INTO {schema}.recheck (key) VALUES ('job:' || OLD.id);", ""),),
+        ("conformance:waits",),
+    ),
+    Mutation(
+        "archive look-up", "postgres", ARCHIVE,
+        (("postgres/sql/finish.sql", "FROM {schema}.archive\nWHERE id = ANY (:ids::uuid[]);", "FROM {schema}.archive\nWHERE false;"),),
+        ("conformance:finish", "F8"),
+    ),
+    Mutation(
+        "fence", "redis", FENCE,
+        (("redis/lua/finish.lua", "if claim[1] == tokens[i] then", "if claim[1] then"),),
+        ("conformance:finish",),
+    ),
+    Mutation(
+        "session end", "redis", SESSION,
+        (("redis/lua/claim.lua", "if not call('ZSCORE', K.alive, A.session) then return out end", ""),),
+        ("conformance:sessions", "conformance:claim", "conformance:rescue"),
+    ),
+    Mutation(
+        "archive look-up", "redis", ARCHIVE,
+        (("redis/lua/parts/record.lua", "return s and was_ended_by(read(s), token) and 'already' or 'lost'", "return 'lost'"),),
+        ("conformance:finish",),
+    ),
+    Mutation(
+        "permit", "redis", PERMIT,
+        (("redis/lua/parts/admit.lua", "call('HDEL', K.permits(key), j.id)", ""),),
+        ("conformance:gates",),
+    ),
+)  # fmt: skip
+
+
+class Told(msgspec.Struct):
+    """What became of one."""
+
+    name: str
+    store: str
+    title: str
+    caught_by: str
+
+
+def notices(witness: str, store: str, package: Path) -> str:
+    """Ask one witness; returns how it put it, or nothing when it has noticed nothing."""
+    kind, _, word = witness.partition(":")
+    match kind:
+        case "conformance":
+            argv = ["scripts/conformance.py", store, "-k", word]
+        case "test":
+            argv = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", word]
+        case _:
+            argv = ["-m", "lab", "--store", store, "--fault", witness, "--seed", "1"]
+    env = {**os.environ, "PYTHONPATH": f"{package.parent}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, *argv],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if done.returncode == 0:
+        return ""
+    if kind == "conformance":
+        counted = re.search(r"(\d+) passed, (\d+) failed", done.stdout)
+        # If nothing passes any more the store is merely broken, and everybody would see it.
+        is_caught = counted is not None and counted[1] != "0" and counted[2] != "0"
+        return f"conformance, {counted[2]} cases about {word}" if is_caught and counted else ""
+    if kind == "test":
+        return f"{word.partition('::')[2]}" if " failed" in done.stdout else ""
+    broken = sorted(set(re.findall(r"^    (I\d+b?|alive|order):", done.stdout, re.MULTILINE)))
+    return f"{witness}: {', '.join(broken)}" if broken else ""
+
+
+def judge(mutation: Mutation) -> Told:
+    with tempfile.TemporaryDirectory(prefix="winch-mutation-") as folder:
+        package = Path(folder) / "winch"
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        mutation.apply(package)
+        for witness in mutation.witnesses:
+            if words := notices(witness, mutation.store, package):
+                return Told(mutation.name, mutation.store, mutation.title, words)
+    return Told(mutation.name, mutation.store, mutation.title, "")
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.mutations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", help="those whose name or store holds this text")
+    parser.add_argument("--keep", action="store_true", help=f"write the score to {KEPT.name}")
+    said = parser.parse_args(argv)
+    chosen = [one for one in MUTATIONS if not said.only or said.only in f"{one.name} {one.store}"]
+    if not chosen:
+        parser.error(
+            f"no mutation holds {said.only!r}; there are: {', '.join({m.name for m in MUTATIONS})}"
+        )
+    told = []
+    for mutation in chosen:
+        told.append(judge(mutation))
+        found = told[-1].caught_by
+        print(
+            f"{'noticed' if found else 'MISSED '} {mutation.store:<9} {mutation.title}: {found}",
+            flush=True,
+        )
+    caught = sum(1 for one in told if one.caught_by)
+    print(f"mutation score {caught} of {len(told)}, {caught / len(told):.0%}")
+    if said.keep and not said.only:
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    return 0 if caught == len(told) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""Write docs/reliability.md from what was kept of the runs.
+
+python -m lab.report            writes it
+python -m lab.report --check    says whether it is up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from lab.faults import FAULTS
+from lab.load import JOBS, PRODUCERS, SECONDS, SLOTS, WORKERS
+from lab.results import RESULTS, Result, load
+from lab.stores import STORES
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reliability.md"
+HEAD = f"""# What was put through, and what came of it
+
+This page is written by `python -m lab.report` from kept results; nothing in it is typed by hand but these first lines. Each run is a real
+store, real producers and real worker processes: {PRODUCERS} producers enqueue {JOBS} jobs each within {SECONDS:g} s (plain, delayed, unique, FIFO,
+limited, batches with a callback, jobs that fail once, jobs in a transaction, a schedule of one a second; what a store does not
+have is left out), {WORKERS} workers run {SLOTS} at a time with a lease of 3 s. A fault strikes at times drawn from the seed. Then all is healed,
+everything must become final and stay so for two leases, and the recorded history is judged by the rules of `winch.testing.history`. A run in
+which the fault was not seen to happen counts as failed.
+
+    make chaos                                                       every fault on every store that has it
+    make chaos QUICK=1                                               nine of them, once each
+    python -m winch.testing.chaos --store postgres --fault F8 --seed 7
+    make chaos-pairs                                                 two at once
+"""
+
+
+def page() -> str:
+    return "\n".join([HEAD, *_faults(), *_simulation(), *_mutations(), *_soak(), *_found()]) + "\n"
+
+
+def _faults() -> Iterator[str]:
+    results = load(RESULTS / "chaos.jsonl")
+    yield "## Faults"
+    yield ""
+    yield "| | fault | store | runs | failed | seen in the last run | measured |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, fault in FAULTS.items():
+        for store in STORES:
+            if store in fault.stores:
+                yield _row(
+                    name, fault.title, store, [r for r in results if (r.fault, r.store) == (name, store)]
+                )
+    paired = [result for result in results if "+" in result.fault]
+    if paired:
+        yield ""
+        yield f"Two faults at once: {len(paired)} runs, {sum(not r.is_ok for r in paired)} failed."
+    weak = {(r.fault, r.waived) for r in results if r.waived}
+    yield ""
+    for fault_name, names in sorted(weak):
+        yield f"- {fault_name}: {', '.join(names)} are not promised under this fault, and not judged."
+    yield ""
+
+
+def _row(name: str, title: str, store: str, runs: Sequence[Result]) -> str:
+    if not runs:
+        return f"| {name} | {title} | {store} | 0 | | not run | |"
+    last = runs[-1]
+    measured = ", ".join(f"{what} {value:g}" for what, value in last.measures.items())
+    failed = sum(not run.is_ok for run in runs)
+    return (
+        f"| {name} | {title} | {store} | {len(runs)} | {failed or ''} | {last.observed} | {measured} |"
+    )
+
+
+def _simulation() -> Iterator[str]:
+    file = RESULTS / "simulation.json"
+    if not file.exists():
+        return
+    told = msgspec.json.decode(file.read_bytes())
+    words = ", ".join(f"{count:,} {name}" for name, count in told["counts"].items())
+    yield "## Simulation"
+    yield ""
+    yield "Whole fleets on the memory store in virtual time; order of calls, lost answers, cuts and deaths follow from the seed."
+    yield ""
+    yield f"{told['seeds']:,} seeds from {told['first']}, {len(told['failed'])} with a violation, {told['seconds']:.0f} s: {words}."
+    yield ""
+
+
+def _mutations() -> Iterator[str]:
+    file = RESULTS / "mutations.json"
+    if not file.exists():
+        return
+    told = msgspec.json.decode(file.read_bytes())
+    caught = sum(1 for one in told if one["caught_by"])
+    yield "## Safeguards taken out"
+    yield ""
+    yield f"{caught} of {len(told)} were noticed."
+    yield ""
+    yield "| safeguard | store | noticed by |"
+    yield "|---|---|---|"
+    for one in told:
+        yield f"| {one['title']} | {one['store']} | {one['caught_by'] or '**nothing**'} |"
+    yield ""
+
+
+def _soak() -> Iterator[str]:
+    file = RESULTS / "soak.jsonl"
+    if not file.exists():
+        return
+    yield "## Soak"
+    yield ""
+    yield "| store | minutes | jobs | strikes | memory MB | descriptors | connections | store MB | violations |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for line in file.read_bytes().splitlines():
+        one = msgspec.json.decode(line)
+        cells = [one["store"], f"{one['minutes']:g}", one["jobs"], one["strikes"], *(
+            f"{one['first'][name]:g} → {one['last'][name]:g}" for name in ("memory", "descriptors", "connections", "size")
+        ), one["violations"]]  # fmt: skip
+        yield "| " + " | ".join(map(str, cells)) + " |"
+    yield ""
+
+
+def _found() -> Iterator[str]:
+    file = RESULTS / "found.md"
+    if file.exists():
+        yield file.read_text().rstrip()
+
+
+def main(argv: Sequence[str]) -> int:
+    text = page()
+    if "--check" in argv:
+        is_same = PAGE.exists() and PAGE.read_text() == text
+        print("up to date" if is_same else "docs/reliability.md is old: run python -m lab.report")
+        return 0 if is_same else 1
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

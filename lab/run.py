@@ -1,0 +1,407 @@
+"""One run: a store, the standard load, faults at random times, then peace, and the verdict.
+
+Nothing is decided by a clock of the lab's: a machine that is busy makes a run longer, and the history
+tells the same story. A run whose faults did nothing proves nothing, and fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lab import load
+from lab.app import LEASE, SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
+from lab.results import Result
+from lab.stores import CannotRun, Store
+from tests.faults.fleet import Fleet, Worker, until
+from winch.core.errors import StorageError
+from winch.core.lifecycle import FINAL, JobState
+from winch.storage.params import JobFilter, SessionInfo
+from winch.testing.history import History, Recorder, Verdict, Violation, check, gather, read
+from winch.testing.history.lines import Ended, Told
+
+if TYPE_CHECKING:
+    from lab.faults.base import Fault
+
+QUEUES = "default"
+# A sweep may just have passed when a lease ends, and a busy machine takes its time.
+TAKEOVER = timedelta(seconds=2 * SWEEP + 8)
+DRAIN = 120.0
+SCHEDULE = "each second"
+
+
+class Run:
+    """What a fault acts on: the store, the fleet, and the history so far."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        seed: int,
+        *,
+        seconds: float = load.SECONDS,
+        jobs: int = load.JOBS,
+    ) -> None:
+        self.store = store
+        self.folder = folder
+        self.seed = seed
+        self.seconds = seconds
+        self.jobs = jobs
+        self.rng = random.Random(seed)
+        (folder / "history").mkdir()
+        self.recorder = Recorder(folder / "history")
+        self.app: LabApp = make(store.url, recorder=self.recorder)
+        env = {f"WINCH_{name.upper()}": f"{value:g}s" for name, value in SETTINGS.items()}
+        env |= {"WINCH_EVENTS": "full", "WINCH_URL": store.worker_url, **store.env}
+        self.fleet = Fleet(folder, self.recorder, env, "lab.app:app")
+        self.workers: list[Worker] = []
+        self.worker_env: dict[str, str] = {}
+        self.flags: list[str] = []
+        self.is_over = threading.Event()
+        self.measures: dict[str, float] = {}
+        self._producers: list[subprocess.Popen[bytes]] = []
+
+    # -- acting ------------------------------------------------------------------------------------
+
+    def start_worker(self, **how: object) -> Worker:
+        given: dict[str, object] = {
+            "concurrency": load.SLOTS,
+            "env": self.worker_env,
+            "flags": self.flags,
+        }
+        worker = self.fleet.worker(queues=QUEUES, **(given | how))  # type: ignore[arg-type]
+        self.workers.append(worker)
+        return worker
+
+    def replace(self, worker: Worker) -> Worker:
+        """A new worker in the place of one that is gone."""
+        self.workers.remove(worker)
+        return self.start_worker()
+
+    def enqueue(self, task: str, *args: object, times: int = 1, **using: object) -> list[str]:
+        """Store jobs from here, noted like a producer's."""
+        producer = load.Producer(self.app, self.recorder, f"{self.seed}/{task}/{time.monotonic_ns()}")
+        found: list[str] = []
+        for _ in range(times):
+            before = self.app.notary.drawn[-1:] if self.app.notary else []
+            producer._call(task, *args, **using)
+            assert self.app.notary is not None
+            found += [one for one in self.app.notary.drawn[-1:] if [one] != before]
+        return found
+
+    def pause(self, shortest: float, longest: float, rng: random.Random) -> bool:
+        """Wait for a while, or until the load is over: False then."""
+        return not self.is_over.wait(rng.uniform(shortest, longest))
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def sessions(self) -> list[SessionInfo]:
+        driver = self.app.driver
+        return driver.run(driver.sessions(is_ended_too=True))
+
+    def sessions_of(self, worker: Worker) -> list[SessionInfo]:
+        children = worker.children()
+        return [s for s in self.sessions() if s.pid in children and s.ended_at is None]
+
+    def until(self, condition: Callable[[], bool], seconds: float, what: str) -> float:
+        def holds() -> bool:
+            with suppress(StorageError):
+                return condition()
+            return False
+
+        return until(holds, seconds, what, self.fleet.logs)
+
+    def until_ready(self, worker: Worker) -> None:
+        def is_there() -> bool:
+            assert worker.process.poll() is None, worker.text()
+            return bool(self.sessions_of(worker))
+
+        self.until(is_there, 60, "a worker's session")
+
+    def are_final(self) -> bool:
+        counts = self.app.driver.run(self.app.driver.counts())
+        return not any(counts[state] for state in JobState if state not in FINAL)
+
+    # -- the course of a run -----------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        self.app.migrate()
+        self.app.ready()
+        if self.has_effects:
+            with self.app.transaction() as conn:
+                conn.execute("CREATE TABLE effect (job TEXT, fence BIGINT)")
+        if self.app.driver.capabilities.has_schedules:
+            self.app.schedules.add(SCHEDULE, task="tick", every="1s", misfire="all")
+
+    @property
+    def has_effects(self) -> bool:
+        return self.app.driver.capabilities.joins_transactions and self.store.has_sql
+
+    def begin(self) -> None:
+        for _ in range(load.WORKERS):
+            self.start_worker()
+        for worker in self.workers:
+            self.until_ready(worker)
+        for number in range(load.PRODUCERS):
+            words = [f"{self.seed}/{number}", str(self.jobs), f"{self.seconds:g}"]
+            self._producers.append(self.fleet.helper("-m", "lab.load", *words))
+        pids = {producer.pid for producer in self._producers}
+        self.until(
+            lambda: pids <= {line.pid for line in read(self.recorder.folder) if isinstance(line, Told)},
+            60,
+            "the producers",
+        )
+
+    def heal(self) -> None:
+        """Bring the fleet back to its size and let the producers end."""
+        for worker in list(self.workers):
+            if worker.process.poll() is not None:
+                self.replace(worker)
+        for producer in self._producers:
+            try:
+                code = producer.wait(DRAIN)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"a producer did not end\n{self.fleet.logs()}") from None
+            assert code == 0, f"a producer ended with {code}\n{self.fleet.logs()}"
+
+    def drain(self) -> dict[str, tuple[datetime, ...]]:
+        """Let everything end and stay quiet for two leases; returns the windows that must have a job."""
+        windows = self._stop_schedule()
+        try:
+            self.until(self.are_final, DRAIN, "all jobs to be final")
+        except AssertionError as error:
+            raise AssertionError(f"{self._left()}\n{error}") from None
+        time.sleep(2 * LEASE)
+        self.until(self.are_final, 5, "all jobs to stay final")
+        return windows
+
+    def _left(self) -> str:
+        states = tuple(state for state in JobState if state not in FINAL)
+        driver = self.app.driver
+        found = driver.run(driver.list_jobs(JobFilter(states=states, limit=10))).jobs
+        return "\n".join(
+            f"I2: {job.id} {job.task} v{job.version} is {job.state}, attempt {job.attempt}, "
+            f"args {job.args[:80]!r}: {self.app.jobs.get(job.id).why()}"
+            for job in found
+        )
+
+    def _pause_schedule(self) -> bool:
+        self.app.schedules.pause(SCHEDULE)
+        return True
+
+    def _stop_schedule(self) -> dict[str, tuple[datetime, ...]]:
+        if not self.app.driver.capabilities.has_schedules:
+            return {}
+        self.until(self._pause_schedule, 30, "the schedule to stop")
+        one = self.app.schedules.get(SCHEDULE)
+        last = one.last_window
+        if last is None:
+            return {SCHEDULE: ()}
+        found = takewhile(lambda window: window <= last, one.timing.after(one.created_at))
+        return {SCHEDULE: tuple(found)}
+
+    def end_workers(self) -> None:
+        left = [worker for worker in self.workers if worker.process.poll() is None]
+        for worker in left:
+            worker.term(is_fault=False)
+        for worker in left:
+            code = worker.wait(40)
+            assert code == 0, f"exit code {code}\n{worker.text()}"
+
+    def history(self, windows: dict[str, tuple[datetime, ...]], takeover: timedelta | None) -> History:
+        found = gather(
+            self.app.driver, self.recorder.folder, expects_fault=False, takeover_limit=takeover
+        )
+        runs = {run.window for run in found.runs if run.kind.value != "enqueued"}
+        expected = {name: tuple(w for w in all_ if w not in runs) for name, all_ in windows.items()}
+        effects: tuple[str, ...] | None = None
+        if self.has_effects:
+            with self.app.transaction() as conn:
+                rows = conn.execute("SELECT job FROM effect").fetchall()
+            effects = tuple(row[0] for row in rows)
+        return msgspec.structs.replace(
+            found,
+            windows=expected,
+            effects=effects,
+            transactional=TRANSACTIONAL,
+            # Workers that were told to stop may be slow to hear it on a busy machine.
+            stop_settle=timedelta(seconds=3),
+        )
+
+    def close(self) -> None:
+        self.fleet.end()
+        self.app.close()
+
+
+def once(
+    kinds: Sequence[type[Fault]],
+    store: str,
+    seed: int,
+    *,
+    seconds: float = load.SECONDS,
+    verbose: bool = False,
+) -> Result:
+    """Run these faults together on this store, and judge."""
+    began = time.monotonic()
+    words = {
+        "store": store,
+        "fault": "+".join(kind.name for kind in kinds),
+        "title": ", and ".join(kind.title for kind in kinds),
+        "seed": seed,
+    }
+    with tempfile.TemporaryDirectory(prefix="winch-lab-") as name:
+        try:
+            found = (
+                kinds[0].play(seed)
+                if kinds[0].is_virtual
+                else _run(kinds, store, seed, Path(name), seconds, words)
+            )
+        except Exception as error:  # a run that broke is a failed run, with its reason
+            said = (
+                traceback.format_exc()
+                if verbose or not isinstance(error, AssertionError)
+                else str(error)
+            )
+            kind = "cannot run here" if isinstance(error, CannotRun) else "broke off"
+            found = Result(**words, is_ok=False, observed=kind, seconds=0, violations=(said,))  # type: ignore[arg-type]
+    return msgspec.structs.replace(found, seconds=round(time.monotonic() - began, 1))
+
+
+def _run(
+    kinds: Sequence[type[Fault]],
+    store: str,
+    seed: int,
+    folder: Path,
+    seconds: float,
+    words: dict[str, object],
+) -> Result:
+    with ExitStack() as stack:
+        make_store = next((k.store_class(store) for k in kinds if k.own_stores.get(store)), None)
+        place = stack.enter_context((make_store or kinds[0].store_class(store))(folder))
+        if any(kind.needs_proxy for kind in kinds):
+            place.put_proxy()
+        run = Run(place, folder, seed, seconds=seconds)
+        stack.callback(run.close)
+        run.prepare()
+        faults = [kind(run, random.Random(f"{seed}/{kind.name}")) for kind in kinds]
+        for fault in faults:
+            fault.prepare()
+        run.begin()
+        for fault in faults:
+            fault.begin()
+        _strike(run, faults)
+        for fault in faults:
+            fault.heal()
+        run.heal()
+        for fault in faults:
+            fault.healed()
+        windows = run.drain()
+        for fault in faults:
+            fault.drained()
+        run.end_workers()
+        return judge(run, faults, windows, words)
+
+
+def _strike(run: Run, faults: Sequence[Fault]) -> None:
+    """Let the faults act, each in a thread of its own, until the load's time is over."""
+    errors: list[BaseException] = []
+
+    def act(fault: Fault) -> None:
+        try:
+            while run.pause(*fault.every, fault.rng):
+                fault.strike()
+                fault.strikes += 1
+        except BaseException as error:  # told in the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=act, args=(fault,)) for fault in faults]
+    for thread in threads:
+        thread.start()
+    time.sleep(run.seconds)
+    run.is_over.set()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def judge(
+    run: Run, faults: Sequence[Fault], windows: dict[str, tuple[datetime, ...]], words: dict[str, object]
+) -> Result:
+    takeover = None if any(fault.takeover is None for fault in faults) else TAKEOVER
+    history = run.history(windows, takeover)
+    verdict = check(history)
+    waived = {name for fault in faults for name in fault.waives(run.store.name)}
+    broken = [found for found in verdict.violations if found.invariant not in waived]
+    broken += [found for fault in faults for found in fault.judge(history, verdict)]
+    observed: list[str] = []
+    for fault in faults:
+        seen = fault.observed(history, verdict)
+        observed.append(seen or "nothing")
+        if not seen:
+            broken.append(
+                Violation("nemesis", None, f"{fault.name} did nothing: the run proves nothing")
+            )
+    broken += _load_was_there(run, history)
+    measures = dict(run.measures)
+    if verdict.takeovers:
+        measures["slowest takeover s"] = round(verdict.takeovers[-1].total_seconds(), 2)
+    return Result(
+        **words,  # type: ignore[arg-type]
+        is_ok=not broken,
+        observed=", ".join(observed),
+        seconds=0,
+        counters={name: count for name, count in verdict.counters.items() if count},
+        measures=measures,
+        violations=tuple(str(found) for found in shortest(broken)),
+        waived=tuple(sorted(waived)),
+    )
+
+
+def _load_was_there(run: Run, history: History) -> list[Violation]:
+    acked = sum(
+        len(line.ids) for line in history.lines if isinstance(line, Told) and line.outcome == "acked"
+    )
+    if acked < run.jobs // 2:
+        return [Violation("load", None, f"only {acked} jobs were acknowledged: the run proves little")]
+    return []
+
+
+def shortest(found: Sequence[Violation], most: int = 12) -> list[Violation]:
+    """The violations with the least evidence, one of each invariant first."""
+    seen: set[str] = set()
+    first: list[Violation] = []
+    rest: list[Violation] = []
+    for violation in sorted(found, key=lambda one: len(one.evidence)):
+        (rest if violation.invariant in seen else first).append(violation)
+        seen.add(violation.invariant)
+    return [*first, *rest][:most]
+
+
+def work_goes_on(run: Run, since: float, seconds: float = 30) -> float:
+    """Wait until a handler has ended after that moment; returns how long after."""
+
+    def ended() -> bool:
+        lines = read(run.recorder.folder)
+        return any(isinstance(line, Ended) and line.mono > since for line in lines)
+
+    with contextlib.suppress(AssertionError):
+        until(ended, seconds, "work to go on")
+    return time.monotonic() - since
+
+
+def named(verdict: Verdict, name: str) -> int:
+    return verdict.counters.get(name, 0)

@@ -1,0 +1,310 @@
+"""What flow control and composition cost, each beside plain jobs in the same run.
+
+    python scripts/flow_cost.py                          all four, on SQLite and a temporary PostgreSQL
+    python scripts/flow_cost.py chord --store postgres   one of them: chord, sleepers, blocked, fairness
+
+chord      10,000 members and a callback, CPU time per member, beside as many plain jobs (at most 1.5x)
+sleepers   claims of plain jobs while 100,000 workflows sleep (no slower than without)
+blocked    claims of other jobs while 100,000 jobs are blocked at one limit (at most 10 % slower)
+fairness   tenant A has many jobs queued, B enqueues 10: how many more of A's start before B's last, and
+           how many jobs are run in a second beside the same jobs without tenants (at most 10 % fewer)
+
+The cost is CPU time: of this process, and of the server's where the store has one. The two sides are run
+in turns, so that a busy machine disturbs both alike. Printed are the medians and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+# The harness is not installed with the package; it is found next to this script.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import psutil
+
+from tests.servers import PostgresServer
+from winch import App, Limit, chord
+from winch.core.ids import random_id
+from winch.core.job import Claim
+from winch.core.lifecycle import JobState
+from winch.storage.params import ClaimParams, Finish, NewSession
+
+BATCH = 100
+
+
+class Bench:
+    """An app on a fresh store, and the CPU time that using it has cost."""
+
+    def __init__(self, url: str, server: psutil.Process | None) -> None:
+        self.app = App(url)
+        self.app.migrate()
+        self._server = server
+        self._seen: dict[int, float] = {}
+
+    def cpu(self) -> float:
+        """Seconds of CPU, of this process and of the server's, also those that have ended."""
+        for process in self._server.children() if self._server is not None else ():
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                self._seen[process.pid] = times.user + times.system
+        return time.process_time() + sum(self._seen.values())
+
+    def cost(self, act: Callable[[], Any]) -> float:
+        before = self.cpu()
+        act()
+        return self.cpu() - before
+
+
+@contextmanager
+def bench(store: str) -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="winch-cost-") as folder:
+        if store == "sqlite":
+            made = Bench(f"sqlite:///{folder}/cost.db", None)
+            yield made
+            made.app.close()
+            return
+        with PostgresServer() as server:
+            made = Bench(server.new_database(), psutil.Process(server.pid))
+            yield made
+            made.app.close()
+
+
+def in_turns(rounds: int, *sides: Callable[[], float]) -> list[float]:
+    """The median of each side."""
+    found: list[list[float]] = [[] for _ in sides]
+    for _ in range(rounds):
+        for side, costs in zip(sides, found, strict=True):
+            costs.append(side())
+    return [statistics.median(costs) for costs in found]
+
+
+def told(store: str, what: str, plain: float, other: float, most: float, unit: str = "µs") -> None:
+    ratio = other / plain
+    verdict = "ok" if ratio <= most else "TOO MUCH"
+    print(
+        f"{store:<9}{what}: {plain:.1f} {unit} plain, {other:.1f} {unit}: {ratio:.2f}x {verdict}",
+        flush=True,
+    )
+
+
+# -- chord -------------------------------------------------------------------------------------------
+
+
+def measure_chord(store: str, size: int) -> None:
+    with bench(store) as made:
+        app = made.app
+
+        @app.task(name="member", queue="chord")
+        async def member(n: int) -> int:
+            return n
+
+        @app.task(name="total", queue="chord")
+        async def total(found: list[int]) -> int:
+            return len(found)
+
+        def plain() -> float:
+            def act() -> None:
+                app.enqueue_many([member.bind(n) for n in range(size)])
+                app.run_worker(queues=["chord"], burst=True)
+
+            return made.cost(act) / size * 1e6
+
+        def chorded() -> float:
+            def act() -> None:
+                flow = chord([member.bind(n) for n in range(size)], total.partial()).enqueue()
+                while not flow.last[0].refresh().state.is_final:
+                    app.run_worker(queues=["chord"], burst=True)
+                assert flow.result() == size  # noqa: S101  # a figure of something else would be worse
+
+            return made.cost(act) / size * 1e6
+
+        plain()  # the first round pays for imports and plans
+        alone, together = in_turns(3, plain, chorded)
+        told(store, f"chord of {size:,}, per member", alone, together, 1.5)
+
+
+# -- claims beside what waits ------------------------------------------------------------------------
+
+
+def session(session_id: str) -> NewSession:
+    return NewSession(
+        id=session_id,
+        worker="cost",
+        host="cost",
+        pid=1,
+        release="0",
+        queues=("q",),
+        tasks=(),
+        slots=BATCH,
+        lease=timedelta(hours=1),
+    )
+
+
+class Claims:
+    """Claims and finishes of plain jobs in batches, as a busy worker sends them."""
+
+    def __init__(self, made: Bench) -> None:
+        self._made = made
+        self._driver = made.app.ready()
+        self._session = random_id(b"s" * 16)
+        self._driver.run(self._driver.start_session(session(self._session)))
+
+        @made.app.task(name="plain", queue="q")
+        def plain() -> None: ...
+
+        self._plain = plain
+        self._tokens = iter(range(1, 1_000_000))
+
+    def batch(self, gated: int | None = 0) -> float:
+        """µs of CPU for the claim of one job."""
+        self._made.app.enqueue_many([self._plain.bind() for _ in range(BATCH)])
+        token = random_id(next(self._tokens).to_bytes(16, "big"))
+        params = ClaimParams(session=self._session, token=token, queues=("q",), limit=BATCH, gated=gated)
+        claims: list[Claim] = []
+
+        def claim() -> None:
+            found = self._driver.run(self._driver.claim(params))
+            claims.extend(found)
+
+        cost = self._made.cost(claim)
+        assert len(claims) == BATCH  # noqa: S101  # as above
+        ends = [
+            Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed")
+            for claim in claims
+        ]
+        self._driver.run(self._driver.finish(ends))
+        return cost / BATCH * 1e6
+
+
+def beside(store: str, what: str, fill: Callable[[App], None], gated: int | None) -> None:
+    """Claims in an empty store and in one that is filled."""
+    with bench(store) as empty, bench(store) as full:
+        fill(full.app)
+        claims, others = Claims(empty), Claims(full)
+        for _ in range(5):
+            claims.batch(gated), others.batch(gated)
+        plain, other = in_turns(60, lambda: claims.batch(gated), lambda: others.batch(gated))
+        told(store, what, plain, other, 1.1)
+
+
+def measure_sleepers(store: str, count: int) -> None:
+    def fill(app: App) -> None:
+        @app.task(name="sleeper", queue="q")
+        def sleeper() -> None: ...
+
+        # A workflow that sleeps is a scheduled job with its history as a checkpoint.
+        calls = sleeper.using(delay="30d")
+        for start in range(0, count, 10_000):
+            app.enqueue_many([calls.bind() for _ in range(start, min(start + 10_000, count))])
+
+    beside(store, f"claim beside {count:,} that sleep", fill, 0)
+
+
+def measure_blocked(store: str, count: int) -> None:
+    def fill(app: App) -> None:
+        @app.task(name="limited", queue="q", limit=Limit(1))
+        def limited() -> None: ...
+
+        for start in range(0, count, 10_000):
+            app.enqueue_many([limited.bind() for _ in range(start, min(start + 10_000, count))])
+        driver = app.ready()
+        holder = random_id(b"b" * 16)
+        driver.run(driver.start_session(session(holder)))
+        for n in range(count):
+            token = random_id(b"blocked" + n.to_bytes(9, "big"))
+            driver.run(driver.claim(ClaimParams(session=holder, token=token, queues=("q",), limit=500)))
+            if not driver.run(driver.has_gated(["q"])):
+                break
+        counts = driver.run(driver.counts(cap=count))
+        assert counts[JobState.BLOCKED] == count - 1, counts  # noqa: S101  # as above
+
+    beside(store, f"claim beside {count:,} blocked at a limit", fill, None)
+
+
+# -- fairness ----------------------------------------------------------------------------------------
+
+
+def measure_fairness(store: str, count: int) -> None:
+    started: list[str] = []
+
+    def run(with_tenants: bool) -> float:
+        with bench(store) as made:
+            app = made.app
+
+            @app.task(name="work", queue="q")
+            async def work(who: str) -> None:
+                started.append(who)
+                await asyncio.sleep(0.02)
+
+            def of(who: str) -> Any:
+                return work.using(tenant=who) if with_tenants else work
+
+            for start in range(0, count, 10_000):
+                app.enqueue_many([of("a").bind("a") for _ in range(start, min(start + 10_000, count))])
+
+            async def act() -> float:
+                started.clear()
+                async with app.worker(queues=["q"], concurrency=2):
+                    while len(started) < 50:  # noqa: ASYNC110  # a list is what is counted
+                        await asyncio.sleep(0.01)
+                    began, at = time.monotonic(), len(started)
+                    for _ in range(10):
+                        await of("b").aenqueue("b")
+                    mark = len(started)
+                    while len(started) < at + 400:  # noqa: ASYNC110  # as above
+                        await asyncio.sleep(0.01)
+                    rate = (len(started) - at) / (time.monotonic() - began)
+                if with_tenants:
+                    last = max(n for n, who in enumerate(started) if who == "b")
+                    of_a = sum(who == "a" for who in started[mark:last])
+                    verdict = "ok" if of_a <= 40 else "TOO MUCH"
+                    queued = f"{store:<9}fairness, {count:,} of A's queued"
+                    print(f"{queued}: {of_a} of A's before B's tenth {verdict}")
+                return rate
+
+            return asyncio.run(act())
+
+    plain, fair = run(with_tenants=False), run(with_tenants=True)
+    loss = 1 - fair / plain
+    verdict = "ok" if loss <= 0.1 else "TOO MUCH"
+    print(
+        f"{store:<9}fairness: {plain:.1f} jobs a second plain, {fair:.1f}: loss {loss:.0%} {verdict}",
+        flush=True,
+    )
+
+
+MEASURES: dict[str, tuple[Callable[[str, int], None], int]] = {
+    "chord": (measure_chord, 10_000),
+    "sleepers": (measure_sleepers, 100_000),
+    "blocked": (measure_blocked, 100_000),
+    "fairness": (measure_fairness, 100_000),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="*", choices=[*MEASURES, []], default=list(MEASURES))
+    parser.add_argument("--store", choices=("sqlite", "postgres"))
+    parser.add_argument("--size", type=int, help="other than 10,000 members or 100,000 jobs")
+    said = parser.parse_args(argv)
+    for what in said.what or MEASURES:
+        measure, size = MEASURES[what]
+        for store in [said.store] if said.store else ["sqlite", "postgres"]:
+            measure(store, said.size or size)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
