@@ -4,8 +4,9 @@ table book_line:
 table declaration:
 table gate: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table given_id:
-table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_insert_scale_factor=0.2, autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
+table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_insert_scale_factor=0.2, autovacuum_analyze_scale_factor=0.05, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off, fillfactor=45
 table job_event:
+table lease: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table limit_set:
 table permit: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
@@ -143,6 +144,7 @@ column winch.job.34 history: jsonb
 column winch.job.35 reason: text
 column winch.job.36 gate: text
 column winch.job.37 has_undo: boolean
+column winch.job.38 filed: text not null default 'ready'::text
 column winch.job_event.01 seq: bigint not null identity
 column winch.job_event.02 job: uuid not null
 column winch.job_event.03 v: integer not null
@@ -153,6 +155,11 @@ column winch.job_event.07 by_token: uuid
 column winch.job_event.08 session: uuid
 column winch.job_event.09 attempt: integer not null
 column winch.job_event.10 at: timestamp with time zone not null
+column winch.lease.01 token: uuid not null
+column winch.lease.02 session: uuid not null
+column winch.lease.03 claimed_at: timestamp with time zone not null
+column winch.lease.04 unended: integer not null
+column winch.lease.05 ids: uuid[] not null
 column winch.limit_set.01 name: text not null
 column winch.limit_set.02 spec: text not null
 column winch.limit_set.03 is_live: boolean not null
@@ -225,12 +232,14 @@ constraint winch.declaration.declaration_pkey: PRIMARY KEY (session, schedule)
 constraint winch.declaration.declaration_session_fkey: FOREIGN KEY (session) REFERENCES winch.session(id) ON DELETE CASCADE
 constraint winch.gate.gate_pkey: PRIMARY KEY (key)
 constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
-constraint winch.job.job_attempt_from_0: CHECK ((attempt >= 0))
+constraint winch.job.job_is_possible: CHECK (((attempt >= 0) AND
+CASE state
+    WHEN 'running'::text THEN ((token IS NOT NULL) AND (session IS NOT NULL) AND (claimed_at IS NOT NULL) AND ((filed = 'running'::text) OR ((filed = 'ready'::text) AND (gate IS NULL))))
+    ELSE ((token IS NULL) AND (filed = state) AND (state = ANY (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
+END))
 constraint winch.job.job_pkey: PRIMARY KEY (id)
-constraint winch.job.job_running_has_session: CHECK (((state <> 'running'::text) OR ((session IS NOT NULL) AND (claimed_at IS NOT NULL))))
-constraint winch.job.job_state_is_live: CHECK ((state = ANY (ARRAY['ready'::text, 'running'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
-constraint winch.job.job_token_iff_running: CHECK (((state = 'running'::text) = (token IS NOT NULL)))
 constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
+constraint winch.lease.lease_pkey: PRIMARY KEY (token)
 constraint winch.limit_set.limit_set_pkey: PRIMARY KEY (name)
 constraint winch.permit.permit_pkey: PRIMARY KEY (gate, job)
 constraint winch.queue.queue_pkey: PRIMARY KEY (name)
@@ -263,17 +272,19 @@ index winch.declaration_pkey: CREATE UNIQUE INDEX declaration_pkey ON winch.decl
 index winch.gate_due: CREATE INDEX gate_due ON winch.gate USING btree (open_at) WHERE (open_at IS NOT NULL) -- serves admit
 index winch.gate_pkey: CREATE UNIQUE INDEX gate_pkey ON winch.gate USING btree (key)
 index winch.given_id_pkey: CREATE UNIQUE INDEX given_id_pkey ON winch.given_id USING btree (id)
-index winch.job_blocked: CREATE INDEX job_blocked ON winch.job USING btree (gate, sort_key, id) WHERE (state = 'blocked'::text) -- serves admit, explain and counts
-index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (session) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
-index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (state = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
+index winch.job_blocked: CREATE INDEX job_blocked ON winch.job USING btree (gate, sort_key, id) WHERE (filed = 'blocked'::text) -- serves admit, explain and counts
+index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (cancel_requested_at) WHERE (cancel_requested_at IS NOT NULL) -- serves cancels
+index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (filed = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
 index winch.job_event_of_job: CREATE UNIQUE INDEX job_event_of_job ON winch.job_event USING btree (job, v) -- serves the triggers: the number of a job's next change
 index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_event USING btree (seq)
 index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, created_at, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: who is first of a FIFO key
-index winch.job_gated: CREATE INDEX job_gated ON winch.job USING btree (queue, sort_key, id) WHERE ((state = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NULL)) -- serves claim and explain of jobs with gates
+index winch.job_gated: CREATE INDEX job_gated ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NULL)) -- serves claim and explain of jobs with gates
 index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
-index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE ((state = 'ready'::text) AND (gate IS NULL)) -- serves claim and explain
-index winch.job_running: CREATE INDEX job_running ON winch.job USING btree (session) WHERE (state = 'running'::text) -- serves rescue, end_session, give_up and sessions
-index winch.job_tenant: CREATE INDEX job_tenant ON winch.job USING btree (queue, tenant, sort_key, id) WHERE ((state = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NOT NULL)) -- serves claim and explain of jobs with tenants
+index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NULL)) -- serves claim and explain; has what claims by the hundred run, too
+index winch.job_running: CREATE INDEX job_running ON winch.job USING btree (id) WHERE (filed = 'running'::text) -- serves the view claimed
+index winch.job_tenant: CREATE INDEX job_tenant ON winch.job USING btree (queue, tenant, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NOT NULL)) -- serves claim and explain of jobs with tenants
+index winch.lease_pkey: CREATE UNIQUE INDEX lease_pkey ON winch.lease USING btree (token)
+index winch.lease_session: CREATE INDEX lease_session ON winch.lease USING btree (session) -- serves the view claimed
 index winch.limit_set_pkey: CREATE UNIQUE INDEX limit_set_pkey ON winch.limit_set USING btree (name)
 index winch.permit_of_job: CREATE INDEX permit_of_job ON winch.permit USING btree (job) -- serves whatever ends a claim
 index winch.permit_pkey: CREATE UNIQUE INDEX permit_pkey ON winch.permit USING btree (gate, job)
@@ -417,7 +428,7 @@ BEGIN
         chosen := ARRAY(
             SELECT id
             FROM "winch".job
-            WHERE state = 'blocked' AND gate = opened
+            WHERE filed = 'blocked' AND gate = opened
             ORDER BY gate, sort_key, id
             LIMIT most
             FOR UPDATE SKIP LOCKED
@@ -427,7 +438,8 @@ BEGIN
         RETURN 0;
     END IF;
     WITH admitted AS (
-        UPDATE "winch".job SET state = 'ready', gate = '' WHERE id = ANY (chosen) RETURNING queue
+        UPDATE "winch".job SET state = 'ready', filed = 'ready', gate = '' WHERE id = ANY (chosen)
+        RETURNING queue
     )
     SELECT array_agg(DISTINCT queue) INTO woken FROM admitted;
     PERFORM "winch".ring(woken, false);

@@ -64,6 +64,17 @@ def postgres_target(fast_postgres: Databases, runner: asyncio.Runner) -> Iterato
 
 
 @pytest.fixture(scope="session")
+def postgres_leases_target(fast_postgres: Databases, runner: asyncio.Runner) -> Iterator[Target]:
+    """Where every claim is made as those by the hundred are."""
+    target = PostgresTarget(fast_postgres.new_database())
+    for driver in target._drivers.values():
+        driver._batch_from = 1  # type: ignore[attr-defined]
+    yield target
+    runner.run(target.aclose())
+    target.close()
+
+
+@pytest.fixture(scope="session")
 def redis_target(runner: asyncio.Runner) -> Iterator[Target]:
     with ExitStack() as stack:
         url = os.environ.get("WINCH_TEST_REDIS") or stack.enter_context(RedisServer()).url

@@ -18,6 +18,7 @@ DRIVERS = [
     "memory",
     "sqlite",
     pytest.param("postgres", marks=pytest.mark.servers),
+    pytest.param("postgres+leases", marks=[pytest.mark.servers, pytest.mark.slow]),
     pytest.param("redis", marks=pytest.mark.servers),
     pytest.param("redis+cluster", marks=pytest.mark.servers),
 ]

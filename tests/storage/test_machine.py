@@ -13,7 +13,7 @@ from winch.testing.conformance import MemoryTarget, Target
 
 EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40, "redis": 30}
 # With schedules, waits and undo among the steps; many more of them in the slow tests.
-IN_TIME = {"memory": 20, "sqlite": 8, "postgres": 5, "redis": 15}
+IN_TIME = {"memory": 20, "sqlite": 5, "postgres": 3, "redis": 8}
 
 
 def test_the_reference_keeps_the_invariants() -> None:

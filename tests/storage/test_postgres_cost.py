@@ -18,6 +18,7 @@ from tests.storage.postgres_kit import (
     recorded,
 )
 from winch.core.lifecycle import JobState
+from winch.drivers.postgres.binary import adapt
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.low_water import BEGINNING, LOOK_AGAIN, MANY, SHARE, LowWater
 from winch.storage.params import Answer, ClaimParams, Finish
@@ -80,9 +81,10 @@ def test_a_plain_job_costs_three_statements_a_batch_and_under_a_kilobyte_of_wal(
     assert enqueue.statements == ["enqueue.alike"] * BATCHES
     assert claim.statements == ["claim"] * BATCHES
     assert finish.statements == ["finish"] * BATCHES
-    # Measured: 345, 515 and 365 bytes. A column or an index more is seen at once.
+    # Measured: 346, 268 and 357 bytes. A column or an index more is seen at once, and a claim whose rows
+    # leave their pages too.
     assert min(enqueue.wal) < 380
-    assert min(claim.wal) < 560
+    assert min(claim.wal) < 300
     assert min(finish.wal) < 400
 
 
@@ -93,10 +95,11 @@ def test_a_finish_that_takes_whole_sends_no_row_for_each_job(store: Store) -> No
     steps = store.driver.finish(list(map(completed, claims))).steps()
     step = next(steps)
     with connected(store.url) as conn:
-        rows = conn.execute(step.statement.text, step.values, prepare=False).fetchall()
+        values = {**step.values, "places": None}  # as if another process had claimed them
+        rows = conn.execute(step.statement.text, values, prepare=False).fetchall()
         assert rows == [(None,)]
         # The same once more: it takes none of them, and says so.
-        assert conn.execute(step.statement.text, step.values, prepare=False).fetchall() == [([],)]
+        assert conn.execute(step.statement.text, values, prepare=False).fetchall() == [([],)]
 
 
 def test_a_finish_looks_jobs_up_by_id_whatever_the_planner_believes(store: Store) -> None:
@@ -109,11 +112,15 @@ def test_a_finish_looks_jobs_up_by_id_whatever_the_planner_believes(store: Store
         store.add(BATCH)
         claims = store.claim(session, BATCH)
         step = next(store.driver.finish(list(map(completed, claims))).steps())
-        rows = conn.execute(f"EXPLAIN {step.statement.text}", step.values, prepare=False).fetchall()
+        values = {**step.values, "places": None}
+        rows = conn.execute(f"EXPLAIN {step.statement.text}", values, prepare=False).fetchall()
+        adapt(conn)
+        hinted = conn.execute(f"EXPLAIN {step.statement.text}", step.values, prepare=False).fetchall()
     plan = "\n".join(row[0] for row in rows)
+    assert "Seq Scan on job" not in "\n".join(row[0] for row in hinted)
     assert "Index Scan using job_pkey" in plan
     assert "Join" not in plan
-    assert plan.count("Nested Loop") == 1, plan  # the clock with what is kept
+    assert plan.count("Nested Loop") == 3, plan  # the clock with what is kept; the few leases
     assert set(store.complete(*claims)) == {Answer.TOOK}
 
 

@@ -21,6 +21,7 @@ from tests.storage.postgres_kit import (
 )
 from winch.core.lifecycle import JobState
 from winch.drivers._sql import Statement
+from winch.drivers.postgres.binary import adapt
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.steps import PREPARED, Step
 from winch.storage.params import Answer, ClaimParams, Finish, GroupFilter, JobFilter, Trim
@@ -30,13 +31,14 @@ pytestmark = pytest.mark.servers
 
 FILL = """
 INSERT INTO winch.job (
-    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, fence
+    id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, fence
 )
 SELECT
     (lpad(to_hex(n), 12, '0') || '70008000000000000000')::uuid, now(), now() + make_interval(secs => n),
-    n, 1, 0, CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END,
+    n, 1, 0, state, state,
     CASE n % 3 WHEN 0 THEN 'other' ELSE 'default' END, 'task.' || n % 50, '{}', 0
 FROM generate_series(1, 20000) AS n
+CROSS JOIN LATERAL (SELECT CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END AS state) AS given
 """
 FILL_ARCHIVE = """
 INSERT INTO winch.archive (
@@ -74,6 +76,7 @@ def plans_of(store: Store, verb: Verb[Any]) -> list[tuple[str, str]]:
     """The plans of the verb's statements by name; run for real and rolled back."""
     plans = []
     with psycopg.connect(store.url) as conn:
+        adapt(conn)
         steps = verb.steps()
         try:
             step: Step = next(steps)
@@ -247,7 +250,7 @@ def test_a_store_that_filled_up_after_its_first_use_stays_fast(postgres_url: str
         store.add(400)
         few = min(cycle(200) for _ in range(2))
         filler.execute(FILL)
-        filler.execute("UPDATE winch.job SET state = 'ready', queue = 'default'")
+        filler.execute("UPDATE winch.job SET state = 'ready', filed = 'ready', queue = 'default'")
         many = min(cycle(400) for _ in range(3))
     assert many < 8 * few, f"{few * 1e6:.0f} µs per job with few jobs, {many * 1e6:.0f} with many"
     store.driver.close()

@@ -18,7 +18,7 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryLoader
 
 _TYPES = psycopg.adapters.types
-_UUID, _TEXT, _MOMENT = (_TYPES[name].oid for name in ("uuid", "text", "timestamptz"))
+_UUID, _TEXT, _MOMENT, _TID = (_TYPES[name].oid for name in ("uuid", "text", "timestamptz", "tid"))
 # Dimensions, whether there are NULLs, the elements' type; then the length and the first number.
 _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
@@ -27,6 +27,7 @@ _NULL = b"\xff\xff\xff\xff"
 # The length of a UUID, in front of each, in the digits that the ids themselves are written in.
 _UUID_LENGTH = "00000010"
 _UUID_BYTES = 20
+_TID_LENGTH = struct.pack("!i", 6)
 
 # Moments come as microseconds since this one.
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -38,6 +39,11 @@ class Ids(list[str]):
 
 class Texts(list[str | None]):
     """Texts for a parameter that is `text[]`."""
+
+
+class Tids(list[bytes | None]):
+    """Places of rows as the server writes them, for a parameter that is `tid[]`. On connections that are
+    not ours they are left out."""
 
 
 def write_ids(ids: Ids) -> bytes:
@@ -62,6 +68,14 @@ def write_texts(texts: Texts) -> bytes:
     return b"".join(parts)
 
 
+def write_tids(tids: Tids) -> bytes:
+    if None in tids:
+        data = b"".join([_NULL if tid is None else _TID_LENGTH + tid for tid in tids])
+    else:
+        data = _TID_LENGTH + _TID_LENGTH.join(tids)  # type: ignore[arg-type]  # none is None
+    return _HEADER.pack(1, 1, _TID, len(tids), 1) + data
+
+
 class _IdsDumper(Dumper):
     format = Format.BINARY
     oid = _TYPES["uuid"].array_oid
@@ -78,10 +92,19 @@ class _TextsDumper(Dumper):
         return write_texts(obj)
 
 
+class _TidsDumper(Dumper):
+    format = Format.BINARY
+    oid = _TYPES["tid"].array_oid
+
+    def dump(self, obj: Tids) -> Buffer | None:
+        return write_tids(obj)
+
+
 def adapt(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     """Make a connection of our own send these lists in binary."""
     connection.adapters.register_dumper(Ids, _IdsDumper)
     connection.adapters.register_dumper(Texts, _TextsDumper)
+    connection.adapters.register_dumper(Tids, _TidsDumper)
 
 
 def bare_moments(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState
-from winch.drivers.postgres.low_water import LowWater
+from winch.drivers.postgres.low_water import MANY, LowWater
+from winch.drivers.postgres.places import Places
 from winch.drivers.postgres.steps import Body, Statements, Step
 from winch.storage.unique import Holder
 from winch.storage.verbs import Verb
@@ -25,6 +26,9 @@ class Verbs:
     _sql: Statements
     _keeps_events: bool
     _low_water: LowWater
+    _places: Places
+    # Claims for so many jobs are told by one row for all: see claim.sql.
+    _batch_from: int = MANY
 
     def _step(self, name: str, /, *, is_alone: bool = False, **values: Any) -> Step:
         return Step(self._sql[name], values, is_alone)

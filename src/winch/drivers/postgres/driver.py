@@ -24,6 +24,7 @@ from winch.drivers.postgres.listen import ENOUGH, WAITING, Listener, PostgresBel
 from winch.drivers.postgres.low_water import LowWater
 from winch.drivers.postgres.operating import OperatingVerbs
 from winch.drivers.postgres.place import Place, connection_params, parse_url
+from winch.drivers.postgres.places import Places
 from winch.drivers.postgres.pool import Pool
 from winch.drivers.postgres.reading import ReadingVerbs
 from winch.drivers.postgres.scheduling import SchedulingVerbs
@@ -53,6 +54,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         self._keeps_events = events
         self._sql = Statements(place.quoted)
         self._low_water = LowWater()
+        self._places = Places()
         self._pool = Pool(place)
         self._guard = threading.Lock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (

@@ -22,7 +22,7 @@ from winch.drivers.postgres.steps import Step
 from winch.drivers.postgres.wires import numbered_names
 
 # Whose answer nobody reads.
-STATEMENTS = frozenset({"enqueue.alike"})
+STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
 
 _prepared: WeakKeyDictionary[psycopg.Connection[Any], set[bytes]] = WeakKeyDictionary()
 

@@ -50,6 +50,7 @@ class GateVerbs(Verbs):
             starts=[BEGINNING] * len(queues),
             tasks=None if params.tasks is None else list(params.tasks),
             limit=limit,
+            is_batch=limit >= self._batch_from,
             now=now,
         )
 

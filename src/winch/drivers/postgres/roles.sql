@@ -43,9 +43,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
         {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line,
         {schema}.gate, {schema}.permit, {schema}.limit_set, {schema}.unique_kept,
-        {schema}.signal, {schema}.waiting, {schema}.recheck
+        {schema}.signal, {schema}.waiting, {schema}.recheck, {schema}.lease
     TO {worker};
-GRANT SELECT ON {schema}.schedule_in_effect, {schema}.backlog TO {worker};
+GRANT SELECT ON {schema}.schedule_in_effect, {schema}.backlog, {schema}.claimed TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};
 
 -- Reader: the command line and the dashboard as long as they only look.
@@ -53,5 +53,5 @@ GRANT SELECT
     ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.schedule,
         {schema}.schedule_run, {schema}.declaration, {schema}.schedule_in_effect, {schema}.book_line,
         {schema}.gate, {schema}.permit, {schema}.limit_set,
-        {schema}.waiting, {schema}.backlog
+        {schema}.waiting, {schema}.backlog, {schema}.lease, {schema}.claimed
     TO {reader};

@@ -3,6 +3,7 @@ not keep the jobs that were claimed with it from running."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -15,12 +16,14 @@ from winch.core.codec import clean_text
 from winch.core.fingerprint import trace
 from winch.core.job import Claim, Entry, Failure, JobRecord
 from winch.core.lifecycle import JobState
-from winch.drivers.postgres.binary import Ids, Moments, Texts, same
+from winch.drivers.postgres.binary import Ids, Moments, Texts, Tids, same
 from winch.drivers.postgres.steps import Row, Rows
 from winch.storage.params import ClaimRef, Event, Finish, NewJob, QueueInfo, SessionInfo
 
 # Whoever writes has cut texts to size already; here only what cannot be stored is taken out.
 _NO_LIMIT = 1 << 30
+# A finish of fewer jobs does not count leases down.
+COUNTED = 16
 
 _encode = msgspec.json.encode
 _history = msgspec.json.Decoder(tuple[Entry, ...])
@@ -95,6 +98,25 @@ _without_own = attrgetter(*_SHARED, *_ABSENT)
 _nothing = _absent(_plain_job)
 
 
+def write_one(job: NewJob) -> dict[str, Any] | None:
+    """The parameters of `enqueue.one`; None for a job that has more to it."""
+    if _absent(job) != _nothing:
+        return None
+    return {
+        "id": job.id,
+        "args": job.args,
+        "headers": _write_headers(job),
+        "task": job.task,
+        "version": job.version,
+        "queue": job.queue,
+        "priority": job.priority,
+        "options": job.options,
+        "expires_seconds": write_span(job.expires),
+        "max_attempts": job.max_attempts,
+        "keep_seconds": write_span(job.keep),
+    }
+
+
 def write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
     """The parameters of `enqueue.alike`; None where the jobs are not alike."""
     first = jobs[0]
@@ -139,10 +161,20 @@ class _OutcomeRow(msgspec.Struct, omit_defaults=True):
     trace: str | None = None
 
 
-def write_completed(outcomes: Sequence[Finish]) -> dict[str, Any]:
-    """The parameters of `finish`: mostly all results are one, and then it is written once."""
+def write_completed(outcomes: Sequence[Finish], places: Tids | None) -> dict[str, Any]:
+    """The parameters of `finish`: mostly all results are one, and then it is written once.
+
+    Leases are counted down only by calls for many jobs. A single one may be part of the application's
+    own transaction, and others would wait for its commit.
+    """
     is_one, result = same(outcome.result for outcome in outcomes)
+    leases: Counter[str] = Counter()
+    if len(outcomes) >= COUNTED:
+        leases.update(outcome.token for outcome in outcomes)
     return {
+        "places": places,
+        "leases": Ids(leases) if leases else None,
+        "numbers": list(leases.values()) if leases else None,
         "ids": Ids(outcome.id for outcome in outcomes),
         "tokens": Ids(outcome.token for outcome in outcomes),
         "results": None if is_one else Texts(outcome.result for outcome in outcomes),
@@ -368,6 +400,7 @@ def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
             headers,
             options,
             checkpoint,
+            _,
         ) in rows
     ]
 

@@ -19,6 +19,7 @@ from psycopg.rows import tuple_row
 
 from winch.drivers import _callers
 from winch.drivers._callers import ASYNCPG, PSYCOPG2
+from winch.drivers.postgres.binary import Tids
 from winch.drivers.postgres.steps import Row, Rows, Step
 
 # The loaders that the rows are read with, whatever the application has registered for its own.
@@ -83,7 +84,7 @@ class PsycopgWire:
         # A cursor of psycopg's own kind: the connection's may bind in another style or give other rows.
         with psycopg.Cursor[Row](self._conn, row_factory=tuple_row) as cursor:
             _use_default_loaders(cursor)
-            cursor.execute(step.statement.text, step.values, prepare=False)
+            cursor.execute(step.statement.text, _values(step), prepare=False)
             return cursor.fetchall() if cursor.description is not None else []
 
 
@@ -101,8 +102,13 @@ class AsyncPsycopgWire:
     async def send(self, step: Step) -> Rows:
         async with psycopg.AsyncCursor[Row](self._conn, row_factory=tuple_row) as cursor:
             _use_default_loaders(cursor)
-            await cursor.execute(step.statement.text, step.values, prepare=False)
+            await cursor.execute(step.statement.text, _values(step), prepare=False)
             return await cursor.fetchall() if cursor.description is not None else []
+
+
+def _values(step: Step) -> Mapping[str, Any]:
+    """The step's values without hints that only our own connections can write."""
+    return {name: None if isinstance(value, Tids) else value for name, value in step.values.items()}
 
 
 def _is_on_its_own(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -134,7 +140,7 @@ class Psycopg2Wire:
         from psycopg2.extensions import cursor as plain_cursor  # the connection's may give other rows
 
         with self._conn.cursor(cursor_factory=plain_cursor) as cursor:
-            cursor.execute(step.statement.text, step.values)
+            cursor.execute(step.statement.text, _values(step))
             rows: Rows = cursor.fetchall() if cursor.description is not None else []
             return rows
 
@@ -170,7 +176,7 @@ class AsyncpgWire:
         return own
 
     async def send(self, step: Step) -> Rows:
-        text, values = numbered(step.statement.text, step.values)
+        text, values = numbered(step.statement.text, _values(step))
         return [tuple(row) for row in await self._conn.fetch(text, *values)]
 
 

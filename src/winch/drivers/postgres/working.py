@@ -27,6 +27,7 @@ from winch.drivers.postgres.rows import (
     write_claims,
     write_completed,
     write_jobs,
+    write_one,
     write_outcomes,
 )
 from winch.drivers.postgres.steps import Body, Step
@@ -53,6 +54,11 @@ from winch.storage.waits import KEEP_TAKEN, KEEP_UNTAKEN
 SOON_SECONDS = 2.0
 KEEP_SESSIONS = timedelta(days=1)
 LEASE_OVER = "lease over"
+# Claims by the hundred are of short jobs. What still runs after this is filed as running; and how many
+# claims' rows are looked at for that, and removed, in one rescue.
+OLD_SECONDS = 5.0
+OLD_LEASES = 100
+LEASES = 10_000
 _WINDOW_SECONDS = POISON_WINDOW.total_seconds()
 
 
@@ -65,7 +71,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
         def plain(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
-            if alike := write_alike(jobs):
+            if len(jobs) == 1 and (one := write_one(jobs[0])):
+                yield self._step("enqueue.one", is_alone=True, now=now, **one)
+            elif alike := write_alike(jobs):
                 yield self._step("enqueue.alike", is_alone=True, now=now, **alike)
             else:
                 text = write_jobs(jobs)
@@ -186,6 +194,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 starts=starts,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=params.limit,
+                is_batch=params.limit >= self._batch_from,
                 now=now,
             )
 
@@ -202,6 +211,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 rows = yield step(starts)
             seconds = monotonic() - sent
             claims = read_claims(rows, params.token, queues)
+            self._places.learn(rows)
             if len(claims) < params.limit:
                 low_water.emptied(queues, tasks)
             elif params.limit >= MANY:
@@ -253,7 +263,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             is_alone = may_be_alone and is_all and not has_waits
             made = []
             if completed:
-                values = write_completed(completed)
+                values = write_completed(completed, None)
                 made.append(self._step("finish", is_alone=is_alone, now=now, **values))
             if rest:
                 made.append(others(rest, is_alone=is_alone))
@@ -262,7 +272,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         has_waits = any(outcome.to is JobState.BLOCKED for outcome in outcomes)
         took: Sequence[str] | None = None
         if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
-            values = write_completed(outcomes)
+            values = write_completed(outcomes, self._places.take([outcome.id for outcome in outcomes]))
             ((took,),) = yield self._step("finish", is_alone=may_be_alone, now=now, **values)
             if took is None:
                 return [Answer.TOOK] * len(outcomes)
@@ -367,6 +377,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
+            self._places.forget(claim.id)
             rows = yield self._step(
                 "note",
                 is_alone=True,
@@ -481,6 +492,10 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 window_seconds=_WINDOW_SECONDS,
                 now=now,
             )
+            yield self._step(
+                "rescue.leases", limit=LEASES, most=OLD_LEASES, old_seconds=OLD_SECONDS, now=now
+            )
+            yield self._step("rescue.file", most=OLD_LEASES, old_seconds=OLD_SECONDS, now=now)
             return [Rescued(row[0], row[1], row[2], JobState(row[3])) for row in rows]
 
         return self._write("rescue", body, now)

@@ -3,6 +3,7 @@
 WITH admitted AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         gate = ''
     WHERE id = ANY (ARRAY(
         SELECT id
@@ -36,12 +37,12 @@ WHERE (
         EXISTS (
             SELECT
             FROM {schema}.job
-            WHERE job.queue = wanted.queue AND job.state = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NULL
+            WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NULL
         )
         OR EXISTS (
             SELECT
             FROM {schema}.job
-            WHERE job.queue = wanted.queue AND job.state = 'ready' AND job.gate IS NOT NULL
+            WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.gate IS NOT NULL
                 AND job.tenant IS NOT NULL
         )
     )
@@ -54,7 +55,7 @@ WITH RECURSIVE tenants (tenant) AS (
         SELECT job.tenant
         FROM {schema}.job
         WHERE job.queue = :queue
-            AND job.state = 'ready'
+            AND job.filed = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant IS NOT NULL
         ORDER BY job.tenant
@@ -67,7 +68,7 @@ WITH RECURSIVE tenants (tenant) AS (
         SELECT job.tenant
         FROM {schema}.job
         WHERE job.queue = :queue
-            AND job.state = 'ready'
+            AND job.filed = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant IS NOT NULL
             AND job.tenant > tenants.tenant
@@ -79,7 +80,7 @@ WITH RECURSIVE tenants (tenant) AS (
     SELECT id::text, sort_key, attempt, options, tenant, false
     FROM {schema}.job
     WHERE queue = :queue
-        AND state = 'ready'
+        AND filed = 'ready'
         AND gate IS NOT NULL
         AND tenant IS NULL
         AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
@@ -94,7 +95,7 @@ UNION ALL
         SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant
         FROM {schema}.job
         WHERE job.queue = :queue
-            AND job.state = 'ready'
+            AND job.filed = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant = tenants.tenant
             AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
@@ -107,8 +108,9 @@ UNION ALL
     SELECT id::text, sort_key, 0, NULL, NULL, true
     FROM {schema}.job
     WHERE queue = :queue
-        AND state = 'ready'
+        AND filed = 'ready'
         AND gate IS NULL
+        AND state = 'ready'
         AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
     ORDER BY queue, sort_key, id
     LIMIT :limit
@@ -177,6 +179,7 @@ WITH kept AS (
 held AS (
     UPDATE {schema}.job
     SET state = 'blocked',
+        filed = 'blocked',
         gate = waits.gate
     FROM json_to_recordset(:held::json) AS waits (id uuid, gate text)
     WHERE job.id = waits.id
@@ -193,6 +196,7 @@ held AS (
 taken AS (
     UPDATE {schema}.job
     SET state = 'running',
+        filed = 'running',
         attempt = attempt + 1,
         fence = greatest(fence + 1, :at::bigint),
         token = :token::uuid,
@@ -220,7 +224,7 @@ granted AS (
 )
 SELECT
     sort_key, id::text, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
-    expires_at, headers, options, checkpoint
+    expires_at, headers, options, checkpoint, NULL
 FROM taken;
 
 -- admit.ring: whoever opens gates may have to do so sooner than it sleeps.
@@ -239,7 +243,7 @@ FROM unnest(:keys::text[]) AS wanted (key)
 CROSS JOIN LATERAL (
     SELECT job.id, job.options, job.sort_key
     FROM {schema}.job
-    WHERE job.state = 'blocked'
+    WHERE job.filed = 'blocked'
         AND job.gate = wanted.key
     ORDER BY job.gate, job.sort_key, job.id
     LIMIT :limit
@@ -261,14 +265,14 @@ WHERE open_at IS NOT NULL;
 -- admit.all: every gate at which jobs wait, found by steps in the index. Jobs that wait for a signal or for other
 -- jobs are blocked too, at no gate.
 WITH RECURSIVE waited (key) AS (
-    (SELECT gate FROM {schema}.job WHERE state = 'blocked' AND gate > '' ORDER BY gate LIMIT 1)
+    (SELECT gate FROM {schema}.job WHERE filed = 'blocked' AND gate > '' ORDER BY gate LIMIT 1)
     UNION ALL
     SELECT next.gate
     FROM waited
     CROSS JOIN LATERAL (
         SELECT job.gate
         FROM {schema}.job
-        WHERE job.state = 'blocked'
+        WHERE job.filed = 'blocked'
             AND job.gate > waited.key
         ORDER BY job.gate
         LIMIT 1
@@ -291,7 +295,7 @@ WHERE key = ANY (ARRAY(
     WHERE idle.state IS NULL
         AND idle.open_at IS NULL
         AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = idle.key)
-        AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.state = 'blocked' AND job.gate = idle.key)
+        AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.filed = 'blocked' AND job.gate = idle.key)
     LIMIT :limit
     FOR UPDATE SKIP LOCKED
 ));
@@ -303,7 +307,7 @@ SELECT
         SELECT count(*)
         FROM {schema}.job AS other
         JOIN {schema}.job AS mine ON mine.id = :id::uuid
-        WHERE other.state = 'blocked'
+        WHERE other.filed = 'blocked'
             AND other.gate = :key
             AND CASE
                 WHEN mine.fifo IS NULL THEN (other.sort_key, other.id) < (mine.sort_key, mine.id)

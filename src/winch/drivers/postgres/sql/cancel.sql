@@ -20,6 +20,7 @@ asked AS (
         )),
         gate = CASE WHEN job.gate IS NOT NULL THEN '' END,
         state = CASE held.state WHEN 'running' THEN 'running' ELSE 'ready' END,
+        filed = CASE held.state WHEN 'running' THEN job.filed ELSE 'ready' END,
         run_at = CASE WHEN held.state IN ('running', 'ready') THEN job.run_at ELSE clock.now END,
         sort_key = CASE
             WHEN held.state IN ('running', 'ready') THEN job.sort_key

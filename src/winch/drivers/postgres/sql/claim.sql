@@ -4,6 +4,10 @@
 -- once for each queue, not for each job. The queues are walked in the order given, and no more is locked
 -- than is returned. By ctid: a join would hash the whole table.
 -- Where a queue's walk begins: low_water.py.
+-- A claim by the hundred (:is_batch) leaves its jobs where the index of ready ones has them and writes one row
+-- that names them all: no index is written to, and the rows stay in their pages. Their worker will be done with
+-- them in a moment; what is not, rescue.file files later. Small claims are of longer jobs, which would be walked
+-- over for as long as they run.
 -- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
@@ -14,9 +18,43 @@ live AS MATERIALIZED (
     WHERE id = :session::uuid
         AND ended_at IS NULL
     FOR KEY SHARE
+),
+chosen AS MATERIALIZED (
+    SELECT array_agg(first.place) AS places, array_agg(first.id) AS ids
+    FROM (
+        SELECT ready.place, ready.id
+        FROM unnest(:queues::text[], :starts::bigint[]) AS wanted (queue, start)
+        CROSS JOIN LATERAL (
+            SELECT job.ctid AS place, job.id
+            FROM {schema}.job
+            WHERE job.queue = wanted.queue
+                AND job.sort_key >= wanted.start
+                AND job.filed = 'ready'
+                AND job.gate IS NULL
+                AND job.state = 'ready'
+                AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
+                AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL
+                AND EXISTS (SELECT FROM live)
+            ORDER BY job.queue, job.sort_key, job.id
+            LIMIT :limit
+            FOR UPDATE SKIP LOCKED
+        ) AS ready
+        LIMIT :limit
+    ) AS first
+),
+leased AS (
+    INSERT INTO {schema}.lease (token, session, claimed_at, unended, ids)
+    SELECT :token::uuid, :session::uuid, clock.now, cardinality(chosen.ids), chosen.ids
+    FROM chosen, clock
+    WHERE :is_batch::boolean
+        AND chosen.ids IS NOT NULL
+    ON CONFLICT (token) DO UPDATE -- a claim of jobs with gates sends several of these
+    SET unended = lease.unended + excluded.unended,
+        ids = lease.ids || excluded.ids
 )
 UPDATE {schema}.job
 SET state = 'running',
+    filed = CASE WHEN :is_batch::boolean THEN filed ELSE 'running' END,
     attempt = attempt + 1,
     fence = greatest(fence + 1, (SELECT {schema}.micros(now) FROM clock)),
     token = :token::uuid,
@@ -24,25 +62,7 @@ SET state = 'running',
     claimed_at = (SELECT now FROM clock),
     progress = NULL,
     log = NULL
-WHERE ctid = ANY (ARRAY(
-    SELECT ready.ctid
-    FROM unnest(:queues::text[], :starts::bigint[]) AS wanted (queue, start)
-    CROSS JOIN LATERAL (
-        SELECT job.ctid
-        FROM {schema}.job
-        WHERE job.queue = wanted.queue
-            AND job.sort_key >= wanted.start
-            AND job.state = 'ready'
-            AND job.gate IS NULL
-            AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
-            AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL
-            AND EXISTS (SELECT FROM live)
-        ORDER BY job.queue, job.sort_key, job.id
-        LIMIT :limit
-        FOR UPDATE SKIP LOCKED
-    ) AS ready
-    LIMIT :limit
-))
+WHERE ctid = ANY ((SELECT places FROM chosen)::tid[])
 RETURNING
     sort_key, id::text, CASE WHEN cardinality(:queues::text[]) > 1 THEN queue END, task, args, attempt, fence,
-    created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint;
+    created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint, ctid;

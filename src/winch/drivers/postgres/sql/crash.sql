@@ -6,6 +6,19 @@
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
+named AS MATERIALIZED (
+    -- In lists: of those the planner expects few, and looks the jobs up by their ids.
+    SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens
+    FROM (
+        SELECT id, token
+        FROM {schema}.claimed
+        WHERE session = :session::uuid
+        UNION
+        SELECT id, token
+        FROM json_to_recordset(:started::json) AS started (id uuid, token uuid)
+        WHERE :session::uuid IS NULL
+    ) AS found
+),
 locked AS MATERIALIZED (
     SELECT
         job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log,
@@ -16,17 +29,16 @@ locked AS MATERIALIZED (
             WHERE started.id = job.id
                 AND started.token = job.token
         ) AS is_guilty
-    FROM {schema}.job
-    WHERE job.state = 'running'
-        AND (
-            job.session = :session::uuid
-            OR (:session::uuid IS NULL AND (job.id, job.token) IN (
-                SELECT id, token
-                FROM json_to_recordset(:started::json) AS started (id uuid, token uuid)
-            ))
-        )
-    ORDER BY job.id
-    FOR UPDATE
+    FROM named
+    CROSS JOIN LATERAL unnest(named.ids, named.tokens) AS claim (id, token)
+    CROSS JOIN LATERAL (
+        SELECT id, token, session, claimed_at, attempt, history, log, cancel_requested_at, has_undo
+        FROM {schema}.job
+        WHERE id = claim.id
+            AND token = claim.token
+            AND state = 'running'
+        FOR UPDATE
+    ) AS job
 ),
 told AS MATERIALIZED (
     SELECT
@@ -62,6 +74,7 @@ decided AS MATERIALIZED (
 back AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         attempt = job.attempt - 1,
         crashes = CASE WHEN decided.is_guilty THEN decided.times ELSE job.crashes END,
         is_suspect = job.is_suspect OR decided.is_guilty,

@@ -3,16 +3,16 @@
 -- the queue's own concurrency count too.
 SELECT
     least(:cap, (SELECT count(*) FROM (
-        SELECT FROM {schema}.job WHERE queue = :queue AND state = 'ready' AND gate IS NULL LIMIT :cap
+        SELECT FROM {schema}.job WHERE queue = :queue AND filed = 'ready' AND gate IS NULL AND state = 'ready' LIMIT :cap
     ) AS plain) + (SELECT count(*) FROM (
-        SELECT FROM {schema}.job WHERE queue = :queue AND state = 'ready' AND gate IS NOT NULL LIMIT :cap
+        SELECT FROM {schema}.job WHERE queue = :queue AND filed = 'ready' AND gate IS NOT NULL LIMIT :cap
     ) AS gated) + (SELECT count(*) FROM (
-        SELECT FROM {schema}.job WHERE state = 'blocked' AND gate = 'queue:' || :queue::text LIMIT :cap
+        SELECT FROM {schema}.job WHERE filed = 'blocked' AND gate = 'queue:' || :queue::text LIMIT :cap
     ) AS held)),
     (SELECT extract(epoch FROM coalesce(:now::timestamptz, clock_timestamp()) - min(run_at)) FROM (
         SELECT run_at
         FROM {schema}.job
-        WHERE queue = :queue AND state = 'ready' AND gate IS NULL
+        WHERE queue = :queue AND filed = 'ready' AND gate IS NULL AND state = 'ready'
         ORDER BY sort_key
         LIMIT 100
     ) AS first);

@@ -16,14 +16,15 @@ SELECT
     (
         SELECT count(*)
         FROM {schema}.job AS other
-        WHERE other.state = 'ready'
+        WHERE other.filed = 'ready'
             AND other.gate IS NULL
+            AND other.state = 'ready'
             AND other.queue = (SELECT queue FROM mine)
             AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
     ) + (
         SELECT count(*)
         FROM {schema}.job AS other
-        WHERE other.state = 'ready'
+        WHERE other.filed = 'ready'
             AND other.gate IS NOT NULL
             AND other.tenant IS NULL
             AND other.queue = (SELECT queue FROM mine)
@@ -31,7 +32,7 @@ SELECT
     ) + (
         SELECT count(*)
         FROM {schema}.job AS other
-        WHERE other.state = 'ready'
+        WHERE other.filed = 'ready'
             AND other.gate IS NOT NULL
             AND other.tenant IS NOT NULL
             AND other.queue = (SELECT queue FROM mine)
@@ -49,9 +50,8 @@ SELECT
     id::text, worker, host, pid, release, queues, tasks, slots, started_at, lease_until, beats,
     (
         SELECT count(*)
-        FROM {schema}.job
-        WHERE job.state = 'running'
-            AND job.session = session.id
+        FROM {schema}.claimed
+        WHERE claimed.session = session.id
     ),
     ended_at, end_reason
 FROM {schema}.session

@@ -1,9 +1,11 @@
--- finish: running -> completed. Fenced by (id, token), pairwise. Locks: the job rows.
+-- finish: running -> completed. Fenced by (id, token), pairwise. Locks: the job rows, then leases.
 -- Answers NULL where all took, else the ids that did. A token is there exactly while the job runs, so the
--- state needs no look of its own. Each job is looked up by its id before the delete goes to the places found.
--- In a join, a planner that believes the table empty compares every running job with every outcome, which was
--- ten times slower. The second look at the pairs is for a row that changed hands while the delete waited for
--- it, in a CASE so that it becomes no join. A row that was only written to meanwhile (progress, a requested
+-- state needs no look of its own. The delete goes to where the claim left the rows (:places, a hint: places.py);
+-- a job without one is looked up by its id first. A planner that knew the places would scan the table. In a join, a planner that believes the table empty compares
+-- every running job with every outcome, which was ten times slower. The look at the pairs is the fence: a place
+-- may have been taken by another row, and a row may change hands while the delete waits for it. In a CASE, so
+-- that it becomes no join.
+-- A lease is counted down only where the whole call took: it must not fall below what still runs. A row that was only written to meanwhile (progress, a requested
 -- cancel) may be missed, depending on the server's version; the caller finds it live and asks again.
 -- The other outcomes grow the history and go through finish.other.
 WITH clock AS MATERIALIZED (
@@ -13,13 +15,13 @@ WITH clock AS MATERIALIZED (
 gone AS (
     DELETE FROM {schema}.job
     WHERE ctid = ANY (ARRAY(
-            SELECT (
+            SELECT coalesce(outcome.place, (
                 SELECT job.ctid
                 FROM {schema}.job
                 WHERE job.id = outcome.job
                     AND job.token = outcome.by_token
-            )
-            FROM unnest(:ids::uuid[], :tokens::uuid[]) AS outcome (job, by_token)
+            ))
+            FROM unnest(:ids::uuid[], :tokens::uuid[], :places::tid[]) AS outcome (job, by_token, place)
         ))
         AND CASE
             WHEN (id, token) IN (
@@ -59,9 +61,20 @@ kept AS (
         END,
         NULL
     FROM gone, clock
+),
+counted AS MATERIALIZED (
+    SELECT count(*) = cardinality(:ids::uuid[]) AS is_whole
+    FROM gone
+),
+lessened AS (
+    UPDATE {schema}.lease
+    SET unended = unended - ended.number
+    FROM unnest(:leases::uuid[], :numbers::integer[]) AS ended (token, number), counted
+    WHERE lease.token = ended.token
+        AND counted.is_whole
 )
-SELECT CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN coalesce(array_agg(id::text), ARRAY[]::text[]) END
-FROM gone;
+SELECT CASE WHEN NOT is_whole THEN ARRAY(SELECT id::text FROM gone) END
+FROM counted;
 
 -- finish.other: running -> retrying | scheduled | blocked | ready | cancelled | dead.
 -- Fenced by (id, token), pairwise. Locks: the job rows, by id, before it decides, so that a cancel requested
@@ -97,6 +110,7 @@ held AS MATERIALIZED (
 again AS (
     UPDATE {schema}.job
     SET state = held.next,
+        filed = held.next,
         run_at = held.due,
         sort_key = {schema}.sort_key(held.due, job.priority),
         attempt = CASE WHEN held.counts THEN job.attempt ELSE job.attempt - 1 END,

@@ -3,18 +3,30 @@
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
-held AS MATERIALIZED (
-    SELECT id, cancel_requested_at IS NOT NULL AND has_undo IS NOT TRUE AS is_cancelled
-    FROM {schema}.job
-    WHERE state = 'running'
-        AND session = :session::uuid
+named AS MATERIALIZED (
+    -- In lists: of those the planner expects few, and looks the jobs up by their ids.
+    SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens
+    FROM {schema}.claimed
+    WHERE session = :session::uuid
         AND token = ANY (:tokens::uuid[])
-    ORDER BY id
-    FOR UPDATE
+),
+held AS MATERIALIZED (
+    SELECT job.id, job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled
+    FROM named
+    CROSS JOIN LATERAL unnest(named.ids, named.tokens) AS lost (id, token)
+    CROSS JOIN LATERAL (
+        SELECT id, cancel_requested_at, has_undo
+        FROM {schema}.job
+        WHERE id = lost.id
+            AND token = lost.token
+            AND state = 'running'
+        FOR UPDATE
+    ) AS job
 ),
 back AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         attempt = job.attempt - 1,
         token = NULL,
         ended_token = job.ended_token

@@ -2,9 +2,9 @@
 SELECT EXISTS (
     SELECT
     FROM {schema}.job
-    WHERE queue = ANY (:queues::text[]) AND state = 'ready' AND gate IS NOT NULL AND tenant IS NULL
+    WHERE queue = ANY (:queues::text[]) AND filed = 'ready' AND gate IS NOT NULL AND tenant IS NULL
 ) OR EXISTS (
     SELECT
     FROM {schema}.job
-    WHERE queue = ANY (:queues::text[]) AND state = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL
+    WHERE queue = ANY (:queues::text[]) AND filed = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL
 );

@@ -11,6 +11,6 @@ GROUP BY gate;
 -- limits.waiting: how many wait at each gate.
 SELECT gate, count(*)
 FROM {schema}.job
-WHERE state = 'blocked'
+WHERE filed = 'blocked'
     AND gate > ''
 GROUP BY gate;

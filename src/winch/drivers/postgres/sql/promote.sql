@@ -5,11 +5,12 @@ WITH clock AS MATERIALIZED (
 ),
 promoted AS (
     UPDATE {schema}.job
-    SET state = 'ready'
+    SET state = 'ready',
+        filed = 'ready'
     WHERE ctid = ANY (ARRAY(
         SELECT ctid
         FROM {schema}.job
-        WHERE state IN ('scheduled', 'retrying')
+        WHERE filed IN ('scheduled', 'retrying')
             AND run_at <= (SELECT now FROM clock)
         ORDER BY run_at, id
         LIMIT :limit
@@ -23,7 +24,7 @@ SELECT
     (
         SELECT run_at
         FROM {schema}.job
-        WHERE state IN ('scheduled', 'retrying')
+        WHERE filed IN ('scheduled', 'retrying')
             AND id NOT IN (SELECT id FROM promoted)
         ORDER BY run_at, id
         LIMIT 1

@@ -16,6 +16,7 @@ held AS MATERIALIZED (
 back AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         attempt = job.attempt - 1,
         token = NULL,
         ended_token = job.token

@@ -25,28 +25,35 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
 orphan AS MATERIALIZED (
-    SELECT job.id, job.token
-    FROM {schema}.job
-    WHERE job.state = 'running'
-        AND NOT EXISTS (
-            SELECT
-            FROM {schema}.session
-            WHERE session.id = job.session
-                AND session.ended_at IS NULL
-        )
-    ORDER BY job.id
-    LIMIT :limit
+    -- In lists: of those the planner expects few, and looks the jobs up by their ids.
+    SELECT array_agg(id ORDER BY id) AS ids, array_agg(token ORDER BY id) AS tokens
+    FROM (
+        SELECT claimed.id, claimed.token
+        FROM {schema}.claimed
+        WHERE NOT EXISTS (
+                SELECT
+                FROM {schema}.session
+                WHERE session.id = claimed.session
+                    AND session.ended_at IS NULL
+            )
+        ORDER BY claimed.id
+        LIMIT :limit
+    ) AS found
 ),
 locked AS MATERIALIZED (
     SELECT
         job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log,
         job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled
     FROM orphan
-    JOIN {schema}.job ON job.id = orphan.id
-        AND job.token = orphan.token
-        AND job.state = 'running'
-    ORDER BY job.id
-    FOR UPDATE OF job SKIP LOCKED
+    CROSS JOIN LATERAL unnest(orphan.ids, orphan.tokens) AS claim (id, token)
+    CROSS JOIN LATERAL (
+        SELECT id, token, session, claimed_at, attempt, history, log, cancel_requested_at, has_undo
+        FROM {schema}.job
+        WHERE id = claim.id
+            AND token = claim.token
+            AND state = 'running'
+        FOR UPDATE SKIP LOCKED
+    ) AS job
 ),
 told AS MATERIALIZED (
     SELECT
@@ -76,6 +83,7 @@ decided AS MATERIALIZED (
 back AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         attempt = job.attempt - 1,
         rescues = decided.times,
         is_suspect = true,
@@ -125,3 +133,65 @@ SELECT decided.id::text, decided.token::text, decided.session::text, decided.nex
 )
 FROM decided
 ORDER BY decided.id;
+
+-- rescue.leases: removes the rows of claims by the hundred of which nothing runs any more, or what runs is filed.
+-- Nobody becomes running under an old token, so what is looked for cannot come back. Locks: these rows, SKIP LOCKED.
+DELETE FROM {schema}.lease
+WHERE token = ANY (ARRAY(
+    SELECT token
+    FROM {schema}.lease
+    WHERE unended <= 0
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+) || ARRAY(
+    SELECT old.token
+    FROM {schema}.lease AS old
+    WHERE old.unended > 0
+        AND old.claimed_at < coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :old_seconds)
+        AND NOT EXISTS (
+            SELECT
+            FROM unnest(old.ids) AS member (id)
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM {schema}.job
+                WHERE job.id = member.id
+                    AND job.token = old.token
+                    AND job.filed = 'ready'
+                OFFSET 0
+            ) AS job
+        )
+    LIMIT :most
+    FOR UPDATE SKIP LOCKED
+));
+
+-- rescue.file: running jobs of claims by the hundred that take longer than such claims are for leave the index of
+-- ready jobs. Locks: the job rows, SKIP LOCKED. Not those of a session that may be ended: who rescues them at the same
+-- time would pass them over. The claim's own row goes with a later rescue.leases.
+UPDATE {schema}.job
+SET filed = 'running'
+WHERE ctid = ANY (ARRAY(
+    SELECT job.ctid
+    FROM (
+        SELECT token, ids
+        FROM {schema}.lease
+        WHERE claimed_at < coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :old_seconds)
+            AND EXISTS (
+                SELECT
+                FROM {schema}.session
+                WHERE session.id = lease.session
+                    AND session.ended_at IS NULL
+                    AND session.lease_until > coalesce(:now::timestamptz, clock_timestamp())
+            )
+        ORDER BY claimed_at
+        LIMIT :most
+    ) AS old
+    CROSS JOIN LATERAL unnest(old.ids) AS member (id)
+    CROSS JOIN LATERAL (
+        SELECT ctid
+        FROM {schema}.job
+        WHERE id = member.id
+            AND token = old.token
+            AND filed = 'ready'
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+));

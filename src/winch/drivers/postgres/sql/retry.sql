@@ -13,6 +13,7 @@ held AS MATERIALIZED (
 early AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         run_at = clock.now,
         sort_key = {schema}.sort_key(clock.now, job.priority),
         crashes = 0,

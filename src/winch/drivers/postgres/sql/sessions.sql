@@ -1,14 +1,14 @@
 -- sessions: the sessions, latest start first.
 SELECT
     id::text, worker, host, pid, release, queues, tasks, slots, started_at, lease_until, beats,
-    (
-        SELECT count(*)
-        FROM {schema}.job
-        WHERE job.state = 'running'
-            AND job.session = session.id
-    ),
+    coalesce(claims.number, 0),
     ended_at, end_reason
 FROM {schema}.session
+LEFT JOIN (
+    SELECT session, count(*) AS number
+    FROM {schema}.claimed
+    GROUP BY session
+) AS claims ON claims.session = session.id
 WHERE :is_ended_too::boolean
     OR ended_at IS NULL
 ORDER BY started_at DESC, session.id DESC;

@@ -113,6 +113,7 @@ seen AS (
 ready AS (
     UPDATE {schema}.job
     SET state = 'ready',
+        filed = 'ready',
         run_at = clock.now,
         sort_key = {schema}.sort_key(clock.now, job.priority),
         reason = NULL

@@ -1,0 +1,158 @@
+"""Claims by the hundred: their jobs stay filed as ready, one row names them all. Whoever looks for
+running jobs finds them as before, and nothing is left of the row when it says nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.storage.postgres_kit import Store, completed, connected, recorded
+from winch.core.job import Note
+from winch.core.lifecycle import JobState
+from winch.drivers.postgres.driver import PostgresDriver
+from winch.drivers.postgres.low_water import MANY
+from winch.storage.params import Answer, ClaimRef, Finish
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def database(postgres_server: Any) -> Iterator[str]:
+    url = postgres_server.new_database()
+    driver = PostgresDriver.from_url(url)
+    driver.migrate()
+    driver.close()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def store(database: str) -> Iterator[Store]:
+    driver = PostgresDriver.from_url(database)
+    with connected(database) as conn:
+        for table in ("job", "lease", "session"):
+            conn.execute(f"DELETE FROM winch.{table}")
+    yield Store(driver, database)
+    driver.close()
+
+
+def rows(store: Store, what: str) -> list[tuple[Any, ...]]:
+    with connected(store.url) as conn:
+        return conn.execute(what).fetchall()
+
+
+def later(**span: float) -> datetime:
+    return datetime.now(UTC) + timedelta(**span)
+
+
+def test_only_claims_by_the_hundred_leave_their_jobs_filed_as_ready(store: Store) -> None:
+    session = store.session()
+    store.add(MANY + 1)
+    assert len(store.claim(session, MANY, gated=0)) == MANY
+    assert rows(store, "SELECT count(*) FROM winch.job WHERE filed = 'ready'") == [(MANY + 1,)]
+    assert rows(store, "SELECT unended, cardinality(ids) FROM winch.lease") == [(MANY, MANY)]
+    assert len(store.claim(session, MANY - 1, gated=0)) == 1
+    assert rows(store, "SELECT count(*) FROM winch.job WHERE filed = 'running'") == [(1,)]
+    assert rows(store, "SELECT count(*) FROM winch.lease") == [(1,)]
+
+
+def test_who_looks_for_running_jobs_finds_them(store: Store) -> None:
+    session, driver = store.session(), store.driver
+    store.add(MANY + 5)
+    claims = store.claim(session, MANY, gated=0)
+    held = driver.run(driver.held(session))
+    assert set(held) == {ClaimRef(claim.id, claim.token) for claim in claims}
+    (info,) = driver.run(driver.sessions())
+    assert info.running == MANY
+    counts = driver.run(driver.counts())
+    assert (counts[JobState.RUNNING], counts[JobState.READY]) == (MANY, 5)
+    assert len(store.claim(store.session(), MANY, gated=0)) == 5
+    driver.run(driver.end_session(session))
+    assert len(store.claim(store.session(), 2 * MANY, gated=0)) == MANY
+
+
+def test_the_row_of_a_claim_goes_when_its_jobs_are_done(store: Store) -> None:
+    session, driver = store.session(), store.driver
+    store.add(2 * MANY)
+    first = store.claim(session, MANY, gated=0)
+    second = store.claim(session, MANY, gated=0)
+    assert set(store.complete(*first[:40])) == {Answer.TOOK}
+    assert set(store.complete(*first[40:], *second[:30])) == {Answer.TOOK}
+    # A call that took only in part counts nothing: the number must not be below what runs.
+    again = [completed(claim) for claim in (*first[:5], *second[30:60])]
+    answers = driver.run(driver.finish(again))
+    assert answers == [Answer.ALREADY] * 5 + [Answer.TOOK] * 30
+    left = dict(rows(store, "SELECT token::text, unended FROM winch.lease"))
+    assert left == {first[0].token: 0, second[0].token: MANY - 30}
+    driver.run(driver.rescue())
+    assert rows(store, "SELECT token::text FROM winch.lease") == [(second[0].token,)]
+    # What still runs of the other is filed as running after a while; the row goes after that.
+    driver.run(driver.rescue(now=later(seconds=6)))
+    assert len(rows(store, "SELECT FROM winch.job WHERE filed = 'running'")) == MANY - 60
+    driver.run(driver.rescue(now=later(seconds=6)))
+    assert rows(store, "SELECT FROM winch.lease") == []
+    assert len(driver.run(driver.held(session))) == MANY - 60
+    assert set(store.complete(*second[60:])) == {Answer.TOOK}
+
+
+def test_jobs_of_a_lease_are_rescued_and_given_up_like_others(store: Store) -> None:
+    session, driver = store.session(), store.driver
+    ids = store.add(2 * MANY)
+    first = store.claim(session, MANY, gated=0)
+    second = store.claim(session, MANY, gated=0)
+    assert driver.run(driver.give_up(session, [first[0].token])) == MANY
+    rescued = driver.run(driver.rescue(now=later(minutes=5)))
+    assert {one.id for one in rescued} == {claim.id for claim in second}
+    assert {job.state for job in driver.run(driver.get(ids)) if job} == {JobState.READY}
+    assert set(store.complete(*first, *second)) == {Answer.LOST}
+    driver.run(driver.rescue(now=later(minutes=5)))
+    assert rows(store, "SELECT FROM winch.lease") == []
+
+
+# -- where the rows lie -------------------------------------------------------------------------------
+
+
+def test_a_finish_goes_where_the_claim_left_the_rows(store: Store) -> None:
+    session, driver = store.session(), store.driver
+    store.add(MANY)
+    claims = store.claim(session, MANY, gated=0)
+    verb, steps = recorded(driver.finish(list(map(completed, claims))))
+    answers = driver.run(verb)
+    assert set(answers) == {Answer.TOOK}
+    assert [len(step.values["places"]) for step in steps] == [MANY]
+
+
+def test_a_place_is_a_hint(store: Store) -> None:
+    """Another job lies where the claim said, under the same token: neither is ended for the other."""
+    session, driver = store.session(), store.driver
+    store.add(MANY)
+    claims = store.claim(session, MANY, gated=0)
+    one, other = claims[:2]
+    places = driver._places._by_id
+    places[one.id], places[other.id] = places[other.id], places[one.id]
+    assert store.complete(one) == [Answer.TOOK]
+    assert store.get(one.id).state is JobState.COMPLETED
+    assert store.get(other.id).state is JobState.RUNNING
+    # Written to by somebody else meanwhile: it lies elsewhere, and is found all the same.
+    with connected(store.url) as conn:
+        conn.execute("UPDATE winch.job SET progress = '{}' WHERE id = %s", [claims[2].id])
+    assert store.complete(claims[2], claims[3]) == [Answer.TOOK, Answer.TOOK]
+    # Written to by this process: not even looked for there.
+    note = Note(progress='{"percent": 1.0}')
+    assert driver.run(driver.note(ClaimRef(claims[4].id, claims[4].token), note)) is Answer.TOOK
+    verb, steps = recorded(driver.finish([completed(claims[4])]))
+    assert driver.run(verb) == [Answer.TOOK]
+    assert len(steps) == 1
+
+
+def test_a_stale_token_ends_nothing_at_a_known_place(store: Store) -> None:
+    session, driver = store.session(), store.driver
+    store.add(MANY)
+    (claim, *_) = store.claim(session, MANY, gated=0)
+    stale = Finish(id=claim.id, token=session, to=JobState.COMPLETED, what="completed")
+    assert driver.run(driver.finish([stale])) == [Answer.LOST]
+    assert store.get(claim.id).state is JobState.RUNNING
+    assert store.complete(claim) == [Answer.TOOK]
