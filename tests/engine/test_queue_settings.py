@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from winch import App, ConfigError, JobState, QueueFull, Rate, Retry
+from winch import App, ConfigError, JobState, QueueFull, Rate, Retry, chain
 from winch.core.job import level_of, sort_key
 from winch.engine.door import FRESH
 from winch.testing import virtual
@@ -294,3 +294,16 @@ def test_producers_are_held_to_a_rate_for_each_key(app: App) -> None:
         app.task(name="x", enqueue_rate=5)(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="no argument"):
         app.task(name="y", enqueue_rate=Rate(1, per="1s", key="nobody"))(lambda: None)
+
+
+def test_members_of_a_flow_keep_to_the_order_and_concurrency_of_their_queue(app: App) -> None:
+    app.queues.configure("mail", order="strict", concurrency=1, max_depth=1, on_full="reject")
+    age(app)
+    urgent = app.tasks.get("t").using(priority=2)
+    made = chain(urgent.bind(1), app.tasks.get("t").bind(2)).enqueue()
+    members = app.flows.members(made.id)
+    assert sorted(job.priority for job in members) == [0, 200_000]
+    assert all('"queue:mail"' in (job.options or "") for job in members)
+    while not made.last[0].refresh().state.is_final:
+        app.run_worker(queues=["mail"], burst=True)
+    assert made.result() == 2

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,7 @@ from tests.faults.stage import Stage
 from tests.redis_servers import RedisCluster, RedisServer, WatchedRedis
 from tests.servers import Databases, wait_until
 from winch.core.lifecycle import JobState
+from winch.drivers.redis.shards import slot_of, tags
 from winch.testing.history import read
 from winch.testing.history.lines import Told
 
@@ -116,12 +118,15 @@ def test_a_cluster_that_replicates_loses_no_acknowledged_job_when_a_primary_dies
             "kill -9 of a primary", "redis+cluster", postgres_server, f"{cluster.url}?replicated=1"
         ) as stage,
     ):
+        # First the one that has the home shard, then another.
+        keys = iter(("{winch}:meta", f"{{{_shard_elsewhere(cluster)}}}:meta"))
 
         def fail_over() -> None:
-            primary = cluster.primary_of("{winch}:meta")
+            key = next(keys)
+            primary = cluster.primary_of(key)
             primary.kill9()
             stage.recorder.nemesis("outage", note=f"kill -9 of the primary on {primary.port}")
-            assert wait_until(lambda: cluster.primary_of("{winch}:meta") is not primary, 30)
+            assert wait_until(lambda: cluster.primary_of(key) is not primary, 30)
             primary.start()  # comes back as a replica, and loses what it alone had
             cluster.wait_until_whole()
 
@@ -157,10 +162,11 @@ def test_a_slot_that_moves_under_load_takes_its_jobs_along(postgres_server: Data
     ):
 
         def move() -> None:
-            source = cluster.primary_of("{winch}:meta")
-            target = next(node for node in cluster.nodes if node is not source)
-            cluster.move_slot(source.ask("CLUSTER", "KEYSLOT", "{winch}:meta"), source, target)
-            stage.recorder.nemesis("outage", note=f"slot from {source.port} to {target.port}")
+            for tag in tags("winch")[::8]:  # home, and every eighth shard
+                source = cluster.primary_of(f"{{{tag}}}:meta")
+                target = next(node for node in cluster.nodes if node is not source)
+                cluster.move_slot(slot_of(tag), source, target)
+            stage.recorder.nemesis("outage", note="nine slots moved")
 
         _under_load(stage, move, times=2, seconds=40)
         stage.until_final(60)
@@ -232,8 +238,16 @@ def _judge_rewound(stage: Stage) -> None:
     pairs = [(run.job, run.token) for run in stage.runs()]
     assert tokens
     assert len(pairs) == len(set(pairs)), "a claim ran twice"
+    ends = Counter((e.job, e.by_token) for e in stage.events() if e.kind == "finished")
+    assert max(ends.values()) == 1, "a token was accepted twice"
     stage.end_workers()
     stage.measured(f"{len(found)} acknowledged, 0 lost")
+
+
+def _shard_elsewhere(cluster: RedisCluster) -> str:
+    """A shard that another primary has than home's."""
+    home = cluster.primary_of("{winch}:meta")
+    return next(tag for tag in tags("winch") if cluster.primary_of(f"{{{tag}}}:meta") is not home)
 
 
 def _acked(stage: Stage) -> int:

@@ -20,6 +20,7 @@ from tests.model.gates import (
     LimitModel,
     LimitScope,
 )
+from tests.model.handover import MoveDesign, MoveModel, MoveScope
 from tests.model.protocol import ProtocolModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel, ScheduleScope
 from tests.model.store import Design
@@ -85,6 +86,10 @@ BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)
 WAITS = WaitScope("waits")
+
+# A job moves from its shard of a cluster to the home shard.
+MOVES = MoveScope("hand-over", deaths=2)
+MOVES_FAILING = MoveScope("hand-over, failing over", shard_failovers=1, home_failovers=1)
 BATCH_OF_ONE = BatchScope("batch of one", members=1, growths=1, retries=1, restarts=1)
 SCHEDULERS = ScheduleScope("schedulers", tickers=3)
 
@@ -191,6 +196,27 @@ HOLDS: tuple[Case, ...] = (
         partial(explore, WaitModel(WaitDesign(), WAITS)),
         ("dies", "leaves the job waiting", "nothing has come", "makes the job ready"),
     ),
+    Case(
+        "the protocol",
+        MOVES.name,
+        None,
+        partial(explore, MoveModel(MoveDesign(), MOVES)),
+        ("dies", "nobody hears", "finds the message", "brings the job home", "forgets", "prunes"),
+    ),
+    Case(
+        "the protocol",
+        MOVES_FAILING.name,
+        None,
+        partial(explore, MoveModel(MoveDesign(), MOVES_FAILING)),
+        ("the shard fails over", "home fails over", "finds the message", "worker dies"),
+    ),
+    # Without replicas there is nothing to wait for, and nothing that sets a part back.
+    Case(
+        "hand-over without replicas",
+        MOVES.name,
+        None,
+        partial(explore, MoveModel(MoveDesign(waits_for="neither"), MOVES)),
+    ),
     *_holds(
         "asks for its tokens instead of naming them",
         (LATE_NAMES, REWIND_BEATS),
@@ -230,7 +256,31 @@ def _wait_breaks(name: str, design: WaitDesign) -> Case:
     return Case(name, WAITS.name, Rule.SETTLES, walk)
 
 
+def _move_breaks(name: str, rule: Rule, design: MoveDesign, scope: MoveScope = MOVES) -> Case:
+    return Case(name, scope.name, rule, partial(explore, MoveModel(design, scope), (rule,)))
+
+
 BROKEN: tuple[Case, ...] = (
+    # The hand-over.
+    _move_breaks(
+        "the message is let go when it is sent",
+        Rule.SETTLES,
+        MoveDesign(forgets="when sent"),
+        MOVES_FAILING,
+    ),
+    _move_breaks("home is not waited for", Rule.SETTLES, MoveDesign(waits_for="shard"), MOVES_FAILING),
+    _move_breaks(
+        "the shard is not waited for", Rule.ONE_CLAIM, MoveDesign(waits_for="home"), MOVES_FAILING
+    ),
+    _move_breaks("the job is copied, not moved", Rule.ONE_CLAIM, MoveDesign(departs="copies")),
+    _move_breaks("a message is applied again", Rule.FINAL, MoveDesign(applies="always")),
+    _move_breaks(
+        "home forgets messages with their jobs", Rule.FINAL, MoveDesign(applies="while the job is there")
+    ),
+    _move_breaks("the claim stays behind", Rule.REFUSED, MoveDesign(keeps_claim=False)),
+    _move_breaks(
+        "a finish looks in both parts only", Rule.REFUSED, MoveDesign(finish_looks="in both parts")
+    ),
     # Waits.
     _wait_breaks("a wait is not looked at when it begins", WaitDesign(wait_is_looked_at=False)),
     _wait_breaks(

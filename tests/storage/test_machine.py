@@ -11,7 +11,7 @@ from tests.storage import time_machine
 from tests.storage.machine import STEADY, walk
 from winch.testing.conformance import MemoryTarget, Target
 
-EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40, "redis": 30}
+EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40, "redis": 30, "redis+cluster": 4}
 # With schedules, waits and undo among the steps; many more of them in the slow tests.
 IN_TIME = {"memory": 20, "sqlite": 5, "postgres": 3, "redis": 8}
 
@@ -30,6 +30,7 @@ def test_the_reference_keeps_the_invariants() -> None:
         "sqlite",
         pytest.param("postgres", marks=pytest.mark.servers),
         pytest.param("redis", marks=pytest.mark.servers),
+        pytest.param("redis+cluster", marks=pytest.mark.servers),
     ],
 )
 def test_a_driver_does_what_the_reference_does(driver: str, target_of: Callable[[str], Target]) -> None:

@@ -51,13 +51,23 @@ def new_job(tick: int, **fields: object) -> NewJob:
 
 def test_every_verb_has_a_file_as_in_postgres() -> None:
     # `deaths` is what `trim` reads, `enqueue_one` stores a lone plain job, `enqueue_special` what is not
-    # plain, `explain_gate` tells of the gate a job waits at, `migrate` writes the layout's version.
+    # plain, `explain_gate` tells of the gate a job waits at, `migrate` writes the layout's version. The
+    # others are for a cluster: what is looked at before a claim, a promote and an explain, and the way
+    # of a job home.
     assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {
+        "arrive",
+        "before",
         "deaths",
+        "depart",
+        "due",
         "enqueue_one",
         "enqueue_special",
         "explain_gate",
+        "forget",
+        "heads",
         "migrate",
+        "settle",
+        "whereabouts",
     }
     # `depth` is answered by what `queues` reads.
     missing = {file.stem for file in SQL.glob("*.sql")} - set(names()) - {"depth"}

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.redis_servers import RedisServer
 from tests.storage.postgres_kit import new_job, new_session, new_token
-from winch.core.gates import BUCKET, FIFO, LIMIT, RATE, SCOPE, BreakerSpec, GateUse, with_gates
+from winch.core.gates import (
+    BUCKET,
+    FIFO,
+    FIXED,
+    LIMIT,
+    RATE,
+    SCOPE,
+    SLIDING,
+    BreakerSpec,
+    GateSpec,
+    GateUse,
+    with_gates,
+)
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
+from winch.drivers.memory import MemoryDriver
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.scripts import command
 from winch.storage.params import Answer, ClaimParams, Finish
+from winch.storage.verbs import Verb
+from winch.testing.conformance.target import WallClock
 
 pytestmark = pytest.mark.servers
 
@@ -149,3 +165,123 @@ def test_nothing_of_a_gate_is_left_when_its_jobs_are_gone(store: Store) -> None:
     keys = driver._pool.run(command("SCAN", 0, "COUNT", 1000))[1]
     names = {key.decode().partition(":")[2].partition(":")[0] for key in keys}
     assert names <= PERMANENT
+
+
+# -- rates and scopes, decided in Lua as in Python ----------------------------------------------------
+
+T = TypeVar("T")
+SECOND = 1_000_000
+TRIPS = BreakerSpec(failures=0.5, of=2, window=20 * SECOND, hold=5 * SECOND)
+SETS: tuple[tuple[GateUse, ...], ...] = (
+    (GateUse("rate:fixed", RATE, "rate:fixed", n=3, per=7 * SECOND, how=FIXED),),
+    (GateUse("rate:slide", RATE, "rate:slide", n=4, per=10 * SECOND, how=SLIDING, weight=2),),
+    (GateUse("rate:slide", RATE, "rate:slide", n=4, per=10 * SECOND, how=SLIDING),),
+    (GateUse("rate:flow=a", RATE, "rate:flow", n=2, per=3 * SECOND, how=BUCKET, burst=3),),
+    (GateUse("budget:t", RATE, "budget:t", n=1, per=9 * SECOND, how=BUCKET, is_for_retries=True),),
+    (GateUse("scope:bank", SCOPE, breaker=TRIPS), GateUse("limit:bank", LIMIT, "limit:bank", n=2)),
+    (GateUse("scope:bank", SCOPE), GateUse("fifo:acct", FIFO, blocks_on_death=True)),
+    (
+        GateUse("limit:bank", LIMIT, "limit:bank", n=2, weight=2),
+        GateUse("rate:x", RATE, "rate:x", n=1, per=SECOND),
+    ),
+)
+SPECS = {
+    "rate:slide": (None, GateSpec(2, 5 * SECOND), GateSpec(3, 4 * SECOND, BUCKET)),
+    "rate:flow": (None, GateSpec(5, SECOND, FIXED)),
+    "limit:bank": (None, GateSpec(1), GateSpec(4)),
+    "tenant:x": (None, GateSpec(3)),
+}
+
+
+class Pair:
+    """The driver and the reference, asked the same and answering the same."""
+
+    def __init__(self, driver: RedisDriver, seed: int) -> None:
+        self.drivers = (MemoryDriver(WallClock()), driver)
+        self.rng = random.Random(seed)
+        self.sets = (SETS[seed % len(SETS)], SETS[seed % len(SETS)], self.rng.choice(SETS))
+        self.now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+        self.ids: list[str] = []
+        self.claims: list[Claim] = []
+        self.session = new_session(lease=timedelta(days=9))
+        self.ask(lambda one: one.start_session(self.session, now=self.now))
+
+    def ask(self, verb: Callable[[Any], Verb[T]]) -> T:
+        reference, found = (one.run(verb(one)) for one in self.drivers)
+        assert found == reference
+        return found
+
+    def enqueue(self) -> None:
+        fields: dict[str, Any] = {"tenant": self.rng.choice([None, None, "x", "y"])}
+        gates = self.rng.choice(self.sets)
+        jobs = [
+            new_job(options=with_gates(None, gates), **fields) for _ in range(self.rng.randint(1, 4))
+        ]
+        self.ids += [job.id for job in jobs]
+        self.ask(lambda one: one.enqueue(jobs, now=self.now))
+
+    def claim(self) -> None:
+        params = ClaimParams(
+            session=self.session.id,
+            token=new_token(),
+            queues=("default",),
+            limit=self.rng.randint(1, 5),
+            gated=self.rng.choice([None, None, 2]),
+        )
+        self.claims += self.ask(lambda one: one.claim(params, now=self.now))
+
+    def finish(self) -> None:
+        ends = []
+        for claim in self.claims[: self.rng.randint(1, 3)]:
+            self.claims.remove(claim)
+            to, what = self.rng.choice(
+                [
+                    (JobState.COMPLETED, "completed"),
+                    (JobState.COMPLETED, "completed"),
+                    (JobState.RETRYING, "failed"),
+                    (JobState.READY, "failed"),
+                    (JobState.DEAD, "failed"),
+                ]
+            )
+            delay = timedelta(seconds=0 if to is JobState.READY else self.rng.randint(1, 9))
+            brake = "bank" if to is JobState.RETRYING and self.rng.random() < 0.3 else None
+            ends.append(
+                Finish(
+                    id=claim.id,
+                    token=claim.token,
+                    to=to,
+                    what=what,
+                    delay=delay,
+                    brake=brake,
+                    is_gated=True,
+                )
+            )
+        self.ask(lambda one: one.finish(ends, now=self.now))
+
+    def change(self) -> None:
+        name = self.rng.choice(list(SPECS))
+        specs = {name: self.rng.choice(SPECS[name])}
+        self.ask(lambda one: one.set_limits(specs, by="ada", now=self.now))
+
+    def step(self) -> None:
+        self.now += timedelta(
+            microseconds=self.rng.choice([0, 1, 400_000, 1_000_000, 1_100_000, 3_500_000])
+        )
+        self.ask(lambda one: one.promote(now=self.now))
+        is_sweep = self.rng.random() < 0.2
+        self.ask(lambda one: one.admit(is_sweep=is_sweep, now=self.now))
+        act = self.rng.choice(
+            [self.enqueue, self.claim, self.claim, self.claim, self.finish, self.change]
+        )
+        act()
+        self.claim()
+        self.ask(lambda one: one.get(self.ids))
+        self.ask(lambda one: one.limits())
+
+
+def test_rates_scopes_and_settings_come_to_what_the_reference_says(store: Store) -> None:
+    for seed in range(len(SETS)):
+        store.driver.erase()
+        pair = Pair(store.driver, seed)
+        for _ in range(40):
+            pair.step()

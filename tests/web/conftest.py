@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.redis_servers import RedisServer
 from tests.servers import Databases, PostgresServer
 from tests.web.kit import LoopThread, Web
 from winch import App
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 
-STORES = ("memory", "sqlite", "postgres")
+STORES = ("memory", "sqlite", "postgres", "redis")
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +47,16 @@ def web_postgres() -> Iterator[str]:
             yield prepared(server)
 
 
+@pytest.fixture(scope="session")
+def web_redis() -> Iterator[str]:
+    """One server for all of these tests; each has a schema of its own."""
+    if url := os.environ.get("WINCH_TEST_REDIS"):
+        yield url
+    else:
+        with RedisServer() as server:
+            yield server.url
+
+
 def emptied(url: str) -> str:
     with psycopg.connect(url, autocommit=True) as conn:
         rows = conn.execute(
@@ -65,6 +77,9 @@ def url_of(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], st
             return "memory://"
         if store == "sqlite":
             return f"sqlite:///{tmp_path / 'winch.db'}"
+        if store == "redis":
+            url = request.getfixturevalue("web_redis")
+            return f"{url}{'&' if '?' in url else '?'}schema=web{secrets.token_hex(6)}"
         return emptied(request.getfixturevalue("web_postgres"))
 
     return get

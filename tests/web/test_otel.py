@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from winch import App, ConfigError, Retry, RetryAfter, Snooze, StorageUnavailable, chain
+from winch.cli.worker import formatter
 from winch.integrations.otel import OpenTelemetry
 from winch.testing import virtual
 
@@ -248,6 +250,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from winch import App
+from winch.cli.worker import formatter
 from winch.integrations.otel import OpenTelemetry
 
 class ToFile(SpanExporter):
@@ -296,3 +299,16 @@ def test_spans_are_linked_across_three_processes(tmp_path: Path) -> None:
     assert by_name["inner"]["parent"] == by_name["process cell"]["id"]
     pids = {by_name[name]["pid"] for name in ("send thread", "process thread", "process cell")}
     assert len(pids) == 3
+
+
+def test_a_log_line_in_json_names_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINCH_LOG_STYLE", "json")
+    record = logging.LogRecord("winch", logging.WARNING, "", 0, "password=%s\nnext", ("CANARY",), None)
+    told = json.loads(formatter().format(record))
+    assert (told["level"], told["logger"]) == ("warning", "winch")
+    assert "CANARY" not in told["message"]
+    assert "trace_id" not in told
+    with Seen().tracer.start_as_current_span("here") as span:
+        line = formatter().format(record)
+    assert "\n" not in line
+    assert json.loads(line)["span_id"] == format(span.get_span_context().span_id, "016x")

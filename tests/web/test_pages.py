@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+import winch
 from tests.web.kit import OWN, Web
 from winch import JobState
 from winch.core.job import Entry, Failure, JobRecord
@@ -59,6 +60,11 @@ def pages(web: Web, ids: dict[str, str]) -> list[str]:
     [group, *_] = web.api("GET", "/dead/groups").json()["groups"]
     found = [path for path, *_ in NAV] + ["/api", "/login", "/queues/mail", f"/dead/{group['group']}"]
     found += [f"/jobs/{job_id}" for job_id in ids.values()]
+    made = winch.flow(XSS[0])
+    first = [made.add(web.add.bind(n)) for n in range(2)]
+    made.add(web.add.bind(1), after=first)
+    found += [f"/flows/{made.enqueue().id}", "/jobs/new", "/jobs/new?task=shop.add"]
+    found += [f"/jobs/new?{httpx.QueryParams({'task': XSS[0]})}"]
     found += ["/jobs?q=state:dead", "/jobs?state=ready", "/?range=15m", "/?range=30d", "/jobs?q=%22"]
     found += [f"/jobs?q={httpx.QueryParams({'x': text})}" for text in XSS]
     return found

@@ -196,6 +196,19 @@ class Arguments:
         params = inspect.signature(self._fn).parameters
         return {name: p for name, p in params.items() if name not in self.injected}
 
+    @property
+    def parameters(self) -> tuple[tuple[str, str, Any], ...]:
+        """What people see of the signature: name, type, and the default as JSON data (None: none)."""
+        return tuple(
+            (
+                name,
+                "" if p.annotation is P.empty else inspect.formatannotation(self._hints.get(name, Any)),
+                None if p.default is P.empty else _plain(p.default),
+            )
+            for name, p in self._params.items()
+            if p.kind not in (P.VAR_POSITIONAL, P.VAR_KEYWORD)
+        )
+
     @cached_property
     def _has_star(self) -> bool:
         return any(p.kind is P.VAR_POSITIONAL for p in self._params.values())

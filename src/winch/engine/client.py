@@ -378,6 +378,10 @@ class Client:
         """The jobs as the hooks leave them and as they are stored."""
         return self._prepared(jobs)
 
+    def marked(self, jobs: Sequence[NewJob], conn: object) -> Operation[Sequence[NewJob]]:
+        """Members of a flow as the settings of their queues make them."""
+        return (yield from self._door.mark(self._driver(), jobs, is_apart=conn is not None))
+
     def store_prepared(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
         """Store jobs that are `prepared`, trying again while the store is out of reach."""
         answers = yield from self._send(jobs)

@@ -153,22 +153,38 @@ class Door:
                     continue
                 if settings.on_full is OnFull.DELAY and job.delay is None and job.run_at is None:
                     job = self._put_off(job, settings)  # noqa: PLW2901  # the same job, later
-            if settings is not None and settings.order is Order.STRICT:
-                job = _strict(job)  # noqa: PLW2901  # the same job
-            if settings is not None and settings.concurrency is not None:
-                gate = queue_gate(job.queue, settings.concurrency)
-                options = with_one_more(job.options, gate)
-                job = msgspec.structs.replace(job, options=options)  # noqa: PLW2901  # now limited
             if settings is not None:
                 self._own[job.queue] = self._own.get(job.queue, 0) + 1
-            found.append(job)
+            found.append(_marked(job, settings))
         return found
+
+    def mark(
+        self, driver: Driver, jobs: Sequence[NewJob], *, is_apart: bool = False
+    ) -> Operation[Sequence[NewJob]]:
+        """Members of a flow: stored whole or not at all, so none is kept out or put off; but the order
+        and the concurrency of their queues hold for them too."""
+        if self.is_open(jobs):
+            return jobs
+        yield from self._look(driver, is_apart)
+        return [_marked(job, self._limited.get(job.queue)) for job in jobs]
 
     def _put_off(self, job: NewJob, settings: QueueSettings) -> NewJob:
         depth = self._depths[job.queue]
         over = depth.ready + self._own.get(job.queue, 0) + 1 - (settings.max_depth or 0)
         delay = timedelta(seconds=max(over, 1) / settings.drain_per_second)
         return msgspec.structs.replace(job, delay=delay)
+
+
+def _marked(job: NewJob, settings: QueueSettings | None) -> NewJob:
+    """The job as its queue's order and concurrency make it."""
+    if settings is None:
+        return job
+    if settings.order is Order.STRICT:
+        job = _strict(job)
+    if settings.concurrency is not None:
+        gate = queue_gate(job.queue, settings.concurrency)
+        job = msgspec.structs.replace(job, options=with_one_more(job.options, gate))
+    return job
 
 
 def _strict(job: NewJob) -> NewJob:

@@ -469,7 +469,7 @@ def send(
     reach."""
     if not jobs:
         return
-    jobs = client.prepared(jobs)
+    jobs = yield from client.marked(client.prepared(jobs), conn)
     yield from client.told(jobs, _stored(client, jobs, waits, conn, claim))
 
 

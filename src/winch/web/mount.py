@@ -18,6 +18,8 @@ from winch.engine.log import log
 from winch.web.api import flows, jobs, live, queues, schedules, work
 from winch.web.door import Door
 from winch.web.pages import dead as dead_pages
+from winch.web.pages import enqueue as enqueue_pages
+from winch.web.pages import flows as flow_pages
 from winch.web.pages import jobs as job_pages
 from winch.web.pages import overview, system
 from winch.web.pages import queues as queue_pages
@@ -38,7 +40,9 @@ ROUTES: tuple[Route, ...] = (
     *flows.ROUTES,
     *live.ROUTES,
     *overview.ROUTES,
+    *enqueue_pages.ROUTES,
     *job_pages.ROUTES,
+    *flow_pages.ROUTES,
     *queue_pages.ROUTES,
     *dead_pages.ROUTES,
     *schedule_pages.ROUTES,

@@ -233,7 +233,8 @@ class Site:
             answer = await route.handler(call)
             if route.changes:
                 self.forget()
-            if route.audit is not None:
+            status = answer.status if isinstance(answer, Reply) else answer.status_code
+            if route.audit is not None and status < 400:  # a form shown again has done nothing
                 await self._note(route, call)
         except WinchError as error:
             problem = problem_of(error)

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import hiredis
 
-from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried, first
+from winch.core.errors import WinchError
+from winch.drivers.redis.carry import ConnectionLost, Route, Send, carried, first
 from winch.drivers.redis.place import Address, Place
-from winch.drivers.redis.scripts import Call
+from winch.drivers.redis.scripts import Batch, Call, Pause
 from winch.drivers.redis.wire import (
     cannot_connect,
     check_greeting,
@@ -147,20 +148,25 @@ class AsyncSide:
         self._wires: dict[Address, AsyncWire] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
 
-    async def run(self, what: Call) -> Any:
-        """Carry a call out and return its reply."""
+    async def run(self, what: Call | Batch | Pause) -> Any:
+        """Carry a call out and return its reply; of a batch, the replies and errors."""
+        if isinstance(what, Batch):
+            return await asyncio.gather(*map(self._settled, what.calls))
+        if isinstance(what, Pause):
+            return await asyncio.sleep(what.seconds)
+        route = self._route.of(what.where)
         outcome: Any
         try:
-            outcome = await self._send(first(what))
+            outcome = await self._send(first(what), route)
         except ConnectionLost as error:
             outcome = error
         else:
             if not what.confirmations and type(outcome) is not hiredis.ReplyError:
                 return outcome
-        return await self._carry_on(what, outcome)
+        return await self._carry_on(what, route, outcome)
 
-    async def _carry_on(self, what: Call, outcome: Any) -> Any:
-        steps = carried(what, self._route, outcome)
+    async def _carry_on(self, what: Call, route: Route, outcome: Any) -> Any:
+        steps = carried(what, route, outcome)
         try:
             step = next(steps)
             while True:
@@ -169,7 +175,7 @@ class AsyncSide:
                     step = steps.send(None)
                     continue
                 try:
-                    reply = await self._send(step)
+                    reply = await self._send(step, route)
                 except ConnectionLost as error:
                     step = steps.throw(error)
                 else:
@@ -180,27 +186,34 @@ class AsyncSide:
     async def run_after(self, blocking: Call, what: Call) -> tuple[Any, Any]:
         """A command that may wait in the server, and a call that the server carries out right after it;
         their replies. The call is carried on as `run` does where its first try is refused."""
+        route = self._route.of(what.where)
         outcome: Any
         try:
-            wire = await self._wire()
+            wire = await self._wire(route)
             heard, outcome = await wire.ask(blocking.request + what.request, 2)
         except ConnectionLost as error:
             heard, outcome = None, error
         if isinstance(outcome, ConnectionLost | hiredis.ReplyError):
-            outcome = await self._carry_on(what, outcome)
+            outcome = await self._carry_on(what, route, outcome)
         return heard, outcome
 
-    async def _send(self, request: Send) -> Any:
-        wire = await self._wire()
+    async def _settled(self, what: Call) -> Any:
+        try:
+            return await self.run(what)
+        except WinchError as error:
+            return error
+
+    async def _send(self, request: Send, route: Route) -> Any:
+        wire = await self._wire(route)
         replies = await wire.ask(confirming(request, self._place.timeout), replies_to(request))
         return reply_of(request, replies)
 
-    async def _wire(self) -> AsyncWire:
-        address = self._route.known()
+    async def _wire(self, route: Route) -> AsyncWire:
+        address = route.known()
         if address is None:
             loop = asyncio.get_running_loop()
             address = await loop.run_in_executor(None, find_primary, self._place)
-            self._route.found(address)
+            route.found(address)
         wire = self._wires.get(address)
         if wire is not None and not wire.is_lost:
             return wire

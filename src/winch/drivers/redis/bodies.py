@@ -6,11 +6,12 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from winch.drivers.redis.place import Place
-from winch.drivers.redis.scripts import Call, call
+from winch.drivers.redis.scripts import Batch, Call, Part, Pause, call
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
-Body = Generator[Call, Any, T]
+Step = Call | Part | Batch | Pause
+Body = Generator[Step, Any, T]
 
 
 class Verbs:
@@ -23,9 +24,7 @@ class Verbs:
 
     def _call(
         self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
-    ) -> Call:
-        if self._place.is_cluster:
-            args["in_cluster"] = True
+    ) -> Call | Part:
         return call(self._key, name, args, blobs, confirmations=confirmations)
 
     def _write(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:

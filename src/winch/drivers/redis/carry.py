@@ -17,7 +17,7 @@ import hiredis
 
 from winch.core.errors import ConfigError, StorageError, StorageFull, StorageUnavailable, WinchError
 from winch.drivers.redis.place import Address, Place
-from winch.drivers.redis.scripts import Call
+from winch.drivers.redis.scripts import Call, Pause
 
 TRIES = 10
 CONNECT_TRIES = 3
@@ -44,11 +44,6 @@ class Send:
     confirmations: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    seconds: float
-
-
 class Route:
     """Which server to ask first. Shared by all connections of a driver."""
 
@@ -58,10 +53,11 @@ class Route:
 
     def known(self) -> Address | None:
         """The server that answered last; None where it has to be found (again)."""
-        if self.place.is_cluster:
-            # Any node tells by MOVED who has the slot.
-            return self._primary or random.choice(self.place.addresses)  # noqa: S311  # not a secret
         return self._primary if self.place.is_sentinel else self.place.addresses[0]
+
+    def of(self, where: int) -> Route:
+        """The way to a part of the store; there is but one, except in a cluster."""
+        return self
 
     def found(self, address: Address) -> None:
         self._primary = address
@@ -93,7 +89,9 @@ def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, A
             if lost.was_sent and not what.is_read:
                 raise _unavailable(route, str(lost), maybe_applied=True) from lost
             refused += 1
-            if refused >= CONNECT_TRIES * (len(route.place.addresses) if route.place.is_cluster else 1):
+            if what.is_brief or refused >= CONNECT_TRIES * (
+                len(route.place.addresses) if route.place.is_cluster else 1
+            ):
                 raise _unavailable(route, str(lost)) from lost
             yield Pause(delay(refused))
             continue
@@ -112,6 +110,8 @@ def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, A
         elif code in _PASSING:
             if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
                 route.lost()
+            if what.is_brief:
+                raise translated(text, route)
             yield Pause(delay(tries))
         else:
             raise translated(text, route)

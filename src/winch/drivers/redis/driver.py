@@ -7,13 +7,13 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.drivers._migrate import Status
 from winch.drivers.redis.awire import AsyncSide
-from winch.drivers.redis.bodies import Body
+from winch.drivers.redis.bodies import Body, Step
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
@@ -22,7 +22,7 @@ from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
 from winch.drivers.redis.reading import ReadingVerbs
 from winch.drivers.redis.scheduling import SchedulingVerbs
-from winch.drivers.redis.scripts import command
+from winch.drivers.redis.scripts import Batch, Call, Part, Pause, command
 from winch.drivers.redis.waiting import WaitingVerbs
 from winch.drivers.redis.wire import Pool
 from winch.drivers.redis.working import WorkingVerbs
@@ -52,7 +52,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         self._key = f"{place.prefix}meta".encode()
         self._keeps_events = events
         self._is_short = not place.is_cluster and not place.replicated
-        self._route = Route(place)
+        self._route = self._make_route(place)
         self._pool = Pool(place, self._route)
         self._is_ready = False
         self._is_warned = False
@@ -60,6 +60,9 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Side] = (
             weakref.WeakKeyDictionary()
         )
+
+    def _make_route(self, place: Place) -> Route:
+        return Route(place)
 
     @classmethod
     def from_url(cls, url: str, *, schema: str | None = None, events: bool = False) -> RedisDriver:
@@ -74,6 +77,10 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
             log.warning("%s is reached without encryption; use rediss://", place.describe())
         if place.is_remote and place.password is None:
             log.warning("%s is reached without a password", place.describe())
+        if place.is_cluster and cls is RedisDriver:
+            from winch.drivers.redis.cluster import RedisClusterDriver
+
+            return RedisClusterDriver(place, events=events)
         return cls(place, events=events)
 
     @property
@@ -82,7 +89,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
 
     @property
     def name(self) -> str:
-        return "redis+cluster" if self._place.is_cluster else "redis"
+        return "redis"
 
     # -- runners -----------------------------------------------------------------------------------
 
@@ -96,10 +103,15 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         try:
             what = next(steps)
             while True:
-                what = steps.send(self._pool.run(what))
+                what = steps.send(self._pool.run(self._sendable(what)))
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+    def _sendable(self, what: Step) -> Call | Batch | Pause:
+        if isinstance(what, Part):
+            raise TypeError("only the driver for a cluster has parts")
+        return what
 
     async def arun(self, verb: Verb[T]) -> T:
         side = self._side()
@@ -112,7 +124,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         try:
             what = next(steps)
             while True:
-                what = steps.send(await wires.run(what))
+                what = steps.send(await wires.run(self._sendable(what)))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -157,6 +169,10 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
             longest=min(POP, self._place.timeout / 2),
         )
 
+    def _bell_points(self) -> list[tuple[int, str]]:
+        """Where wake-ups come to: a part of the store, and what its keys begin with."""
+        return [(0, self._place.prefix)]
+
     async def _announce(self, waiter: str, names: Sequence[str]) -> None:
         def body() -> Body[None]:
             yield self._call("wait", waiter=waiter, names=names, seconds=WAITING)
@@ -167,7 +183,23 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
 
     def _preparing(self) -> Body[list[str]]:
         """What is looked at before the first verb: the layout, and whether the server drops keys."""
-        told = parse_info((yield command("INFO", "everything")))
+        for told in (yield from self._infos()):
+            self._check(told)
+        before, after, _ = yield from self._lay_out(version=VERSION, events=self._keeps_events)
+        if int(after) > VERSION:
+            raise SchemaMismatch(
+                f"{self.describe()} has layout {int(after)}, this release knows {VERSION}: upgrade Winch"
+            )
+        return [] if before else [STEP]
+
+    def _infos(self) -> Body[list[Mapping[str, str]]]:
+        """What each server says of itself."""
+        return [parse_info((yield command("INFO", "everything")))]
+
+    def _lay_out(self, **args: Any) -> Body[Any]:
+        return (yield self._call("migrate", **args))
+
+    def _check(self, told: Mapping[str, str]) -> None:
         policy = told.get("maxmemory_policy", "")
         if policy.startswith("allkeys"):
             raise ConfigError(
@@ -184,12 +216,6 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
                 "jobs. `winch doctor` says more",
                 self.describe(),
             )
-        before, after, _ = yield self._call("migrate", version=VERSION, events=self._keeps_events)
-        if int(after) > VERSION:
-            raise SchemaMismatch(
-                f"{self.describe()} has layout {int(after)}, this release knows {VERSION}: upgrade Winch"
-            )
-        return [] if before else [STEP]
 
     def check_schema(self) -> Status:
         found: bytes | None = self._pool.run(command("HGET", self._key, "version"))
@@ -251,7 +277,7 @@ class _Side:
         self.wires = AsyncSide(driver._place, driver._route)
         # A blocking pop keeps its connection to itself.
         self.listener = Listener(
-            AsyncSide(driver._place, driver._route), driver._place.prefix, driver._announce
+            AsyncSide(driver._place, driver._route), driver._bell_points, driver._announce
         )
 
     async def close(self) -> None:

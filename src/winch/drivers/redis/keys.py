@@ -72,6 +72,9 @@ KEYS = {
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",
+    "leaving": "hash: job on its way from this shard to home -> all there is of it",
+    "away": "zset: jobs that went home from this shard, by when; for a day",
+    "arrived": "zset: jobs that came home from a shard, by when; for a day",
     "changes": "hash: job -> number of its last event",
 }
 KEYS_OF = {
@@ -115,6 +118,10 @@ def _micros(value: object) -> int:
     return round(value.total_seconds() * _SECOND)  # type: ignore[attr-defined,no-any-return]
 
 
+def _begin(name: str) -> str:
+    return "B" if name in ("waiting", "bell") else "P"
+
+
 def prelude(text: str) -> str:
     """What a script begins with: the keys, limits and rows of the transition table that it names.
 
@@ -123,10 +130,16 @@ def prelude(text: str) -> str:
     used = set(re.findall(r"\bK\.(\w+)", text))
     if "K[" in text:  # by the name of a state
         used |= {"scheduled", "retrying", "blocked", "ready", "cancelled", "dead"}
-    lines = ["local P = string.sub(KEYS[1], 1, -5)", "local K = {"]
+    lines = ["local P = string.sub(KEYS[1], 1, -5)"]
+    if {"waiting", "bell"} & used:
+        # In a cluster those who wait leave their names once per node, not in every part of the store.
+        lines.append("local B = KEYS[2] and string.sub(KEYS[2], 1, -5) or P")
+    lines.append("local K = {")
     lines += [f"  {name} = P .. '{name}'," for name in KEYS if name in used]
     lines += [
-        f"  {name} = function(of) return P .. '{name}:' .. of end," for name in KEYS_OF if name in used
+        f"  {name} = function(of) return {_begin(name)} .. '{name}:' .. of end,"
+        for name in KEYS_OF
+        if name in used
     ]
     lines += [
         f"  {name} = function(of, it) return P .. '{name}:' .. #of .. ':' .. of .. ':' .. it end,"

@@ -30,6 +30,7 @@ WAITING = 5.0
 POP = 2.0
 DUE = ""
 
+Points = Callable[[], Sequence[tuple[int, str]]]
 Announce = Callable[[str, Sequence[str]], Awaitable[None]]
 T = TypeVar("T")
 
@@ -37,13 +38,13 @@ T = TypeVar("T")
 class Listener:
     """The connection that hears wake-ups, opened again whenever it breaks."""
 
-    def __init__(self, side: AsyncSide, prefix: str, announce: Announce) -> None:
+    def __init__(self, side: AsyncSide, points: Points, announce: Announce) -> None:
         self._side = side
+        self._points = points
         self._announce = announce
         self._waiter = secrets.token_hex(8)
-        self._list = f"{prefix}bell:{self._waiter}"
         self._bells: set[RedisBell] = set()
-        self._runner: asyncio.Task[None] | None = None
+        self._runners: dict[tuple[int, str], asyncio.Task[None]] = {}
         self.state: str = "not started"
 
     def add(self, bell: RedisBell) -> None:
@@ -54,30 +55,37 @@ class Listener:
 
     async def announce(self, names: Sequence[str]) -> None:
         """Say in the store that somebody waits for these."""
-        if self._runner is None or self._runner.done():
-            self._runner = asyncio.create_task(self._run(), name="winch-listen")
         try:
             await self._announce(self._waiter, names)
         except WinchError as error:
             log.debug("cannot say that somebody waits: %s", error)
+        points = self._points()
+        for point in points:
+            if point not in self._runners or self._runners[point].done():
+                self._runners[point] = asyncio.create_task(self._run(point), name="winch-listen")
+        for point in self._runners.keys() - set(points):  # the cluster is another one by now
+            self._runners.pop(point).cancel()
 
-    async def _run(self) -> None:
-        pause = 0.1
+    async def _run(self, point: tuple[int, str]) -> None:
+        pause, is_up = 0.1, False
+        where, prefix = point
         while self._bells:
             try:
-                heard = await self._side.run(command("BLPOP", self._list, str(POP)))
+                heard = await self._side.run(
+                    command("BLPOP", f"{prefix}bell:{self._waiter}", str(POP), where=where)
+                )
             except (WinchError, OSError) as error:
                 if self.state == "up":
                     log.warning(
                         "wake-ups are off until the listener is back, polling goes on: %s", error
                     )
-                self.state = f"down: {' '.join(str(error).split())}"
+                self.state, is_up = f"down: {' '.join(str(error).split())}", False
                 # Different for each process: a restarted server is not met by all of them at once.
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # not a secret
                 pause = min(pause * 2, 2.0)
                 continue
-            if self.state != "up":
-                self.state, pause = "up", 0.1
+            if not is_up:
+                self.state, pause, is_up = "up", 0.1, True
                 self._ring(None)  # whatever happened while nobody listened
             if heard is not None:
                 self._ring(heard[1].decode())
@@ -89,11 +97,12 @@ class Listener:
 
     async def close(self) -> None:
         self._bells.clear()
-        if self._runner is not None:
-            self._runner.cancel()
+        for runner in self._runners.values():
+            runner.cancel()
+        for runner in self._runners.values():
             with suppress(asyncio.CancelledError):
-                await self._runner
-            self._runner = None
+                await runner
+        self._runners.clear()
         self.state = "not started"
         await self._side.aclose()
 

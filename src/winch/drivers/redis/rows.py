@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import InvalidPayload
-from winch.core.job import Claim, Entry, Failure, JobRecord, from_micros, to_micros
+from winch.core.job import HEAD_START, Claim, Entry, Failure, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.storage.params import Event, NewJob, SessionInfo
 
 MICROSECOND = timedelta(microseconds=1)
+_HEAD_START = HEAD_START // MICROSECOND
 CREATED = 9  # bytes of the moment of creation, in front of the envelope
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -264,8 +265,10 @@ def read_jobs(reply: Sequence[Any], ids: Sequence[str]) -> list[JobRecord | None
     ]
 
 
-def read_claims(reply: Sequence[Any], token: str) -> list[Claim]:
-    """Claims from the reply of `claim`, in the order of the queues."""
+def read_claims(
+    reply: Sequence[Any], token: str, sort_keys: dict[str, int] | None = None
+) -> list[Claim]:
+    """Claims from the reply of `claim`, in the order of the queues; their sort keys where wanted."""
     at: int = reply[0]
     claimed_at = from_micros(at)
     moments = _Moments()
@@ -295,6 +298,8 @@ def read_claims(reply: Sequence[Any], token: str) -> list[Claim]:
                 continue
             s = _FRESH if state is None else _read_state(state)
             created_at = moments[created]
+            if sort_keys is not None:
+                sort_keys[job_id.decode()] = (created if s.t is None else s.t) - env[4] * _HEAD_START
             claims.append(
                 Claim(
                     job_id.decode(),

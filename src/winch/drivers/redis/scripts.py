@@ -36,14 +36,19 @@ class Script:
     is_read: bool
 
     @classmethod
-    def of(cls, name: str, body: str) -> Script:
+    def of(cls, name: str, body: str, around: str | None = None) -> Script:
+        """`around`: a text that runs the script, which stands in it as a function, more than once."""
         flags = _said(_FLAGS, name, body)
         names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
         parts = []
         if names != ["none"]:
             parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
         source = "\n".join([*parts, body])
-        text = "\n".join([f"#!lua flags={','.join(flags)}", prelude(source), source]).encode()
+        source = "\n".join([prelude(source), source])
+        if around is not None:
+            flags = [*flags, "allow-cross-slot-keys"]
+            source = around.replace("--SCRIPT--", source)
+        text = "\n".join([f"#!lua flags={','.join(flags)}", source]).encode()
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         return cls(name, text, digest.encode(), "no-writes" in flags)
 
@@ -64,6 +69,12 @@ def script(name: str) -> Script:
     return Script.of(name, _text(f"{name}.lua"))
 
 
+@cache
+def script_for_many(name: str) -> Script:
+    """The script for several parts of a store that one node of a cluster has."""
+    return Script.of(name, _text(f"{name}.lua"), _text("cluster/each.lua"))
+
+
 def names() -> list[str]:
     """Every script there is."""
     folder = resources.files(__package__).joinpath(_FOLDER)
@@ -79,6 +90,24 @@ class Call:
     """With the text of the script, for a server that does not have it."""
     is_read: bool = False
     confirmations: int = 0
+    where: int = 0
+    """In a cluster: the part of the store whose node is asked."""
+    is_brief: bool = False
+    """A node that cannot answer now is not asked again: the caller can do without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing, for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Calls to different nodes, sent together. Each is answered by its reply or its error."""
+
+    calls: Sequence[Call]
 
 
 def packed(*words: str | bytes | int) -> bytes:
@@ -111,5 +140,51 @@ def call(
     )
 
 
-def command(*words: str | bytes | int) -> Call:
-    return Call(packed(*words), is_read=True)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A call of a script for one part of a store in a cluster, before it is known who has that part."""
+
+    name: str
+    args: dict[str, Any]
+    blobs: Sequence[bytes] = ()
+    confirmations: int = 0
+
+
+def call_many(
+    keys: Sequence[str],
+    parts: Sequence[tuple[int, Part]],
+    *,
+    bell: int,
+    budget: int | None = None,
+    is_brief: bool = False,
+) -> Call:
+    """One call for parts of a store that one node has, all of one script; see lua/cluster/each.lua."""
+    where, first = parts[0]
+    found = script_for_many(first.name)
+    is_alike = len(parts) > 1 and all(part.args == first.args for _, part in parts)
+    said = {
+        "parts": [
+            (keys[number], False if is_alike else part.args, len(part.blobs)) for number, part in parts
+        ],
+        "common": first.args if is_alike else False,
+        "bell": keys[bell],
+        "budget": False if budget is None else budget,
+        "name": first.name,
+    }
+    words: list[str | bytes] = [
+        keys[where],
+        _encode(said),
+        *(blob for _, part in parts for blob in part.blobs),
+    ]
+    return Call(
+        packed(b"EVALSHA", found.sha, b"1", *words),
+        partial(packed, b"EVAL", found.text, b"1", *words),
+        found.is_read,
+        first.confirmations,
+        where,
+        is_brief,
+    )
+
+
+def command(*words: str | bytes | int, where: int = 0, is_brief: bool = False) -> Call:
+    return Call(packed(*words), is_read=True, where=where, is_brief=is_brief)

@@ -18,10 +18,10 @@ from typing import Any
 
 import hiredis
 
-from winch.core.errors import ConfigError
-from winch.drivers.redis.carry import ConnectionLost, Pause, Route, Send, carried, first
+from winch.core.errors import ConfigError, WinchError
+from winch.drivers.redis.carry import ConnectionLost, Route, Send, carried, first
 from winch.drivers.redis.place import Address, Place
-from winch.drivers.redis.scripts import Call, packed
+from winch.drivers.redis.scripts import Batch, Call, Pause, packed
 
 # A connection used so many seconds ago is not asked whether it is still there.
 FRESH = 0.25
@@ -117,10 +117,28 @@ class Wire:
                 raise
 
     def ask(self, data: bytes, replies: int) -> list[Any]:
-        was_sent = False
+        self.send(data)
+        return self.receive(replies)
+
+    def send(self, data: bytes) -> None:
         try:
             self._socket.sendall(data)
-            was_sent = True
+        except (TimeoutError, BlockingIOError) as error:
+            self.close()
+            text = f"no answer within {self._timeout:g} s (timeout= in the URL)"
+            raise ConnectionLost(self.address, text, was_sent=True) from error
+        except OSError as error:
+            self.close()
+            # Of a short request nothing arrived, or not all of it.
+            raise ConnectionLost(
+                self.address, f"{_named(self.address)}: {error}", was_sent=len(data) > 65_536
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self, replies: int) -> list[Any]:
+        try:
             found: list[Any] = []
             reader = self._reader
             self._used_at = time.monotonic()
@@ -140,7 +158,7 @@ class Wire:
         except (OSError, hiredis.ProtocolError) as error:
             self.close()
             raise ConnectionLost(
-                self.address, f"{_named(self.address)}: {error}", was_sent=was_sent or len(data) > 65_536
+                self.address, f"{_named(self.address)}: {error}", was_sent=True
             ) from error
         except BaseException:  # an interrupt: the next reply would be taken for another's
             self.close()
@@ -230,21 +248,60 @@ class Pool:
     def __init__(self, place: Place, route: Route) -> None:
         self._place = place
         self._route = route
-        self._idle: deque[Wire] = deque()
+        self._idle: dict[Address, deque[Wire]] = {}
         self._pid = os.getpid()
         self._guard = threading.Lock()
 
-    def run(self, what: Call) -> Any:
-        """Carry a call out and return its reply."""
+    def run(self, what: Call | Batch | Pause) -> Any:
+        """Carry a call out and return its reply; of a batch, the replies and errors."""
+        if isinstance(what, Batch):
+            return self._run_all(what.calls)
+        if isinstance(what, Pause):
+            return time.sleep(what.seconds)
+        route = self._route.of(what.where)
         outcome: Any
         try:
-            outcome = self._send(first(what))
+            outcome = self._send(first(what), route)
         except ConnectionLost as error:
             outcome = error
         else:
             if not what.confirmations and type(outcome) is not hiredis.ReplyError:
                 return outcome
-        steps = carried(what, self._route, outcome)
+        return self._carry_on(what, route, outcome)
+
+    def _run_all(self, calls: Sequence[Call]) -> list[Any]:
+        """All are sent before the first reply is waited for."""
+        sent: list[Wire | ConnectionLost] = []
+        for what in calls:
+            try:
+                wire = self._borrow(self._route.of(what.where))
+                wire.send(confirming(first(what), self._place.timeout))
+                sent.append(wire)
+            except ConnectionLost as error:
+                sent.append(error)
+        found: list[Any] = []
+        for what, wire_or_error in zip(calls, sent, strict=True):
+            outcome: Any = wire_or_error
+            if isinstance(outcome, Wire):
+                try:
+                    outcome = reply_of(first(what), outcome.receive(replies_to(first(what))))
+                    self._give_back(wire_or_error)  # type: ignore[arg-type]  # it is a Wire
+                except ConnectionLost as error:
+                    outcome = error
+            found.append(outcome)
+        return [self._settled(what, outcome) for what, outcome in zip(calls, found, strict=True)]
+
+    def _settled(self, what: Call, outcome: Any) -> Any:
+        """The reply to a call of a batch whose first try came to this, or the error."""
+        if not what.confirmations and not isinstance(outcome, (hiredis.ReplyError, ConnectionLost)):
+            return outcome
+        try:
+            return self._carry_on(what, self._route.of(what.where), outcome)
+        except WinchError as error:
+            return error
+
+    def _carry_on(self, what: Call, route: Route, outcome: Any) -> Any:
+        steps = carried(what, route, outcome)
         try:
             step = next(steps)
             while True:
@@ -253,7 +310,7 @@ class Pool:
                     step = steps.send(None)
                     continue
                 try:
-                    reply = self._send(step)
+                    reply = self._send(step, route)
                 except ConnectionLost as error:
                     step = steps.throw(error)
                 else:
@@ -261,8 +318,8 @@ class Pool:
         except StopIteration as stop:
             return stop.value
 
-    def _send(self, request: Send) -> Any:
-        wire = self._borrow()
+    def _send(self, request: Send, route: Route) -> Any:
+        wire = self._borrow(route)
         if request.confirmations:
             replies = wire.ask(confirming(request, self._place.timeout), replies_to(request))
             self._give_back(wire)
@@ -271,28 +328,33 @@ class Pool:
         self._give_back(wire)
         return reply
 
-    def _borrow(self) -> Wire:
+    def _borrow(self, route: Route) -> Wire:
         if self._pid != os.getpid():  # a fork shares the sockets: they are the parent's
-            self._idle, self._pid = deque(), os.getpid()
-        address = self._route.known()
+            self._idle, self._pid = {}, os.getpid()
+        address = route.known()
         if address is None:
             address = find_primary(self._place)
-            self._route.found(address)
-        while True:
+            route.found(address)
+            self.close()  # those to the server that was the primary
+        idle = self._idle.get(address)
+        while idle:
             try:
-                wire = self._idle.pop()
-            except IndexError:
-                return Wire(self._place, address)
-            if wire.address == address and wire.is_fresh():
+                wire = idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if wire.is_fresh():
                 return wire
             wire.close()
+        return Wire(self._place, address)
 
     def _give_back(self, wire: Wire) -> None:
-        if len(self._idle) < self._place.pool:
-            self._idle.append(wire)
+        idle = self._idle.setdefault(wire.address, deque())
+        if len(idle) < self._place.pool:
+            idle.append(wire)
         else:
             wire.close()
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        for idle in list(self._idle.values()):
+            while idle:
+                idle.pop().close()

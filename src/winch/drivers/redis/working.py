@@ -57,8 +57,51 @@ _ANSWERS = {answer.value.encode(): answer for answer in Answer}
 _STANDINGS = {standing.value.encode(): standing for standing in Standing}
 
 
+class DrawnTwice(ConfigError):
+    """A job of this id is there, and nobody said that it might be."""
+
+
+class TooMany:
+    """Tells which dead jobs of a task, looked at from the newest on, are past its limits."""
+
+    def __init__(self, which: Trim, before: datetime | None) -> None:
+        self._which = which
+        self._before = before
+        self._count, self._bytes = which.count, which.bytes
+        self._place = self._total = 0
+        self.over: list[JobRecord] = []
+
+    @property
+    def is_enough(self) -> bool:
+        return not self._which.is_dry_run and len(self.over) >= self._which.limit
+
+    def look_at(self, job: JobRecord) -> None:
+        which = self._which
+        if which.queue is not None and job.queue != which.queue:
+            return
+        if self._place == 0 and not which.is_forced:
+            own = dead_limits(job.options)
+            self._count = self._count if own.dead_count is None else own.dead_count
+            self._bytes = self._bytes if own.dead_bytes is None else own.dead_bytes
+        self._place += 1
+        self._total += dead_bytes(job)
+        if (
+            (self._count is not None and self._place > self._count)
+            or (self._bytes is not None and self._total > self._bytes)
+            or (
+                self._before is not None
+                and job.finished_at is not None
+                and job.finished_at <= self._before
+            )
+        ):
+            self.over.append(job)
+
+
 class WorkingVerbs(Verbs):
     """The hot half of Storage; see storage/protocol.py for the contracts."""
+
+    _sort_keys: dict[str, int] | None = None
+    """In a cluster: the sort keys of jobs that were just claimed, which several nodes have given."""
 
     # -- producing ---------------------------------------------------------------------------------
 
@@ -137,7 +180,7 @@ class WorkingVerbs(Verbs):
                 )
         if not is_special:
             if reply:
-                raise ConfigError(f"job id {reply.decode()} was drawn twice")
+                raise DrawnTwice(f"job id {reply.decode()} was drawn twice")
             return [Enqueued(job.id, True) for job in jobs]
         found = _decode(reply)
         if "twice" in found:
@@ -165,7 +208,7 @@ class WorkingVerbs(Verbs):
                 if len(reply) != 2:
                     break
                 reply = yield asked  # it held as many as one call may, and took none yet
-            return [] if len(reply) == 2 else read_claims(reply, params.token)
+            return [] if len(reply) == 2 else read_claims(reply, params.token, self._sort_keys)
 
         return self._write("claim", body)
 
@@ -257,9 +300,7 @@ class WorkingVerbs(Verbs):
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
             reply = yield self._call("cancels", sessions=sessions)
-            order = {session: place for place, session in enumerate(sessions)}
-            rows = sorted(_rows(reply, 3), key=lambda row: (order[row[2]], row[0]))
-            return [ClaimRef(row[0], row[1]) for row in rows]
+            return read_cancels(reply, sessions)
 
         return self._read("cancels", body)
 
@@ -385,30 +426,14 @@ class WorkingVerbs(Verbs):
 
     def _too_many(self, task: str, which: Trim, before: datetime | None) -> Body[list[JobRecord]]:
         """The dead jobs of a task that are past its limits, newest first."""
-        count, most_bytes = which.count, which.bytes
-        over: list[JobRecord] = []
-        start = place = total = 0
+        rule, start = TooMany(which, before), 0
         while True:
             ids, stored, states = yield self._call("deaths", task=task, start=start, count=STRETCH)
             for job_id, envelope_, state in zip(ids, stored, states, strict=True):
-                job = read_job(job_id.decode(), envelope_, state, None)
-                if which.queue is not None and job.queue != which.queue:
-                    continue
-                if place == 0 and not which.is_forced:
-                    own = dead_limits(job.options)
-                    count = count if own.dead_count is None else own.dead_count
-                    most_bytes = most_bytes if own.dead_bytes is None else own.dead_bytes
-                place += 1
-                total += dead_bytes(job)
-                if (
-                    (count is not None and place > count)
-                    or (most_bytes is not None and total > most_bytes)
-                    or (before is not None and job.finished_at is not None and job.finished_at <= before)
-                ):
-                    over.append(job)
+                rule.look_at(read_job(job_id.decode(), envelope_, state, None))
             start += len(ids)
-            if len(ids) < STRETCH or (not which.is_dry_run and len(over) >= which.limit):
-                return over
+            if len(ids) < STRETCH or rule.is_enough:
+                return rule.over
 
 
 # -- what goes to the scripts, and what comes back ---------------------------------------------------
@@ -522,3 +547,10 @@ def _pairs(claims: Iterable[ClaimRef]) -> list[tuple[str, str]]:
 def _rows(reply: Sequence[bytes], width: int) -> list[tuple[str, ...]]:
     words = [word.decode() for word in reply]
     return [tuple(words[at : at + width]) for at in range(0, len(words), width)]
+
+
+def read_cancels(reply: Sequence[bytes], sessions: Sequence[str]) -> list[ClaimRef]:
+    """Claims from the reply of `cancels`, in the order of the sessions, then by id."""
+    order = {session: place for place, session in enumerate(sessions)}
+    rows = sorted(_rows(reply, 3), key=lambda row: (order[row[2]], row[0]))
+    return [ClaimRef(row[0], row[1]) for row in rows]

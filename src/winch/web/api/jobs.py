@@ -61,8 +61,8 @@ async def enqueue(call: Call) -> Reply:
     given_id, digest = None, None
     if key is not None:
         given_id, digest = _key_id(call, key), _digest(body)
-    new = await _new_job(call, body, given_id, digest)
-    stored = await _store(call, [new])
+    new = await new_job(call, body, given_id, digest)
+    stored = await store(call, [new])
     answer = stored[0]
     job_id = answer.holder or answer.id
     if digest is not None and not answer.is_new:
@@ -85,22 +85,22 @@ async def enqueue(call: Call) -> Reply:
 async def enqueue_bulk(call: Call) -> Reply:
     body: BulkBody = call.body
     # All are checked before the first is stored.
-    new = [await _new_job(call, job, None, None) for job in body.jobs]
+    new = [await new_job(call, job, None, None) for job in body.jobs]
     answers: list[Enqueued] = []
     for start in range(0, len(new), 1000):
         answers += [
             Enqueued(id=stored.holder or stored.id, is_new=stored.is_new)
-            for stored in await _store(call, new[start : start + 1000])
+            for stored in await store(call, new[start : start + 1000])
         ]
     return Reply(BulkOut(jobs=answers), 202)
 
 
-async def _store(call: Call, jobs: Sequence[NewJob]) -> list[Stored]:
+async def store(call: Call, jobs: Sequence[NewJob]) -> list[Stored]:
     client = call.site.client
     return await client.arun(client.store(jobs, None))
 
 
-async def _new_job(call: Call, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
+async def new_job(call: Call, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
     """The request as a job to store, checked as far as this server knows the task."""
     access, app = call.access, call.site.app
     if access.tasks is not None and body.task not in access.tasks:

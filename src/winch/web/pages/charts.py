@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 WIDTH, HEIGHT = 720.0, 180.0
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 8.0, 10.0, 22.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 8.0, 12.0, 24.0
 
 
 @dataclass(frozen=True)

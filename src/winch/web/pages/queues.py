@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
+from winch.core.duration import format_duration
 from winch.core.lifecycle import JobState
-from winch.engine import rates
+from winch.core.queue_settings import NO_SETTINGS, OnFull
+from winch.engine import queue_desk, rates
 from winch.engine.options import check_queue
 from winch.engine.rates import MINUTE, percentile
 from winch.storage.params import JobFilter, QueueInfo
@@ -24,6 +26,14 @@ from winch.web.routes import Call, Route
 from winch.web.wire import job_out
 
 MINUTES = 60
+SETTINGS = ("concurrency", "retries", "backoff", "max_depth", "max_age", "on_full", "drain")
+
+
+def told(value: Any) -> str:
+    """A setting as it is typed."""
+    if value is None:
+        return ""
+    return format_duration(value).replace(" ", "") if isinstance(value, timedelta) else str(value)
 
 
 async def list_page(call: Call) -> Response:
@@ -74,10 +84,17 @@ async def detail_page(call: Call) -> Response:
             tasks.setdefault(task, rates.Rate()).add(rate)
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
     sessions = [s for s in await call.site.live_sessions() if name in s.queues]
+    said = NO_SETTINGS
+    if call.site.driver.capabilities.keeps_books:
+        found_settings = await call.site.client.arun(queue_desk.settings(call.site.driver))
+        said = found_settings.get(name, NO_SETTINGS)
     return await page(
         call,
         "queue.html",
         title=f"Queue {name}",
+        settings={field: told(getattr(said, field)) for field in SETTINGS},
+        on_full=[str(word) for word in OnFull],
+        can_set=call.site.driver.capabilities.keeps_books,
         queue=queue,
         sessions=sessions,
         jobs=[job_out(job) for job in found.jobs],
@@ -127,6 +144,19 @@ async def resume(call: Call) -> Response:
     return go(call, f"/queues/{part(name)}", did="resumed")
 
 
+async def configure(call: Call) -> Response:
+    """Set what the form says; an empty field takes a setting back."""
+    no_tenant(call)
+    name = check_queue(call.queue())
+    given: dict[str, Any] = {}
+    for field in SETTINGS:
+        said = one(call.body, field)
+        given[field] = int(said) if said is not None and said.isdigit() else said
+    await call.site.client.arun(queue_desk.configure(call.site.driver, name, given))
+    call.note(name, settings={key: value for key, value in given.items() if value is not None})
+    return go(call, f"/queues/{part(name)}", did="configured")
+
+
 async def workers_page(call: Call) -> Response:
     no_tenant(call)
     driver = call.site.driver
@@ -156,6 +186,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/queues", "read", list_page, "Queues", is_page=True),
     Route("POST", "/queues/{queue}/pause", "operate", pause, "Pause", audit="pause queue", is_page=True),
     Route("POST", "/queues/{queue}/resume", "operate", resume, "Resume", audit="resume queue",
+          is_page=True),
+    Route("POST", "/queues/{queue}/settings", "operate", configure, "Settings", audit="configure queue",
           is_page=True),
     Route("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True),
     Route("GET", "/workers", "read", workers_page, "Workers", is_page=True),

@@ -7,11 +7,14 @@ from typing import Any
 from markupsafe import Markup
 from starlette.responses import Response
 
+from winch.core import codec
 from winch.core.redact import shown
+from winch.core.schedule import Misfire, Overlap
 from winch.engine.gating import told
 from winch.engine.schedules import Run
 from winch.web.api import schedules as api
 from winch.web.pages.base import go, one, page, part
+from winch.web.pages.queues import told as told_span
 from winch.web.pages.show import stamp
 from winch.web.problems import Problem
 from winch.web.routes import Call, Route
@@ -52,7 +55,14 @@ async def list_page(call: Call) -> Response:
         for schedule in (await api.visible(call))[:200]:
             runs = await api.runs_of(call, schedule, STRIP)
             rows.append({"schedule": schedule, "strip": strip(runs), "last": runs[0] if runs else None})
-    return await page(call, "schedules.html", title="Schedules", rows=rows, is_able=is_able)
+    return await page(
+        call,
+        "schedules.html",
+        title="Schedules",
+        rows=rows,
+        is_able=is_able,
+        tasks=call.site.app.tasks.names,
+    )
 
 
 async def detail_page(call: Call) -> Response:
@@ -67,6 +77,9 @@ async def detail_page(call: Call) -> Response:
         strip=strip(runs),
         args=shown(schedule.args),
         windows=schedule.next(api.WINDOWS),
+        every="" if schedule.timing.every is None else told_span(schedule.timing.every),
+        misfires=[str(word) for word in Misfire],
+        overlaps=[str(word) for word in Overlap],
     )
 
 
@@ -91,7 +104,37 @@ async def act(call: Call) -> Response:
         case "skip":
             await client.arun(desk.skip(schedule.name))
             return go(call, where, did="skipped")
-    raise Problem("invalid", "action must be one of pause, resume, trigger, skip")
+        case "edit":
+            said = _timing(call)
+            call.note(schedule.name, **said)
+            await client.arun(desk.edit(schedule.name, None, said))
+            return go(call, where, did="schedule-changed")
+        case "remove":
+            if one(call.body, "sure") != "yes":
+                raise Problem("bad-request", "tick the box to remove the schedule")
+            await client.arun(desk.remove(schedule.name))
+            return go(call, "/schedules", did="schedule-removed")
+    raise Problem("invalid", "action must be one of pause, resume, trigger, skip, edit, remove")
+
+
+def _timing(call: Call) -> dict[str, str]:
+    said = {name: one(call.body, name) for name in ("cron", "every", "tz", "misfire", "overlap")}
+    if said["every"] is not None:
+        said["tz"] = None
+    return {name: value for name, value in said.items() if value is not None}
+
+
+async def add(call: Call) -> Response:
+    name, task = one(call.body, "name") or "", one(call.body, "task") or ""
+    args = codec.loads_strict(one(call.body, "args") or "{}", what="the arguments")
+    if not isinstance(args, dict):
+        raise Problem("invalid", "the arguments must be a JSON object: names and values")
+    if call.access.queues is not None or call.access.tasks is not None:
+        raise Problem("forbidden", "this token has a scope; add the schedule over the API")
+    said = _timing(call)
+    await call.site.client.arun(api.desk(call).add(name, task, args, said))
+    call.note(name, task=task, args=args, **said)
+    return go(call, f"/schedules/{part(name)}", did="schedule-added")
 
 
 async def limits_page(call: Call) -> Response:
@@ -111,5 +154,6 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST", "/schedules/{name}", "operate", act, "Act on a schedule", audit="schedule", is_page=True
     ),
+    Route("POST", "/schedules", "operate", add, "Add a schedule", audit="add schedule", is_page=True),
     Route("GET", "/limits", "read", limits_page, "Limits", is_page=True),
 )

@@ -13,6 +13,7 @@ from winch.core.duration import parse_duration
 from winch.core.redact import mask
 from winch.web.access import ROLES
 from winch.web.pages.base import go, link, one, page
+from winch.web.pages.queues import told
 from winch.web.problems import PROBLEMS, Problem
 from winch.web.routes import Call, Route
 from winch.web.sessions import COOKIES
@@ -65,7 +66,7 @@ async def settings_page(call: Call, made: str | None = None) -> Response:
     for name in type(loaded.settings).__struct_fields__:
         value = getattr(loaded.settings, name)
         shown = (
-            "***" if name in SECRET_SETTINGS and value is not None else mask({name: str(value)})[name]
+            "***" if name in SECRET_SETTINGS and value is not None else mask({name: told(value)})[name]
         )
         rows.append((name, "" if value is None else shown, loaded.origins.get(name, "default")))
     tokens = []

@@ -83,9 +83,61 @@
     lastTick = box;
   });
 
+  // -- going anywhere --------------------------------------------------------------------------
+  const palette = by("palette");
+  let goals = [];
+  let chosen = 0;
+  const uuid = /^[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}$/i;
+  const showGoals = () => {
+    const typed = by("palette-q").value.trim();
+    const words = typed.toLowerCase().split(/\s+/);
+    const rootPath = document.body.dataset.root.replace(/\/$/, "");
+    goals = [...palette.querySelectorAll("a.goal")]
+      .filter((goal) => words.every((word) => goal.textContent.toLowerCase().includes(word)))
+      .map((goal) => ({ name: goal.textContent, href: goal.href }));
+    if (uuid.test(typed)) goals.unshift({ name: "Job " + typed, href: rootPath + "/jobs/" + typed });
+    else if (typed) goals.push({ name: "Search jobs for " + typed, href: rootPath + "/jobs?q=" + encodeURIComponent(typed) });
+    goals = goals.slice(0, 9);
+    chosen = Math.min(chosen, Math.max(goals.length - 1, 0));
+    by("palette-list").replaceChildren(...goals.map((goal, n) => {
+      const row = document.createElement("li");
+      row.id = "goal-" + n;
+      row.setAttribute("role", "option");
+      row.setAttribute("aria-selected", String(n === chosen));
+      row.textContent = goal.name;
+      row.addEventListener("click", () => { location.href = goal.href; });
+      return row;
+    }));
+    by("palette-q").setAttribute("aria-activedescendant", goals.length ? "goal-" + chosen : "");
+  };
+  const openPalette = () => {
+    by("palette-q").value = "";
+    chosen = 0;
+    showGoals();
+    palette.showModal();
+    by("palette-q").focus();
+  };
+  by("palette-q")?.addEventListener("input", () => { chosen = 0; showGoals(); });
+  by("palette-q")?.addEventListener("keydown", (event) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      chosen = (chosen + (event.key === "ArrowDown" ? 1 : goals.length - 1)) % Math.max(goals.length, 1);
+      showGoals();
+    } else if (event.key === "Enter") {
+      event.preventDefault();
+      if (goals[chosen]) location.href = goals[chosen].href;
+    }
+  });
+  by("palette-toggle")?.addEventListener("click", openPalette);
+
   // -- keys ------------------------------------------------------------------------------------
   let isGoing = false;
   document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k" && palette) {
+      event.preventDefault();
+      openPalette();
+      return;
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || kept.get("keys") === "off") return;
     if (event.target.matches("input, textarea, select, [contenteditable]")) {
       if (event.key === "Escape") event.target.blur();
@@ -114,15 +166,11 @@
     figure?.querySelector(".hover-line")?.remove();
     figure?.querySelector(".reading")?.remove();
   };
-  document.addEventListener("pointermove", (event) => {
-    const svg = event.target.closest?.("svg.chart");
-    document.querySelectorAll(".plot").forEach((other) => { if (!svg || !other.contains(svg)) clear(other); });
-    if (!svg) return;
+  // All charts of a page show the same moments: what is read in one is read in all.
+  const read = (svg, share) => {
     const figure = svg.closest(".plot");
     const [left, right, moments] = svg.dataset.plot.split(" ").map(Number);
-    const box = svg.getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width * svg.viewBox.baseVal.width;
-    const at = Math.floor((x - left) / (right - left) * moments);
+    const at = Math.floor(share * moments);
     clear(figure);
     const row = figure.querySelectorAll(".numbers tbody tr")[at];
     if (!row) return;
@@ -138,6 +186,18 @@
     reading.textContent = row.querySelector("th").textContent + "  "
       + [...row.querySelectorAll("td")].map((cell, n) => names[n] + " " + cell.textContent).join("  ");
     figure.append(reading);
+  };
+  document.addEventListener("pointermove", (event) => {
+    const svg = event.target.closest?.("svg.chart");
+    if (!svg) {
+      document.querySelectorAll(".plot").forEach(clear);
+      return;
+    }
+    const [left, right] = svg.dataset.plot.split(" ").map(Number);
+    const box = svg.getBoundingClientRect();
+    const x = (event.clientX - box.left) / box.width * svg.viewBox.baseVal.width;
+    const share = (x - left) / (right - left);
+    document.querySelectorAll(".plots svg.chart").forEach((other) => read(other, share));
   });
 
   by("live-toggle")?.addEventListener("click", toggleLive);

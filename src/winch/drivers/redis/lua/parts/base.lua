@@ -1,7 +1,7 @@
 -- base: how a script is called, and commands with many arguments.
 -- KEYS[1] is the key `meta`; the others begin like it. ARGV[1] is a msgpack map, A below.
 local call, pack, read = redis.call, cmsgpack.pack, cmsgpack.unpack
-local A = read(ARGV[1])
+local A = type(ARGV[1]) == 'table' and ARGV[1] or read(ARGV[1])
 
 -- While a slot moves, some of its keys are here and some are not, and a script that meets one that is not
 -- ends half done. A key that never exists tells before anything is written: the node that gives the slot

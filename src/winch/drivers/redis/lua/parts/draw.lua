@@ -38,8 +38,19 @@ local function draw(queue, free, gated, task_of)
   -- Plain jobs and those with gates, as one line.
   local plain = cursor(K.ready(queue), free, true)
   local others = cursor(K.gated(queue), math.min(free + STRETCH, MOST_HELD), false)
+  -- In a cluster: plain jobs of this queue in other parts, whose turn comes with them. The caller knows by
+  -- how many are taken here how many of those were.
+  local away = cursor(nil, 0, true)
+  away.is_over = true
+  for i, one in ipairs(A.away or {}) do away.items[i] = {id = one[1], key = one[2], from = away} end
   local function first_without_tenant()
     local a, b = peek(plain), peek(others)
+    if a and b then
+      a = (a.key < b.key or (a.key == b.key and a.id < b.id)) and a or b
+    else
+      a = a or b
+    end
+    b = A.away and peek(away)
     if a and b then
       return (a.key < b.key or (a.key == b.key and a.id < b.id)) and a or b
     end
@@ -123,7 +134,7 @@ local function draw(queue, free, gated, task_of)
       lines[tenant] = nil
     elseif item then
       item.from.place = item.from.place + 1
-      local is_taken = item.from == plain
+      local is_taken = item.from == plain or item.from == away
       if not is_taken then
         local _, env = read(item.e)
         item.state, item.tenant = item.s and read(item.s) or {}, tenant
@@ -168,10 +179,13 @@ local function draw(queue, free, gated, task_of)
     end
   end
   local drawn = {ids = {}, envelopes = {}, holds = {}, holding = holding, is_more = is_more}
-  for i, item in ipairs(order) do
-    goes(item)
-    drawn.ids[i], drawn.envelopes[i] = item.id, item.e
-    drawn.holds[i] = item.uses and #item.uses > 0
+  for _, item in ipairs(order) do
+    if item.from ~= away then
+      local i = #drawn.ids + 1
+      goes(item)
+      drawn.ids[i], drawn.envelopes[i] = item.id, item.e
+      drawn.holds[i] = item.uses and #item.uses > 0
+    end
   end
   for _, item in ipairs(held) do
     goes(item)

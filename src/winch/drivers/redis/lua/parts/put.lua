@@ -8,7 +8,14 @@ end
 
 local function event(id, kind, state, token, by, session, attempt)
   if not keeps_events then return end
-  local seq, v = call('INCR', K.seq), call('HINCRBY', K.changes, id, 1)
+  local seq, v
+  if A.in_cluster then  -- several parts are read as one story: numbers are moments
+    seq = math.max(tonumber(call('GET', K.seq) or 0) + 1, clock())
+    call('SET', K.seq, string.format('%d', seq))
+  else
+    seq = call('INCR', K.seq)
+  end
+  v = call('HINCRBY', K.changes, id, 1)
   call('XADD', K.events, string.format('%d-0', seq), 'e', pack({
     job = id, v = v, kind = kind, state = state, token = token, by_token = by,
     session = session, attempt = attempt, at = now,

@@ -24,7 +24,12 @@ local function known_of(jobs, is_repeat)
     times[job[ID]] = (times[job[ID]] or 0) + 1
     ids[i] = job[ID]
   end
-  for i, score in ipairs(fetch('ZMSCORE', K.ids, ids)) do known[ids[i]] = score and true or false end
+  for i, score in ipairs(fetch('ZMSCORE', K.ids, ids)) do
+    known[ids[i]] = score and true or false
+    if A.in_cluster and not score then  -- from a shard it may have gone home since
+      known[ids[i]] = call('HEXISTS', K.leaving, ids[i]) == 1 or (call('ZSCORE', K.away, ids[i]) and true)
+    end
+  end
   for _, job in ipairs(jobs) do
     local is_there = known[job[ID]] or times[job[ID]] > 1
     if is_there and not (job[GIVEN] or is_repeat) then return known, job[ID] end

@@ -1,0 +1,27 @@
+-- arrive: jobs that left their shards are at home what they were there: running under their claim. Once each.
+-- A:      now; ids, confirm. ARGV[2…]: their messages
+-- Return: 1
+-- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived, meta
+-- flags:
+-- parts:  record
+if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
+for i, id in ipairs(A.ids) do
+  if call('HEXISTS', K.env, id) == 0 and not call('ZSCORE', K.arrived, id) then
+    local message = read(ARGV[1 + i])
+    local e, s, r = message[1], message[2], message[3]
+    local j = open(id, e, s, r)
+    call('HSET', K.env, id, e)
+    call('HSET', K.run, id, r)
+    if s then call('HSET', K.st, id, s) end
+    if message[4] then call('HSET', K.keep, id, message[4]) end
+    if message[5] then call('HSET', K.changes, id, message[5]) end
+    call('ZADD', K.ids, 0, id)
+    call('SADD', K.held(j.x), id)
+    if j.q then call('SADD', K.cancelling, id) end
+    if not call('ZSCORE', K.alive, j.x) then call('SADD', K.orphaned, j.x) end
+    if call('SADD', K.tasks(j.env[QUEUE]), j.env[1]) > 0 then call('SADD', K.queues, j.env[QUEUE]) end
+    -- A message that comes once more, after the job has ended and gone, changes nothing.
+    call('ZADD', K.arrived, string.format('%d', clock()), id)
+  end
+end
+return 1

@@ -1,0 +1,35 @@
+-- each: a script run for several parts of a store, which one node of a cluster has. Each run is a script of
+-- its own: it touches the keys of one part, and what goes wrong in one keeps no other from its work.
+-- ARGV[1]: {parts: {key `meta`, args or false for the common ones, number of further arguments}, common, bell,
+--          budget, name}; then the further arguments. `bell`: where waiters of this node leave their names.
+--          `budget`: a limit for all runs together, for scripts that have a limit
+-- Return:  the reply to each part, or its error; TRYAGAIN where this node does not have (all of) it now
+local said = cmsgpack.unpack(ARGV[1])
+local bell = said.bell
+if type(redis.pcall('EXISTS', string.sub(bell, 1, -5) .. 'nothing')) == 'table' then bell = nil end
+
+local function run(KEYS, ARGV)
+--SCRIPT--
+end
+
+local function spent(reply)
+  if type(reply) == 'number' then return reply end
+  if reply.err then return 0 end
+  if said.name == 'rescue' then return #reply / 4 end
+  local claims = 0
+  for place = 3, #reply, 4 do claims = claims + #reply[place] end
+  return claims
+end
+
+local out, before, left = {}, 1, said.budget
+for i, part in ipairs(said.parts) do
+  local given = {part[2] or said.common}
+  for place = 1, part[3] do given[1 + place] = ARGV[before + place] end
+  before = before + part[3]
+  if left then given[1].limit = left end
+  local is_well, reply = pcall(run, {part[1], bell}, given)
+  if not is_well and type(reply) ~= 'table' then reply = {err = 'ERR ' .. tostring(reply)} end
+  out[i] = reply == nil and false or reply
+  if left then left = left - spent(reply) end
+end
+return out

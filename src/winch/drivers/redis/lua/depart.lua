@@ -1,0 +1,24 @@
+-- depart: running jobs leave their shard for home; all there is of each is kept as a message until `forget`.
+-- A:      claims: {id, token}; a token of false finds messages only; confirm
+-- Return: for each: its message, also one that was left before; '' where there is none
+-- Keys:   run, env, st, held, keep, ids, cancelling, changes, leaving, meta
+-- flags:
+-- parts:  put record
+-- WAIT waits for what its own connection wrote.
+if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
+local out = {}
+for i, claim in ipairs(A.claims) do
+  local id = claim[1]
+  local j = claim[2] and held_by(claim)
+  if j then
+    call('HSET', K.leaving, id, pack({
+      call('HGET', K.env, id), call('HGET', K.st, id), call('HGET', K.run, id),
+      call('HGET', K.keep, id), call('HGET', K.changes, id),
+    }))
+    leave(j)
+    for _, key in ipairs({K.env, K.st, K.keep, K.changes}) do call('HDEL', key, id) end
+    call('ZREM', K.ids, id)
+  end
+  out[i] = call('HGET', K.leaving, id) or ''
+end
+return out

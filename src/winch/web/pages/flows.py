@@ -1,0 +1,161 @@
+"""Flows: how far each is, and one of them as a graph, over time and as a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+from starlette.responses import Response
+
+from winch.core.flow import member_id
+from winch.core.lifecycle import JobState
+from winch.engine.flow_look import FlowInfo, mermaid
+from winch.web.api.flows import flows_of
+from winch.web.pages import dag
+from winch.web.pages.base import go, link, one, page
+from winch.web.problems import Problem
+from winch.web.routes import Call, Route
+from winch.web.wire import job_out
+
+ON_A_PAGE = 25
+# A list counts the members of small flows only: looking at one tells the rest.
+COUNTED = 200
+MOST_ROWS = 200
+BAR = (JobState.COMPLETED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD, JobState.CANCELLED)
+
+
+class FlowsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    cursor: str | None = None
+    did: str = ""
+
+
+def bar(counts: Mapping[JobState, int]) -> Markup:
+    """How far a flow is, in one line of colour."""
+    total = max(sum(counts.values()), 1)
+    parts, x = [], 0.0
+    for state in BAR:
+        width = 160.0 * counts.get(state, 0) / total
+        if width:
+            parts.append(
+                Markup('<rect class="tone-{}" x="{:.1f}" y="0" width="{:.1f}" height="8"/>').format(
+                    state, x, width
+                )
+            )
+            x += width
+    done = counts.get(JobState.COMPLETED, 0)
+    return Markup(
+        '<svg class="bar-of" viewBox="0 0 160 8" preserveAspectRatio="none" role="img" '
+        'aria-label="{} of {} completed"><rect class="ground" x="0" y="0" width="160" height="8"/>'
+        "{}</svg>"
+    ).format(done, total, Markup("").join(parts))
+
+
+async def _counted(call: Call, found: Sequence[FlowInfo]) -> dict[str, Counter[JobState]]:
+    """The states of the members of small flows: by their ids, which follow from the flow's."""
+    ids = {
+        member_id(info.id, name, number): info.id
+        for info in found
+        if info.note.nodes and sum(node[2] for node in info.note.nodes) <= COUNTED
+        for name, _, count, _ in info.note.nodes
+        for number in range(count)
+    }
+    driver, counts = call.site.driver, dict[str, Counter[JobState]]()
+    wanted = list(ids)
+    for start in range(0, len(wanted), 500):
+        for job in await driver.arun(driver.get(wanted[start : start + 500])):
+            if job is not None:
+                counts.setdefault(ids[job.id], Counter())[job.state] += 1
+    return counts
+
+
+async def list_page(call: Call) -> Response:
+    said: FlowsQuery = call.query
+    found = await flows_of(call).alist(limit=ON_A_PAGE, before=said.cursor)
+    counts = await _counted(call, found)
+    rows = [
+        {
+            "flow": FlowInfo(id=info.id, note=info.note, counts=counts.get(info.id, {})),
+            "is_counted": info.id in counts,
+            "bar": bar(counts[info.id]) if info.id in counts else "",
+            "done": counts[info.id][JobState.COMPLETED] if info.id in counts else 0,
+            "total": sum(counts[info.id].values()) if info.id in counts else info.note.members,
+            "created_at": datetime.fromtimestamp(int(info.id.replace("-", "")[:12], 16) / 1000, UTC),
+        }
+        for info in found
+    ]
+    following = found[-1].id if len(found) == ON_A_PAGE else None
+    return await page(call, "flows.html", title="Flows", rows=rows, next=following)
+
+
+async def detail_page(call: Call) -> Response:
+    flows = flows_of(call)
+    info = await flows.aget(call.path("id"))
+    members = await flows.amembers(info.id)
+    nodes = dag.nodes_of(info.id, info.note, members)
+    now = datetime.now(UTC)
+
+    def to(path: str) -> str:
+        return link(call.request, path)
+
+    rows: list[dict[str, Any]] = [
+        {"node": node, "before": [other.task for other in nodes if other.name in node.before]}
+        for node in nodes
+    ]
+    return await page(
+        call,
+        "flow.html",
+        title=info.note.name or info.note.kind,
+        flow=info,
+        bar=bar(info.counts),
+        total=sum(info.counts.values()),
+        graph=dag.draw(nodes, to),
+        gantt=dag.gantt(members, to, now),
+        is_cut=len(members) > dag.MOST_BARS,
+        rows=rows,
+        jobs=[job_out(job) for job in members[:MOST_ROWS]],
+        has_more=len(members) > MOST_ROWS,
+        mermaid=mermaid(info),
+        can_cancel=info.state == "running",
+        can_retry=any(info.counts.get(s) for s in (JobState.DEAD, JobState.CANCELLED)),
+        has_critical=any(node.is_critical for node in nodes),
+    )
+
+
+async def act(call: Call) -> Response:
+    flows = flows_of(call)
+    info = await flows.aget(call.path("id"))
+    action, reason = one(call.body, "action"), one(call.body, "reason")
+    match action:
+        case "cancel":
+            took = await flows.acancel(info.id, reason=reason, by=call.by)
+        case "retry":
+            took = await flows.aretry(info.id, by=call.by)
+        case _:
+            raise Problem("invalid", "action must be one of cancel, retry")
+    call.note(info.id, action=action, jobs=took, reason=reason)
+    return go(call, f"/flows/{info.id}", did=f"flow-{action}")
+
+
+async def send_signal(call: Call) -> Response:
+    """A signal by hand: an approval, say."""
+    from winch.core import codec
+
+    if call.access.is_narrow or call.access.tasks is not None:
+        raise Problem("forbidden", "this token has a scope; a signal may reach any job")
+    name, text = one(call.body, "name") or "", one(call.body, "payload") or "null"
+    payload = codec.loads_strict(text, what="the payload")
+    is_new = await call.site.app.asignal(name, payload)
+    call.note(name, is_new=is_new)
+    return go(call, "/flows", did="signalled")
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/flows", "read", list_page, "Flows", query=FlowsQuery, is_page=True),
+    Route("POST", "/flows", "operate", send_signal, "Send a signal", audit="signal", is_page=True),
+    Route("GET", "/flows/{id}", "read", detail_page, "One flow", is_page=True),
+    Route("POST", "/flows/{id}", "operate", act, "Act on a flow", audit="flow", is_page=True),
+)

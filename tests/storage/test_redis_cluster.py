@@ -1,0 +1,375 @@
+"""What is particular to a store in a cluster: its shards, what lives at home, and the way there."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.redis_servers import ask
+from winch.core.ids import job_id, random_id
+from winch.core.lifecycle import JobState
+from winch.drivers.redis.bodies import Body, Step
+from winch.drivers.redis.cluster import RedisClusterDriver
+from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.redis.place import parse_url
+from winch.drivers.redis.planning import Heads, planned
+from winch.drivers.redis.scripts import Part
+from winch.drivers.redis.shards import (
+    EVERYWHERE,
+    HOME,
+    SHARDS,
+    SLOTS,
+    ClusterRoute,
+    shard_of,
+    slot_of,
+    tags,
+)
+from winch.storage.params import (
+    Answer,
+    ClaimParams,
+    ClaimRef,
+    Finish,
+    NewJob,
+    NewSession,
+    Wait,
+)
+from winch.storage.waits import AWAITED_HEADER, signal_key
+from winch.testing.conformance import Target
+
+_ticks = itertools.count(1)
+
+
+def new_job(**fields: Any) -> NewJob:
+    tick = next(_ticks)
+    job = {"id": job_id(tick, tick.to_bytes(8)), "task": "mail.send", "args": "{}", **fields}
+    return NewJob(**job)
+
+
+def new_id() -> str:
+    return random_id(next(_ticks).to_bytes(16))
+
+
+# -- where things are --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schema", ["winch", "w", "a_schema_with_a_long_name_2"])
+def test_shards_lie_evenly_over_the_slots(schema: str) -> None:
+    home, *shards = tags(schema)
+    assert home == schema
+    width = SLOTS // SHARDS
+    assert [slot_of(tag) // width for tag in shards] == list(range(SHARDS))
+
+
+def test_ids_are_spread_over_the_shards_within_a_fifth_of_the_mean() -> None:
+    jobs = 64_000
+    counts = Counter(shard_of(new_job().id) for _ in range(jobs))
+    assert set(counts) == set(EVERYWHERE) - {HOME}
+    assert max(counts.values()) < 1.2 * jobs / SHARDS
+    assert min(counts.values()) > 0.8 * jobs / SHARDS
+
+
+def test_each_of_three_nodes_has_a_third_of_the_shards() -> None:
+    route = ClusterRoute(parse_url("redis+cluster://h"))
+    third = SLOTS // 3
+    nodes = [
+        [place * third, (place + 1) * third if place < 2 else SLOTS - 1, [b"h", 7000 + place, b"", []]]
+        for place in range(3)
+    ]
+    route.learn(nodes)
+    counts = Counter(route.owners[number] for number in EVERYWHERE if number != HOME)
+    assert sorted(counts.values()) == [21, 21, 22]
+    assert len(route.bells()) == 3
+    assert route.bell_of(HOME) == HOME
+
+
+# -- planning a claim --------------------------------------------------------------------------------
+
+
+def heads_of(parts: dict[int, list[int]], *, read: int) -> Heads:
+    heads = Heads(["q"])
+    for number, keys in parts.items():
+        first = [word for key in keys[:read] for word in (b"%d" % key, b"%d" % key)]
+        heads.add(number, [[len(keys), first, 0]])
+    return heads
+
+
+def test_a_small_claim_takes_the_first_jobs_of_all_parts() -> None:
+    heads = heads_of({1: [10, 40, 50], 2: [20, 21, 22], 3: [30]}, read=4)
+    assert planned(heads, 4, ["q"], is_exact=True) == {(1, "q"): 1, (2, "q"): 3}
+    assert heads.unread(4) == []
+
+
+def test_more_is_read_of_a_part_that_may_have_more_of_the_first_jobs() -> None:
+    heads = heads_of({1: [10, 11, 12, 13], 2: [20, 21, 22]}, read=2)
+    assert heads.unread(4) == [1, 2]
+    assert heads.unread(2) == []
+
+
+def test_a_large_claim_takes_what_some_parts_have_in_turn() -> None:
+    heads = heads_of({number: list(range(100)) for number in range(1, 17)}, read=0)
+    plan = planned(heads, 200, ["q"], is_exact=False)
+    assert plan == {(number, "q"): 25 for number in range(1, 9)}
+    heads = heads_of({1: list(range(100)), 2: list(range(300)), 3: []}, read=0)
+    assert planned(heads, 350, ["q"], is_exact=False) == {(1, "q"): 100, (2, "q"): 250}
+
+
+# -- on a real cluster -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def url(target_of: Callable[[str], Target]) -> str:
+    return target_of("redis+cluster")._url  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[RedisClusterDriver]:
+    driver = RedisDriver.from_url(f"{url}?schema=shards", events=True)
+    assert isinstance(driver, RedisClusterDriver)
+    driver.erase()
+    driver.migrate()
+    yield driver
+    driver.erase()
+    driver.close()
+
+
+def start(driver: RedisDriver, *, lease: float = 30) -> str:
+    session = NewSession(
+        id=new_id(),
+        worker="w",
+        host="h",
+        pid=1,
+        release="1",
+        queues=("default",),
+        tasks=("mail.send",),
+        slots=1,
+        lease=timedelta(seconds=lease),
+    )
+    driver.run(driver.start_session(session))
+    return session.id
+
+
+def claim_all(driver: RedisDriver, session: str, limit: int = 100) -> list[ClaimRef]:
+    params = ClaimParams(session=session, token=new_id(), queues=("default",), limit=limit)
+    return [ClaimRef(claim.id, claim.token) for claim in driver.run(driver.claim(params))]
+
+
+def parts_of(driver: RedisClusterDriver, wanted: str) -> list[int]:
+    """The parts that have this job."""
+
+    def body() -> Body[list[int]]:
+        asked = [(number, driver._call("get", ids=[wanted])) for number in EVERYWHERE]
+        replies = yield from driver._ask(asked)
+        return [n for n, reply in zip(EVERYWHERE, replies, strict=True) if reply[0][0] is not None]
+
+    return driver._run(body())
+
+
+def completed(ref: ClaimRef) -> Finish:
+    return Finish(id=ref.id, token=ref.token, to=JobState.COMPLETED, what="completed")
+
+
+@pytest.mark.servers
+def test_only_jobs_that_stand_alone_leave_home(driver: RedisClusterDriver) -> None:
+    plain = [new_job(), new_job(delay=timedelta(hours=1)), new_job(is_given_id=True, priority=3)]
+    bound = [new_job(unique_key="k"), new_job(headers={AWAITED_HEADER: "1"})]
+    driver.run(driver.enqueue([*plain, *bound]))
+    assert [parts_of(driver, job.id) for job in plain] == [[shard_of(job.id)] for job in plain]
+    assert [parts_of(driver, job.id) for job in bound] == [[HOME], [HOME]]
+    assert [job and job.id for job in driver.run(driver.get([job.id for job in [*plain, *bound]]))] == [
+        job.id for job in [*plain, *bound]
+    ]
+
+
+@pytest.mark.servers
+def test_a_node_is_asked_once_for_all_its_shards(driver: RedisClusterDriver, url: str) -> None:
+    jobs = [new_job() for _ in range(500)]
+    ports = [int(address.rpartition(":")[2]) for address in url.split(",")]
+
+    def scripts() -> int:
+        lines = [ask(port, "INFO", "commandstats").decode() for port in ports]
+        return sum(
+            int(line.split("calls=")[1].split(",")[0])
+            for text in lines
+            for line in text.splitlines()
+            if line.startswith(("cmdstat_evalsha:", "cmdstat_eval:"))
+        )
+
+    session = start(driver)
+    driver.run(driver.beat([session]))
+    before = scripts()
+    driver.run(driver.beat([session]))
+    assert scripts() - before == 3
+    driver.run(driver.enqueue([new_job() for _ in range(500)]))
+    before = scripts()
+    driver.run(driver.enqueue(jobs))
+    assert scripts() - before == 3
+    before = scripts()
+    driver.run(driver.enqueue([new_job()]))
+    assert scripts() - before == 1
+
+
+@pytest.mark.servers
+def test_a_given_id_is_one_job_whatever_else_is_said_of_it(driver: RedisClusterDriver) -> None:
+    plain = new_job(is_given_id=True)
+    assert driver.run(driver.enqueue([plain]))[0].is_new
+    again = new_job(id=plain.id, is_given_id=True, unique_key="k")
+    assert not driver.run(driver.enqueue([again]))[0].is_new
+    assert parts_of(driver, plain.id) == [shard_of(plain.id)]
+
+
+# -- the way home ------------------------------------------------------------------------------------
+
+
+def test_a_job_that_waits_for_a_signal_goes_on_at_home(driver: RedisClusterDriver) -> None:
+    job = new_job(is_given_id=True)
+    driver.run(driver.enqueue([job]))
+    session = start(driver)
+    (ref,) = claim_all(driver, session)
+    waiting = Finish(
+        id=ref.id,
+        token=ref.token,
+        to=JobState.BLOCKED,
+        what="waiting",
+        waits=(Wait(signal_key("go")),),
+        counts=False,
+    )
+    assert driver.run(driver.finish([waiting])) == [Answer.TOOK]
+    assert parts_of(driver, job.id) == [HOME]
+    assert not driver.run(driver.enqueue([job]))[0].is_new  # the shard knows that it went
+    assert not driver.run(driver.enqueue([job], is_repeat=True))[0].is_new
+    driver.run(driver.signal("go", "{}", id="1"))
+    driver.run(driver.unblock())
+    (ref,) = claim_all(driver, session)
+    other = RedisDriver.from_url(driver.describe())  # one that does not know where it was claimed
+    assert other.run(other.finish([completed(ref)])) == [Answer.TOOK]
+    assert other.run(other.finish([completed(ref)])) == [Answer.ALREADY]
+    other.close()
+    told = [(event.kind, event.v) for event in driver.run(driver.events()) if event.job == job.id]
+    assert [v for _, v in told] == list(range(1, len(told) + 1))
+
+
+def interrupted(driver: RedisClusterDriver, ref: ClaimRef, steps: int) -> None:
+    """Begin to move a job, and stop after so many calls were answered."""
+    body = driver._move([ref])
+    what = next(body)
+    for _ in range(steps):
+        what = body.send(driver._pool.run(driver._sendable(what)))
+    body.close()
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("verb", ["finish", "get", "release", "note", "cancel"])
+def test_a_job_that_is_under_way_is_found(driver: RedisClusterDriver, steps: int, verb: str) -> None:
+    job = new_job()
+    driver.run(driver.enqueue([job]))
+    (ref,) = claim_all(driver, start(driver))
+    interrupted(driver, ref, steps)
+    assert parts_of(driver, job.id) == ([] if steps == 1 else [HOME])
+    other = RedisDriver.from_url(driver.describe())
+    assert isinstance(other, RedisClusterDriver)
+    match verb:
+        case "finish":
+            assert other.run(other.finish([completed(ref)])) == [Answer.TOOK]
+        case "release":
+            assert other.run(other.release([ref])) == [Answer.TOOK]
+        case "get":
+            (found,) = other.run(other.get([job.id]))
+            assert found is not None
+            assert (found.state, found.token) == (JobState.RUNNING, ref.token)
+        case "note":
+            from winch.core.job import Note
+
+            assert other.run(other.note(ref, Note(progress="{}"))) is Answer.TOOK
+        case "cancel":
+            assert other.run(other.cancel([job.id], by="me"))[0].took
+            assert [found.id for found in other.run(other.cancels([_session_of(other, job.id)]))] == [
+                job.id
+            ]
+    other.close()
+    assert parts_of(driver, job.id) == [HOME]
+
+
+def _session_of(driver: RedisDriver, wanted: str) -> str:
+    (found,) = driver.run(driver.get([wanted]))
+    assert found is not None
+    assert found.session is not None
+    return found.session
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_somebody_began_the_next_rescue_ends(driver: RedisClusterDriver, steps: int) -> None:
+    job = new_job()
+    driver.run(driver.enqueue([job]))
+    session = start(driver)
+    (ref,) = claim_all(driver, session)
+    interrupted(driver, ref, steps)
+    driver.run(driver.end_session(session, cause="killed", started=[ref]))
+    driver.run(driver.rescue())
+    driver.run(driver.rescue())
+    (found,) = driver.run(driver.get([job.id]))
+    assert found is not None
+    assert found.state is JobState.READY
+    assert parts_of(driver, job.id) == [HOME]
+    (anew,) = claim_all(driver, start(driver))
+    assert driver.run(driver.finish([completed(ref), completed(anew)])) == [Answer.LOST, Answer.TOOK]
+
+
+@pytest.mark.servers
+def test_a_message_that_comes_again_changes_nothing(driver: RedisClusterDriver) -> None:
+    job = new_job()
+    driver.run(driver.enqueue([job]))
+    (ref,) = claim_all(driver, start(driver))
+    sent: list[Step] = []
+
+    def moving() -> Body[None]:
+        body = driver._move([ref])
+        what = next(body)
+        while True:
+            sent.append(what)
+            reply = yield what
+            try:
+                what = body.send(reply)
+            except StopIteration:
+                return
+
+    driver._run(moving())
+    (arrive,) = [part for part in sent if isinstance(part, Part)]
+    assert driver.run(driver.finish([completed(ref)])) == [Answer.TOOK]
+    driver._pool.run(driver._sendable(arrive))
+    assert driver.run(driver.get([job.id]))[0].state is JobState.COMPLETED  # type: ignore[union-attr]
+    driver.run(driver.delete([job.id], by="me"))
+    driver._pool.run(driver._sendable(arrive))
+    assert driver.run(driver.get([job.id])) == [None]
+
+
+# -- slots that move ---------------------------------------------------------------------------------
+
+
+@pytest.mark.servers
+def test_a_slot_on_the_move_keeps_nobody_from_the_others(driver: RedisClusterDriver) -> None:
+    jobs = [new_job() for _ in range(300)]
+    driver.run(driver.enqueue(jobs))
+    session = start(driver)
+    number = shard_of(jobs[0].id)
+    slot = slot_of(tags("shards")[number])
+    source = driver._route.owners[number]
+    target = next(address for address in driver._route.owners.values() if address != source)
+    names = {port: ask(port, "CLUSTER", "MYID").decode() for _, port in (source, target)}
+    ask(target[1], "CLUSTER", "SETSLOT", slot, "IMPORTING", names[source[1]])
+    ask(source[1], "CLUSTER", "SETSLOT", slot, "MIGRATING", names[target[1]])
+    try:
+        there = {job.id for job in jobs if shard_of(job.id) == number}
+        taken = claim_all(driver, session, 300)
+        assert {ref.id for ref in taken} == {job.id for job in jobs} - there
+        assert driver.run(driver.finish(list(map(completed, taken)))) == [Answer.TOOK] * len(taken)
+    finally:
+        ask(target[1], "CLUSTER", "SETSLOT", slot, "STABLE")
+        ask(source[1], "CLUSTER", "SETSLOT", slot, "STABLE")
+    assert {ref.id for ref in claim_all(driver, session, 300)} == there
