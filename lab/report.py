@@ -54,6 +54,13 @@ def _faults() -> Iterator[str]:
     if paired:
         yield ""
         yield f"Two faults at once: {len(paired)} runs, {sum(not r.is_ok for r in paired)} failed."
+    failed = [result for result in results if not result.is_ok]
+    yield ""
+    yield f"{len(results)} runs are recorded here, {len(failed)} of them failed. Each failed one, oldest first, with the first of its reasons; why, and what was done, is under *What the lab has found*:"
+    yield ""
+    for result in failed:
+        reason = result.violations[0].replace("|", "/") if result.violations else result.observed
+        yield f"- {result.fault}, {result.store}, seed {result.seed}: {reason}"
     weak = {(r.fault, r.waived) for r in results if r.waived}
     yield ""
     for fault_name, names in sorted(weak):

@@ -12,6 +12,8 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
+
 from lab.faults.base import SINGLE, Fault
 from lab.faults.servers import ServerFault
 from lab.faults.workers import KillWorker
@@ -157,7 +159,11 @@ class Synced(Fault):
             self.calls = self._traced_producer(argv)
             return
         assert isinstance(store, Postgres | Redis)
-        self.tracer = subprocess.Popen([*argv, "-p", str(store.server.pid)], stderr=subprocess.DEVNULL)
+        # Following forks shows only processes to come; open connections have theirs already.
+        server = psutil.Process(store.server.pid)
+        for pid in [server.pid, *(child.pid for child in server.children(recursive=True))]:
+            argv += ["-p", str(pid)]
+        self.tracer = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
         time.sleep(1)
         since = time.monotonic()
         for _ in range(40):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -22,9 +23,13 @@ class KillScheduler(Fault):
     title = "three schedulers, each killed at a tick, before or after the store has heard of it"
     stores = SQL
     every = (0.5, 1.0)
+    takeover = None  # all of them may be dead at once
 
     def prepare(self) -> None:
-        self.run.worker_env |= {"PYTHONPATH": f"{HOOKS}:{ROOT}"}
+        before = os.environ.get("PYTHONPATH")
+        self.run.worker_env["PYTHONPATH"] = os.pathsep.join(
+            [str(HOOKS), str(ROOT), *([before] if before else [])]
+        )
 
     def begin(self) -> None:
         for worker in list(self.run.workers):
@@ -34,7 +39,7 @@ class KillScheduler(Fault):
             self._start()
 
     def _start(self) -> None:
-        place = f"tick:{self.rng.choice(['before', 'after'])}:{self.rng.randrange(3, 12)}"
+        place = f"change_schedule:{self.rng.choice(['before', 'after'])}:{self.rng.randrange(3, 12)}"
         self.run.start_worker(env={**self.run.worker_env, "LAB_DIE_AT": place})
 
     def strike(self) -> None:
@@ -53,7 +58,9 @@ class KillScheduler(Fault):
 
     def observed(self, history: History, verdict: Verdict) -> str:
         deaths = [
-            line for line in history.lines if isinstance(line, Nemesis) and line.note.endswith(" tick")
+            line
+            for line in history.lines
+            if isinstance(line, Nemesis) and line.note.endswith("change_schedule")
         ]
         windows = sum(len(windows) for windows in history.windows.values())
         return f"{len(deaths)} died at a tick, {windows} windows" if deaths and windows else ""

@@ -16,6 +16,7 @@ from lab.__main__ import choose, pairs
 from lab.faults import FAULTS, QUICK
 from lab.fuzz import TARGETS, findings
 from lab.mutations import MUTATIONS, PACKAGE
+from lab.report import PAGE, page
 from lab.results import Result, keep, load
 from lab.run import shortest
 from lab.simulate import Simulation, simulate
@@ -83,6 +84,10 @@ def test_results_are_kept_beside_the_earlier_ones(tmp_path: Path) -> None:
 def test_the_shortest_evidence_comes_first_one_of_each_kind() -> None:
     found = [Violation("I3", "a", "w"), Violation("I3", "b", "w"), Violation("I4", "c", "w")]
     assert [violation.job for violation in shortest(found)] == ["a", "c", "b"]
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    assert PAGE.read_text() == page(), "docs/reliability.md is old: run python -m lab.report"
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:
