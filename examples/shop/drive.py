@@ -293,13 +293,12 @@ def audit(
         for product in PRODUCTS
         if on_hand[product] != IN_STOCK - sold[product]
     ]
-    if not books.is_apart:
-        found = dict(rows(sa.select(catalogue)))
-        wrong += [
-            f"the catalogue has {found.get(product)} of {product}, there are {on_hand[product]}"
-            for product in PRODUCTS
-            if sold[product] and found.get(product) != on_hand[product]
-        ]
+    found = dict(rows(sa.select(catalogue)))
+    wrong += [
+        f"the catalogue has {found.get(product)} of {product}, there are {on_hand[product]}"
+        for product in PRODUCTS
+        if sold[product] and found.get(product) != on_hand[product]
+    ]
     windows = Counter(row[0] for row in rows(sa.select(reports.c.window_at)))
     wrong += [f"window {w} was reported {times} times" for w, times in windows.items() if times != 1]
     moments = sorted(datetime.fromisoformat(window) for window in windows)

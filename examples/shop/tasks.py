@@ -40,7 +40,7 @@ PROVIDER = os.environ.get("SHOP_PROVIDER", "http://127.0.0.1:8999/")
 @app.task(
     queue="payments",
     retry=Retry.exponential("100ms", max="2s", attempts=50),
-    limit=[] if books.is_apart else [Limit(3, key="merchant")],
+    limit=[Limit(3, key="merchant")],
 )
 def pay(order_id: str, merchant: str, *, ctx: Context) -> None:
     """Charge an order; then mark it paid, move the stock and order a receipt, in one commit."""
@@ -70,9 +70,8 @@ def follow_up(order_id: str, product: str, **options: Any) -> None:
     for task in (send_receipt, draw):
         job_id = uuid.uuid5(uuid.UUID(order_id), task.name)
         task.using(id=job_id, **options).enqueue(order_id)  # type: ignore[call-arg]  # ctx is injected
-    if not books.is_apart:
-        reindex.using(**options).enqueue(product)  # type: ignore[call-arg]
-        options["fifo"] = Fifo(f"ledger:{product}", on_death="block")
+    reindex.using(**options).enqueue(product)  # type: ignore[call-arg]
+    options["fifo"] = Fifo(f"ledger:{product}", on_death="block")
     entry = enter.using(id=uuid.uuid5(uuid.UUID(order_id), enter.name), **options)
     entry.enqueue(order_id, product)  # type: ignore[call-arg]
 
@@ -135,11 +134,11 @@ def load_csv(import_id: str, path: str, *, ctx: Context) -> int:
 @app.task(queue="search", unique=Unique("product", mode="debounce", wait="300ms", max_wait="3s"))
 def reindex(product: str, *, ctx: Context) -> None:
     """Bring the catalogue up to date: once for a burst of orders, again for one that comes meanwhile."""
-    with ctx.transaction() as tx:
-        conn = tx.connection
-        [(on_hand,)] = books.run(conn, sa.select(stock.c.on_hand).where(stock.c.product == product))
-        books.run(conn, sa.delete(catalogue).where(catalogue.c.product == product))
-        books.run(conn, sa.insert(catalogue).values(product=product, on_hand=on_hand))
+    with books.effects(ctx, catalogue, product, "product") as effects:  # again is as good as once
+        of_product = sa.select(stock.c.on_hand).where(stock.c.product == product)
+        [(on_hand,)] = effects.run(of_product)
+        effects.run(sa.delete(catalogue).where(catalogue.c.product == product))
+        effects.run(sa.insert(catalogue).values(product=product, on_hand=on_hand))
 
 
 @app.schedule(

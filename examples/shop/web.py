@@ -50,7 +50,8 @@ def place(order: Order) -> dict[str, str]:
             fair.enqueue(order.id, order.product)  # type: ignore[call-arg]  # ctx is injected
     if books.is_apart:
         # After the commit, and again when the customer asks again: one id is one job.
-        pay.using(id=order.id).enqueue(order.id, order.product)  # type: ignore[call-arg]
+        fair = pay.using(id=order.id, tenant=order.product)
+        fair.enqueue(order.id, order.product)  # type: ignore[call-arg]
     return {"order": order.id}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,7 +19,7 @@ from winch.drivers.redis.cluster import RedisClusterDriver
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.place import parse_url
 from winch.drivers.redis.planning import Heads, planned
-from winch.drivers.redis.scripts import Part
+from winch.drivers.redis.scripts import Part, names, script_for_many
 from winch.drivers.redis.shards import (
     EVERYWHERE,
     HOME,
@@ -116,6 +117,22 @@ def test_a_large_claim_takes_what_some_parts_have_in_turn() -> None:
     assert plan == {(number, "q"): 25 for number in range(1, 9)}
     heads = heads_of({1: list(range(100)), 2: list(range(300)), 3: []}, read=0)
     assert planned(heads, 350, ["q"], is_exact=False) == {(1, "q"): 100, (2, "q"): 250}
+
+
+# -- one script, many parts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_run_collects_is_not_left_to_the_next(name: str) -> None:
+    once, _, rest = script_for_many(name).text.decode().partition("local function run()")
+    said = re.search(r"^local (P, .*)$", once, re.MULTILINE)
+    assert said is not None
+    for word in said[1].split(", "):
+        assert re.search(rf"^(\w+, )*{word}(, \w+)* = ", rest, re.MULTILINE), f"{word} is not set anew"
+        assert not re.search(rf"^local ([\w, ]+, )?{word}\b", rest, re.MULTILINE), f"{word} is hidden"
+    # All else that is made once is a function, a table of names in capitals, or made when first needed.
+    for line in re.findall(r"^local (?!function)(.*)$", once.partition("local P, ")[2], re.MULTILINE):
+        assert re.match(r"[A-Z_, ]+ = |call, |made_|gave_back", line), line
 
 
 # -- on a real cluster -------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
 _PARTS = re.compile(r"^-- parts: *(.*)$", re.MULTILINE)
 # What a change of a job may come to is told in several parts: its gates may open for others.
 _TOGETHER = {"record": ("rates", "scopes", "gates", "record", "admit")}
+# A statement begins at the beginning of a line and goes on over lines that do not, and its own end.
+_STATEMENT = re.compile(r"^(?!--)\S.*(?:\n(?:[ \t].*|end\b.*|}.*)?(?=\n|\Z))*", re.MULTILINE)
+_FUNCTION = re.compile(r"local function |\w+ = function|local \w+ *(--|$)")
+_LOCAL = re.compile(r"local ([\w, ]+) = ")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -41,13 +45,34 @@ class Script:
         names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
         parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
         source = "\n".join([*parts, body])
-        source = "\n".join([prelude(source), source])
-        if around is not None:
+        begin = prelude(source)
+        if around is None:
+            source = f"{begin}\n{source}"
+        else:
             flags = [*flags, "allow-cross-slot-keys"]
-            source = around.replace("--SCRIPT--", source)
+            once, each = _taken_apart("\n".join([begin, *parts]))
+            source = around.replace("--ONCE--", once).replace("--EACH--", f"{each}\n{body}")
         text = "\n".join([f"#!lua flags={','.join(flags)}", source]).encode()
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         return cls(name, text, digest.encode(), "no-writes" in flags)
+
+
+def _taken_apart(text: str) -> tuple[str, str]:
+    """What a script begins with, for one that is run more than once: what is made once (functions, names
+    in capitals), and what is said anew for each run (keys, arguments, the time, what is collected)."""
+    names: list[str] = []
+    once: list[str] = []
+    each: list[str] = []
+    for statement in map(str.strip, _STATEMENT.findall(text)):
+        said = _LOCAL.match(statement)
+        if said is None:
+            (once if _FUNCTION.match(statement) else each).append(statement)
+        elif said[1].startswith("call,") or (said[1].isupper() and said[1] not in ("A", "B", "K", "P")):
+            once.append(statement)
+        else:
+            names.append(said[1])
+            each.append(statement.removeprefix("local "))
+    return "\n".join([f"local {', '.join(names)}", *once]), "\n".join(each)
 
 
 def _said(line: re.Pattern[str], name: str, body: str) -> list[str]:

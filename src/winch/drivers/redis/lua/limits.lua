@@ -4,8 +4,11 @@
 -- Keys:   limits, used, closed, stopped
 -- flags:  no-writes
 -- parts:
-local waiting = {}
+-- FIFO keys and scopes have no numbers to be set, and there may be many of them.
+local waiting, unnamed = {}, {fifo = true, scope = true}
 for _, key in ipairs(call('SMEMBERS', K.closed)) do
-  waiting[#waiting + 1], waiting[#waiting + 2] = key, call('ZCARD', K.stopped(key))
+  if not unnamed[string.match(key, '^%l+')] then
+    waiting[#waiting + 1], waiting[#waiting + 2] = key, call('ZCARD', K.stopped(key))
+  end
 end
 return {call('HGETALL', K.limits), call('HGETALL', K.used), waiting}

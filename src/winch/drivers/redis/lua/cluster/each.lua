@@ -4,12 +4,17 @@
 --          budget, name}; then the further arguments. `bell`: where waiters of this node leave their names.
 --          `budget`: a limit for all runs together, for scripts that have a limit
 -- Return:  the reply to each part, or its error; TRYAGAIN where this node does not have (all of) it now
-local said = cmsgpack.unpack(ARGV[1])
+local WORDS = ARGV
+local said = cmsgpack.unpack(WORDS[1])
 local bell = said.bell
 if type(redis.pcall('EXISTS', string.sub(bell, 1, -5) .. 'nothing')) == 'table' then bell = nil end
 
-local function run(KEYS, ARGV)
---SCRIPT--
+-- What the script says of itself is said once, what it is told for each run.
+local KEYS, ARGV
+--ONCE--
+
+local function run()
+--EACH--
 end
 
 local function spent(reply)
@@ -24,10 +29,11 @@ end
 local out, before, left = {}, 1, said.budget
 for i, part in ipairs(said.parts) do
   local given = {part[2] or said.common}
-  for place = 1, part[3] do given[1 + place] = ARGV[before + place] end
+  for place = 1, part[3] do given[1 + place] = WORDS[before + place] end
   before = before + part[3]
   if left then given[1].limit = left end
-  local is_well, reply = pcall(run, {part[1], bell}, given)
+  KEYS, ARGV = {part[1], bell}, given
+  local is_well, reply = pcall(run)
   if not is_well and type(reply) ~= 'table' then reply = {err = 'ERR ' .. tostring(reply)} end
   out[i] = reply == nil and false or reply
   if left then left = left - spent(reply) end
