@@ -90,9 +90,9 @@ PEERS: tuple[System, ...] = (
     System(
         "flexiq",
         "flexiq_peer.py",
-        {"pg": 60, "redis": 1000, "sqlite": 100},
+        {"pg": 600, "redis": 1000, "sqlite": 600},
         ("flexiq==2.1.0",),
-        "push_dispatch, batches of 100, polling every 10 ms; SQLite: its own synchronous = NORMAL",
+        "8 threads, batches of 100, polling every 1 ms, no log of jobs; SQLite: its own NORMAL sync",
         kinds=("sync",),
         relaxed=("sqlite",),
     ),

@@ -85,9 +85,9 @@ def test_a_failing_job_visits_the_documented_files_in_order(sqlite_path: Path) -
 
 
 PATH_FUNCTIONS = {
-    "client.py": ("store",),
+    "client.py": ("enqueue", "store"),
     "fetcher.py": ("_claim",),
-    "executor.py": ("begin", "run"),
+    "executor.py": ("begin", "run", "raised"),
     "outcome.py": ("settle",),
     "retry.py": ("delay",),
     "finisher.py": ("finish",),

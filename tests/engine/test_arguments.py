@@ -100,3 +100,24 @@ def test_oversized_arguments_are_refused_with_the_limit() -> None:
     task.bind("x" * (256 * 1024 - 10))
     with pytest.raises(PayloadTooLarge, match="the limit is 262,144"):
         task.bind("x" * (256 * 1024))
+
+
+def test_plain_arguments_are_kept_as_they_are_or_refused() -> None:
+    def fn(number: int, text: str, flag: bool) -> None: ...
+
+    task = make(fn)
+    assert task.bind(-(2**63), 'é"\\u0000', True).args == (
+        '{"number":-9223372036854775808,"text":"é\\"\\\\u0000","flag":true}'
+    )
+    assert task.bind(flag=False, number=2**63 - 1, text="").args == (
+        '{"number":9223372036854775807,"text":"","flag":false}'
+    )
+    for wrong in [
+        (2**63, "a", True),
+        (1, "a\0b", True),
+        (1, "\ud800", True),
+        (True, "a", 1),
+        (1.5, "a", True),
+    ]:
+        with pytest.raises(InvalidPayload):
+            task.bind(*wrong)

@@ -20,7 +20,7 @@ def test_what_a_killed_child_wrote_can_still_be_read() -> None:
         child = Board(board.fd, 4)
         child.start(0, TOKEN, JOB, None)
         child.start(2, JOB, TOKEN, 12.5)
-        child.free(0)
+        child.free([0])
         child.start(1, TOKEN, TOKEN, None, is_here=False)
         child.start(3, JOB, JOB, 7.0)
         child.ended(3)

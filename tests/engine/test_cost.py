@@ -80,7 +80,7 @@ def drained(app: App, is_over: Callable[[], bool]) -> Calls:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind, most", [("coroutine", 23), ("answering", 27), ("function", 45)])
+@pytest.mark.parametrize("kind, most", [("coroutine", 12), ("answering", 20), ("function", 45)])
 def test_running_a_job_takes_few_calls(kind: str, most: int) -> None:
     app, task, ran = app_with(kind)
     app.enqueue_many([task.bind(n) for n in range(JOBS)])

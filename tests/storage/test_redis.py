@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -20,6 +21,7 @@ from winch.drivers.redis.keys import KEYS, KEYS_OF, KEYS_OF_TWO
 from winch.drivers.redis.place import parse_url
 from winch.drivers.redis.scripts import command, names, script
 from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession
+from winch.storage.protocol import ClaimingBell
 
 LUA = Path(winch.drivers.redis.__file__).parent / "lua"
 SQL = LUA.parents[1] / "postgres" / "sql"
@@ -48,15 +50,17 @@ def new_job(tick: int, **fields: object) -> NewJob:
 
 
 def test_every_verb_has_a_file_as_in_postgres() -> None:
-    # `deaths` is what `trim` reads, `enqueue_special` stores what is not plain, `explain_gate` tells of
-    # the gate a job waits at, `migrate` writes the version of the layout. The others are for a cluster:
-    # what is looked at before a claim, a promote and an explain, and the way of a job home.
+    # `deaths` is what `trim` reads, `enqueue_one` stores a lone plain job, `enqueue_special` what is not
+    # plain, `explain_gate` tells of the gate a job waits at, `migrate` writes the layout's version. The
+    # others are for a cluster: what is looked at before a claim, a promote and an explain, and the way
+    # of a job home.
     assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {
         "arrive",
         "before",
         "deaths",
         "depart",
         "due",
+        "enqueue_one",
         "enqueue_special",
         "explain_gate",
         "forget",
@@ -202,3 +206,101 @@ def test_full_memory_keeps_jobs_out_but_lets_workers_finish(
     finally:
         server.ask("CONFIG", "SET", "maxmemory", "0")
     assert driver.run(driver.enqueue([new_job(99)]))[0].is_new
+
+
+# -- a claim that waits in the server ----------------------------------------------------------------
+
+
+def waiting_claim(driver: RedisDriver) -> tuple[str, ClaimParams]:
+    session = random_id(bytes(range(16)))
+    driver.run(
+        driver.start_session(
+            NewSession(
+                id=session,
+                worker="w",
+                host="h",
+                pid=1,
+                release="r",
+                queues=("default",),
+                tasks=("mail.send",),
+                slots=2,
+                lease=timedelta(seconds=30),
+            )
+        )
+    )
+    params = ClaimParams(
+        session=session, token=random_id(bytes(16)), queues=("default",), limit=2, tasks=("mail.send",)
+    )
+    return session, params
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["known script", "forgotten script"])
+def test_a_claim_that_waits_is_carried_out_when_it_rings(
+    driver: RedisDriver, is_forgotten: bool
+) -> None:
+    session, params = waiting_claim(driver)
+
+    async def main() -> None:
+        bell = driver.claiming_bell(["default"])
+        assert isinstance(bell, ClaimingBell)
+        await bell.arm()
+        waits = asyncio.ensure_future(bell.claim_when_rung(driver.claim(params), 5.0))
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+        if is_forgotten:
+            await asyncio.to_thread(driver.forget_scripts)
+        job = new_job(1)
+        await asyncio.to_thread(driver.run, driver.enqueue([job]))
+        async with asyncio.timeout(10):
+            [claim] = await waits
+        assert (claim.id, claim.token) == (job.id, params.token)
+        assert [ref.id for ref in await driver.arun(driver.held(session))] == [job.id]
+        await bell.aclose()
+        await driver.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_waits_looks_when_it_is_roused_and_when_its_time_is_over(
+    driver: RedisDriver,
+) -> None:
+    _, params = waiting_claim(driver)
+
+    async def main() -> None:
+        bell = driver.claiming_bell(["default"])
+        assert isinstance(bell, ClaimingBell)
+        await bell.arm()
+        waits = asyncio.ensure_future(bell.claim_when_rung(driver.claim(params), 5.0))
+        await asyncio.sleep(0.02)
+        bell.rouse()
+        async with asyncio.timeout(10):
+            assert await waits == []
+            assert await bell.claim_when_rung(driver.claim(params), 0.05) == []
+        await bell.aclose()
+        await driver.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_claim_that_waits_says_when_its_answer_is_lost(driver: RedisDriver) -> None:
+    _, params = waiting_claim(driver)
+
+    async def main() -> None:
+        bell = driver.claiming_bell(["default"])
+        assert isinstance(bell, ClaimingBell)
+        await bell.arm()
+        waits = asyncio.ensure_future(bell.claim_when_rung(driver.claim(params), 5.0))
+        await asyncio.sleep(0.05)
+        blocked = b"cmd=blpop"
+        clients = await asyncio.to_thread(driver._pool.run, command("CLIENT", "LIST"))
+        [line] = [line for line in clients.splitlines() if blocked in line]
+        number = line.split()[0].removeprefix(b"id=")
+        await asyncio.to_thread(driver._pool.run, command("CLIENT", "KILL", "ID", number))
+        async with asyncio.timeout(10):
+            with pytest.raises(StorageUnavailable) as caught:
+                await waits
+        assert caught.value.maybe_applied
+        await bell.aclose()
+        await driver.aclose()
+
+    asyncio.run(main())

@@ -6,7 +6,8 @@ import uuid
 
 from winch.core.errors import ConfigError
 
-_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+# The first two bits of the random part tell the kind of UUID.
+_VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
 
 
 def job_id(tick: int, random: bytes) -> str:
@@ -19,16 +20,16 @@ def job_id(tick: int, random: bytes) -> str:
 
 def job_ids(tick: int, random: bytes) -> list[str]:
     """Ids of this tick and those that follow it, one for each 8 random bytes."""
-    r = random.hex()
+    drawn = bytearray(random)
+    drawn[::8] = drawn[::8].translate(_VARIANT)
+    r = drawn.hex()
     ids = []
     head = ""
     for at in range(0, len(r), 16):
         if not head or not tick & 0xFFF:
             h = f"{tick >> 12 & 0xFFFF_FFFF_FFFF:012x}"
             head = f"{h[:8]}-{h[8:]}-7"
-        ids.append(
-            f"{head}{tick & 0xFFF:03x}-{_VARIANT[r[at]]}{r[at + 1 : at + 4]}-{r[at + 4 : at + 16]}"
-        )
+        ids.append(f"{head}{tick & 0xFFF:03x}-{r[at : at + 4]}-{r[at + 4 : at + 16]}")
         tick += 1
     return ids
 

@@ -32,6 +32,7 @@ _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 # What results before a job may come to together, when it takes them all.
 MAX_GIVEN_BYTES = 64 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
+_NUL = b"\\u0000"  # as JSON has it
 _astuple = msgspec.structs.astuple
 
 
@@ -45,6 +46,17 @@ class Arguments:
 
     def pack(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """The call as JSON text; raises InvalidPayload or PayloadTooLarge and names the argument."""
+        if not kwargs and tuple(map(type, args)) == self._exact:
+            try:
+                raw = _encode(self._shape(*args))
+                is_kept = len(raw) <= self._max_bytes and _NUL not in raw
+                for at in self._ints:
+                    if not _INT_MIN <= args[at] <= _INT_MAX:  # type: ignore[operator]  # an int, as looked
+                        is_kept = False
+                if is_kept:
+                    return raw.decode()
+            except (TypeError, ValueError, OverflowError):
+                pass  # the long way says what is wrong with it
         if self._is_flat and _are_plain(args) and _are_plain(kwargs.values()):
             try:
                 raw = _encode(self._shape(*args, **kwargs))
@@ -93,9 +105,9 @@ class Arguments:
 
     def unpack(self, text: str) -> tuple[Sequence[Any], dict[str, Any]]:
         """The stored call as (positional, keyword) arguments, injected ones left out."""
-        values = self._decode(text)
         if self._is_by_place:
-            return _astuple(values), {}
+            return _astuple(self._decode(text)), {}
+        values = self._decode(text)
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
         for name, param in self._params.items():
@@ -205,6 +217,17 @@ class Arguments:
     def _is_flat(self) -> bool:
         """Whether every argument has a name, so that the shape can be made of a call as it is."""
         return all(p.kind in (P.POSITIONAL_OR_KEYWORD, P.KEYWORD_ONLY) for p in self._params.values())
+
+    @cached_property
+    def _exact(self) -> tuple[Any, ...] | None:
+        """The types of values that can be stored as they are, where the function asks for just those."""
+        hints = tuple(self._hints.get(name) for name in self._params)
+        is_exact = self._is_by_place and all(hint in (int, str, bool) for hint in hints)
+        return hints if is_exact else None
+
+    @cached_property
+    def _ints(self) -> tuple[int, ...]:
+        return tuple(at for at, kind in enumerate(self._exact or ()) if kind is int)
 
     @cached_property
     def _is_by_place(self) -> bool:

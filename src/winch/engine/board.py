@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from winch.storage.params import ClaimRef
@@ -39,6 +40,7 @@ class Board:
         self.fd = fd
         self.slots = slots
         self._map = mmap.mmap(fd, _HEADER.size + slots * _SLOT.size)
+        self._at = [_HEADER.size + slot * _SLOT.size for slot in range(slots)]
 
     @classmethod
     def create(cls, slots: int) -> Board:
@@ -50,16 +52,18 @@ class Board:
         self, slot: int, claim_id: str, token: str, deadline: float | None, *, is_here: bool = True
     ) -> None:
         """Note that a job starts in this slot (`is_here`: in this process). The mark is written last."""
-        at = _HEADER.size + slot * _SLOT.size
+        at = self._at[slot]
         _BODY.pack_into(self._map, at + _BODY_AT, deadline or 0.0, claim_id.encode(), token.encode())
         self._map[at] = _RUNS if is_here else _KEPT
 
     def ended(self, slot: int) -> None:
         """The job has ended; the store is about to be told."""
-        self._map[_HEADER.size + slot * _SLOT.size] = _KEPT
+        self._map[self._at[slot]] = _KEPT
 
-    def free(self, slot: int) -> None:
-        self._map[_HEADER.size + slot * _SLOT.size] = _FREE
+    def free(self, slots: Iterable[int]) -> None:
+        places, at = self._map, self._at
+        for slot in slots:
+            places[at[slot]] = _FREE
 
     def pulse(self) -> None:
         _HEADER.pack_into(self._map, 0, time.monotonic())
@@ -79,7 +83,7 @@ class Board:
 
     def _taken(self) -> list[tuple[int, Started]]:
         found = []
-        for at in range(_HEADER.size, _HEADER.size + self.slots * _SLOT.size, _SLOT.size):
+        for at in self._at:
             if mark := self._map[at]:
                 _, deadline, job, token = _SLOT.unpack_from(self._map, at)
                 claim = ClaimRef(job.decode(), token.decode())

@@ -115,7 +115,30 @@ class Client:
     # -- enqueue -----------------------------------------------------------------------------------
 
     def enqueue(self, bound: Bound[R]) -> Job[R]:
-        return self.surroundings.run(self._unchecked()[0], self._enqueue_one(bound))
+        driver, is_checked = self._unchecked()
+        run = self.surroundings.run
+        if (
+            run is not operation.run
+            or not is_checked
+            or bound.options.conn is not None
+            or bound.task.options.enqueue_rate is not None
+            or self._runtime.middleware
+            or self._spool() is not None
+        ):
+            return run(driver, self._enqueue_one(bound))
+        # What most callers wait for, without the steps that only the others need.
+        jobs = self._sealed([bound.new_job(self.draw_id())])
+        if not self._door.is_open(jobs):
+            [answer] = run(driver, self._through_door(jobs, None))
+            return self._handle(answer)
+        try:
+            answers = driver.run(driver.enqueue(jobs))
+        except StorageUnavailable as error:
+            answers = run(driver, self._send(jobs, error))
+        else:
+            _raise_duplicate(jobs, answers)
+        self._tell_enqueued(jobs, answers)
+        return self._handle(answers[0])
 
     async def aenqueue(self, bound: Bound[R]) -> Job[R]:
         conn = bound.options.conn
@@ -193,7 +216,9 @@ class Client:
             ids = self.draw_ids(len(chunk))
             jobs = [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
             answers = yield from self.store(jobs, conn)
-            handles += map(self._handle, answers)
+            handles += [
+                Job(self, answer.id) if answer.is_new else self._handle(answer) for answer in answers
+            ]
         return handles
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
@@ -258,10 +283,16 @@ class Client:
             jobs = middleware.enqueue_all(jobs)
         return self._sealed(jobs)
 
-    def _send(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
+    def _send(
+        self, jobs: Sequence[NewJob], failed: StorageUnavailable | None = None
+    ) -> Operation[list[Enqueued]]:
+        """Store the jobs; `failed`: how the first try has ended."""
         is_uncertain = False
         for pause in (*ENQUEUE_PAUSES, None):
             try:
+                if failed is not None:
+                    first, failed = failed, None
+                    raise first
                 driver, is_checked = self._unchecked()
                 if not is_checked:
                     yield Blocking(self._driver)

@@ -27,6 +27,8 @@ BOOK = "queue settings"
 # that is gone when the pause is over. No queue's name has a colon.
 UNTIL, PAUSED = ":until:", ":paused:"
 FRESH = 1.0
+# While one caller reads them anew, others go by what was read before, for so long.
+LOOKING = 0.1
 BLOCK_PAUSE = 0.2
 
 
@@ -58,10 +60,12 @@ class Door:
         self._limited: dict[str, QueueSettings] = {}
         self._depths: dict[str, Depth] = {}
         self._own: dict[str, int] = {}
+        self._looking = 0
 
     def is_open(self, jobs: Sequence[NewJob]) -> bool:
         """Whether all of them may come in, by what was read a moment ago: none's queue is limited."""
-        if self._monotonic() - self._looked_at >= FRESH:
+        age = self._monotonic() - self._looked_at
+        if age >= FRESH and not (self._looking and age < FRESH + LOOKING):
             return False
         return not self._limited or not any(job.queue in self._limited for job in jobs)
 
@@ -96,6 +100,7 @@ class Door:
             return
         limited: dict[str, QueueSettings] = {}
         depths: dict[str, Depth] = {}
+        self._looking += 1
         try:
             if driver.capabilities.keeps_books:
                 lines = yield asked(driver.read_lines(Lines(book=BOOK)))
@@ -107,6 +112,8 @@ class Door:
                     depths[queue] = yield asked(driver.depth(queue, cap=cap))
         except (StorageError, ConfigError):
             limited, depths = self._limited, self._depths
+        finally:
+            self._looking -= 1
         self._looked_at = self._monotonic()
         self._limited, self._depths, self._own = limited, depths, {}
 

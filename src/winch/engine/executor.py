@@ -63,6 +63,8 @@ class Plan(msgspec.Struct, frozen=True):
     version: int = 1
     is_plain: bool = False
     """Nothing but its arguments goes into the handler: it can be called as it is."""
+    is_laned: bool = False
+    """A plain coroutine, which may be over as soon as it has begun."""
 
 
 class Executor:
@@ -84,7 +86,8 @@ class Executor:
         self._store = store
         self._cells = cells
         self._durable = DurableSide(runtime, threads, monotonic, rng, store)
-        self._usual: dict[str, Plan] = {}
+        # The plans of jobs without options of their own, by task.
+        self.usual: dict[str, Plan] = {}
         # What operators have set for queues; refreshed by the worker.
         self.settings: Mapping[str, QueueSettings] = {}
 
@@ -93,7 +96,7 @@ class Executor:
         set_for = self.settings.get(claim.queue) if self.settings else None
         is_usual = claim.options is None and not claim.is_suspect and set_for is None
         if is_usual and claim.expires_at is None:
-            plan = self._usual.get(claim.task)
+            plan = self.usual.get(claim.task)
             if plan is not None:
                 return plan
         try:
@@ -101,9 +104,9 @@ class Executor:
         except UnknownTask as error:
             return self._unrun(claim, Discard(str(error)))
         timeout, retry = task.options.timeout, task.options.retry
-        usual = self._usual.get(task.name)
+        usual = self.usual.get(task.name)
         if usual is None:
-            usual = self._usual[task.name] = self._planned(task, timeout, retry, is_suspect=False)
+            usual = self.usual[task.name] = self._planned(task, timeout, retry, is_suspect=False)
         if set_for is not None:
             retry = set_for.policy(retry)
         if claim.options is not None:
@@ -129,6 +132,12 @@ class Executor:
         self, task: Task[Any, Any], timeout: timedelta | None, retry: Retry, *, is_suspect: bool
     ) -> Plan:
         is_alone = self._cells is not None and (task.options.isolate == "process" or is_suspect)
+        is_plain = (
+            not is_alone
+            and task.options.collect is None
+            and task.options.heartbeat is None
+            and _takes_only_arguments(task)
+        )
         return Plan(
             task,
             timeout,
@@ -136,12 +145,8 @@ class Executor:
             is_alone,
             seconds=None if timeout is None else timeout.total_seconds(),
             version=task.options.version,
-            is_plain=(
-                not is_alone
-                and task.options.collect is None
-                and task.options.heartbeat is None
-                and _takes_only_arguments(task)
-            ),
+            is_plain=is_plain,
+            is_laned=is_plain and task.is_async,
         )
 
     def call_of(self, claim: Claim, plan: Plan) -> Call | None:
@@ -156,20 +161,28 @@ class Executor:
     def begin(self, attempt: Attempt, plan: Plan, call: Call) -> Settled | Paused | None:
         """Run a plain coroutine handler, to its end if it never waits. `resume` goes on from there."""
         args, kwargs = call
-        outcome: Outcome | None
         try:
             handler = plan.task.fn(*args, **kwargs)
             run = contextvars.copy_context().run
             step = run(handler.send, None)
         except StopIteration as stop:
-            if stop.value is None:
-                return COMPLETED
-            outcome = self._returned(stop.value, attempt.claim)
+            return COMPLETED if stop.value is None else self.returned(attempt, plan, stop.value)
         except BaseException as error:  # whatever a handler raises is its outcome
-            outcome = _raised(error, attempt, plan)
-        else:
-            return Paused(handler, run, step)
-        return self._ended(attempt, plan, outcome, 0.0)
+            return self.raised(attempt, plan, error)
+        return Paused(handler, run, step)
+
+    @property
+    def has_middleware(self) -> bool:
+        """Whether something else runs around every job."""
+        return bool(self._runtime.middleware)
+
+    def returned(self, attempt: Attempt, plan: Plan, value: object) -> Settled | None:
+        """How an attempt ends whose handler returned this at once."""
+        return self._ended(attempt, plan, self._returned(value, attempt.claim), 0.0)
+
+    def raised(self, attempt: Attempt, plan: Plan, error: BaseException) -> Settled | None:
+        """How an attempt ends whose handler raised this at once."""
+        return self._ended(attempt, plan, _raised(error, attempt, plan), 0.0)
 
     async def resume(self, attempt: Attempt, plan: Plan, paused: Paused, began: float) -> Settled | None:
         """How an attempt that `begin` has begun ends."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from winch.core.errors import StorageUnavailable
 from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.engine.order import QueueOrder
 from winch.engine.service import Service
-from winch.storage.params import ClaimParams
-from winch.storage.protocol import Driver
+from winch.storage.params import ClaimParams, ClaimRef
+from winch.storage.protocol import Bell, ClaimingBell, Driver
+from winch.storage.verbs import Verb
 
 
 class Fetcher(Service):
@@ -35,6 +36,7 @@ class Fetcher(Service):
         room: Callable[[], int],
         free: Callable[[], int] | None = None,
         is_gated: bool = False,
+        waits_in_store: bool = False,
         measured: Callable[[float], None],
         deliver: Callable[[Sequence[Claim], float], None],
         on_idle: Callable[[], None],
@@ -61,7 +63,13 @@ class Fetcher(Service):
         self._on_idle = on_idle
         self._monotonic = monotonic
         self._entropy = entropy
-        self._bell = driver.bell(order.names)
+        # Of the driver itself: whoever stands before one, to watch or disturb it, sees every claim.
+        claiming = getattr(type(driver), "claiming_bell", None) if waits_in_store else None
+        self._bell: Bell = (
+            driver.bell(order.names) if claiming is None else claiming(driver, order.names)
+        )
+        # A claim that waits in the store is as old as its sending when its jobs come.
+        self._waits_in_store = isinstance(self._bell, ClaimingBell)
         self._slot_freed = asyncio.Event()
         self._quiet = False
         self.is_waiting: bool = False  # for a slot
@@ -75,7 +83,13 @@ class Fetcher(Service):
     def quiet(self, is_quiet: bool) -> None:
         """Claim nothing while quiet; running jobs go on."""
         self._quiet = is_quiet
+        self._look_up()
+
+    def _look_up(self) -> None:
+        """Have it look at what was asked of it, whatever it waits for."""
         self._slot_freed.set()
+        if self._waits_in_store and isinstance(self._bell, ClaimingBell):
+            self._bell.rouse()
 
     async def run_once(self) -> float:
         self._slot_freed.clear()
@@ -94,9 +108,24 @@ class Fetcher(Service):
             claims = await self._claim(room)
         if not claims:
             self._on_idle()
-            return self._poll
+            if not self._waits_in_store or self._stopping.is_set():
+                return self._poll
+            sent = self._monotonic()
+            claims = await self._claim_when_rung(room)
+            if claims and self._quiet:
+                await self._driver.arun(
+                    self._driver.release([ClaimRef(claim.id, claim.token) for claim in claims])
+                )
+                return 0.0
         self._deliver(claims, sent)
         return 0.0
+
+    async def _claim_when_rung(self, room: int) -> list[Claim]:
+        bell = self._bell
+        assert isinstance(bell, ClaimingBell)  # noqa: S101  # as looked at when it was made
+        return await self._noted(
+            self._params(room, None), lambda verb: bell.claim_when_rung(verb, self._poll)
+        )
 
     async def _look_for_gated(self) -> None:
         now = self._monotonic()
@@ -116,7 +145,7 @@ class Fetcher(Service):
 
     def stop(self) -> None:
         super().stop()
-        self._slot_freed.set()
+        self._look_up()
 
     async def _until_freed(self) -> None:
         self.is_waiting = True
@@ -138,28 +167,35 @@ class Fetcher(Service):
         return limit if is_for_one else min(limit, max(self._free(), 1))
 
     async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
-        token = random_id(self._entropy(16))
-        params = ClaimParams(
+        sent = self._monotonic()
+        claims = await self._noted(self._params(limit, tasks), self._driver.arun)
+        if claims:
+            self._measured(self._monotonic() - sent)
+        return claims
+
+    def _params(self, limit: int, tasks: tuple[str, ...] | None) -> ClaimParams:
+        return ClaimParams(
             session=self._session(),
-            token=token,
+            token=random_id(self._entropy(16)),
             queues=self._order.next(),
             limit=limit,
             tasks=tasks or self._tasks,
             gated=self._gated(limit, is_for_one=tasks is not None),
         )
-        sent = self._monotonic()
-        self.in_flight.add(token)
+
+    async def _noted(
+        self, params: ClaimParams, run: Callable[[Verb[list[Claim]]], Awaitable[list[Claim]]]
+    ) -> list[Claim]:
+        """Carry a claim out. Its token is noted before it is sent."""
+        self.in_flight.add(params.token)
         try:
-            claims = await self._driver.arun(self._driver.claim(params))
+            return await run(self._driver.claim(params))
         except StorageUnavailable as error:
             if error.maybe_applied:
-                self.given_up.append(token)
+                self.given_up.append(params.token)
             raise
         finally:
-            self.in_flight.discard(token)
-        if claims:
-            self._measured(self._monotonic() - sent)
-        return claims
+            self.in_flight.discard(params.token)
 
 
 class GiveUps(Service):

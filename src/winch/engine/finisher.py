@@ -46,6 +46,11 @@ class Finisher:
         if not self._is_awake:
             self._awake()
 
+    def finish_all(self, outcomes: Sequence[Finish]) -> None:
+        self._finishes += outcomes
+        if not self._is_awake:
+            self._awake()
+
     def _awake(self) -> None:
         self._is_awake = True
         self._idle.clear()
@@ -111,9 +116,10 @@ class Finisher:
                 await self._finish_apart(batch, error)
                 return
             self._backoff.worked()
-            for outcome, answer in zip(batch, answers, strict=True):
-                if answer is Answer.LOST:
-                    self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
+            if Answer.LOST in answers:
+                for outcome, answer in zip(batch, answers, strict=True):
+                    if answer is Answer.LOST:
+                        self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
             return
 
     async def _finish_apart(self, batch: Sequence[Finish], error: StorageError) -> None:

@@ -23,7 +23,12 @@ class OnLoop:
 
     @property
     def is_cancelled(self) -> bool:
-        return self._runner is not None and self._runner.cancelling() > 0
+        return self.cancelling() > 0
+
+    @property
+    def cancelling(self) -> Callable[[], int]:
+        """Asks how often the runner was asked to end."""
+        return _never if self._runner is None else self._runner.cancelling
 
     async def absorb(self) -> None:
         """Take a cancellation that was asked for while nothing could be cancelled any more."""
@@ -37,6 +42,10 @@ class OnLoop:
 
     def give_up(self) -> bool:
         return False
+
+
+def _never() -> int:
+    return 0
 
 
 class InThread:

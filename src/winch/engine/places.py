@@ -47,6 +47,21 @@ class Places:
         last = None if end is None else end + 2 * self._kill_after
         self._board.start(attempt.place, claim.id, claim.token, last, is_here=is_here)
 
+    def begin(self, job: str, token: str, end: float | None) -> int:
+        """A place for a job that starts here and has to end by then: `take` and `show` in one."""
+        place = self._free.pop()
+        if self._board is not None:
+            self._board.start(place, job, token, None if end is None else end + 2 * self._kill_after)
+        return place
+
+    def end(self, job: str, token: str, place: int) -> None:
+        """The handler has ended; `written` will follow."""
+        if self._board is not None and len(self._free) > self._spare:
+            self._board.ended(place)
+            self._unwritten[job, token] = place
+        else:  # nobody watches; or too many wait for a store that does not answer
+            self._give_back((place,))
+
     def over(self, attempt: Attempt) -> None:
         """The handler has ended in its thread; `ended` will follow."""
         if self._board is not None:
@@ -54,20 +69,17 @@ class Places:
 
     def ended(self, attempt: Attempt) -> None:
         """The handler has ended; `written` will follow."""
-        if self._board is not None and len(self._free) > self._spare:
-            self._board.ended(attempt.place)
-            self._unwritten[attempt.claim.id, attempt.claim.token] = attempt.place
-        else:  # nobody watches; or too many wait for a store that does not answer
-            self._give_back(attempt.place)
+        self.end(attempt.claim.id, attempt.claim.token, attempt.place)
 
     def written(self, claims: Sequence[Finish | ClaimRef]) -> None:
         """The store knows of the end of these claims."""
-        for claim in claims if self._unwritten else ():
-            place = self._unwritten.pop((claim.id, claim.token), None)
-            if place is not None:
-                self._give_back(place)
+        if not self._unwritten:
+            return
+        pop = self._unwritten.pop
+        found = [pop((claim.id, claim.token), None) for claim in claims]
+        self._give_back([place for place in found if place is not None])
 
-    def _give_back(self, place: int) -> None:
+    def _give_back(self, places: Sequence[int]) -> None:
         if self._board is not None:
-            self._board.free(place)
-        self._free.append(place)
+            self._board.free(places)
+        self._free += places

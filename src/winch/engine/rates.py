@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -28,6 +28,7 @@ BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
     900.0, 3600.0,
 )  # fmt: skip
+_SHORTEST = BOUNDS[0]
 _MICROS = 1_000_000
 
 
@@ -115,9 +116,28 @@ def percentile(buckets: dict[int, int], share: float) -> float | None:
 class _Cell:
     """What became of one queue's jobs of one task since the last flush: kept as cheap as can be."""
 
-    __slots__ = ("outcomes", "run", "run_seconds", "wait", "wait_seconds")
+    __slots__ = (
+        "bucket",
+        "claimed_at",
+        "outcomes",
+        "queue",
+        "run",
+        "run_at",
+        "run_seconds",
+        "task",
+        "wait",
+        "wait_seconds",
+        "waited",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str, task: str) -> None:
+        self.queue = queue
+        self.task = task
+        # Of the last job: those of one claim often share the very moments, so how long they waited.
+        self.run_at: datetime | None = None
+        self.claimed_at: datetime | None = None
+        self.waited = 0.0
+        self.bucket = 0
         self.outcomes: dict[str, int] = {}
         self.run = [0] * (len(BOUNDS) + 1)
         self.wait = [0] * (len(BOUNDS) + 1)
@@ -141,6 +161,7 @@ class Tally:
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._cells: dict[tuple[str, str], _Cell] = {}
+        self._recent: _Cell | None = None
         self._last: tuple[Claim, float] | None = None
         self._totals: dict[tuple[Span, int], Rates] = {}
         self._changed: set[tuple[Span, int]] = set()
@@ -154,17 +175,26 @@ class Tally:
 
     def ended(self, claim: Claim, outcome: str, seconds: float) -> None:
         """Note the end of an attempt that ran for so long. `outcome` is one of OUTCOMES."""
+        cell = self._recent
+        if cell is None or cell.task != claim.task or cell.queue != claim.queue:
+            cell = self._recent = self._cell_of(claim)
+        if cell.run_at is not claim.run_at or cell.claimed_at is not claim.claimed_at:
+            cell.run_at, cell.claimed_at = claim.run_at, claim.claimed_at
+            cell.waited = (claim.claimed_at - claim.run_at).total_seconds()
+            cell.bucket = bisect_left(BOUNDS, cell.waited)
+        cell.outcomes[outcome] = cell.outcomes.get(outcome, 0) + 1
+        cell.run[0 if seconds <= _SHORTEST else bisect_left(BOUNDS, seconds)] += 1
+        cell.wait[cell.bucket] += 1
+        cell.run_seconds += seconds
+        cell.wait_seconds += cell.waited
+        self._last = (claim, seconds)
+
+    def _cell_of(self, claim: Claim) -> _Cell:
         place = (claim.queue, claim.task)
         cell = self._cells.get(place)
         if cell is None:
-            cell = self._cells[place] = _Cell()
-        cell.outcomes[outcome] = cell.outcomes.get(outcome, 0) + 1
-        waited = (claim.claimed_at - claim.run_at).total_seconds()
-        cell.run[bisect_left(BOUNDS, seconds)] += 1
-        cell.wait[bisect_left(BOUNDS, waited)] += 1
-        cell.run_seconds += seconds
-        cell.wait_seconds += waited
-        self._last = (claim, seconds)
+            cell = self._cells[place] = _Cell(claim.queue, claim.task)
+        return cell
 
     def _gather(self) -> None:
         """Add what has ended since the last time to the minute and the hour."""
@@ -184,6 +214,7 @@ class Tally:
                     into.setdefault(queue, {}).setdefault(task, Rate()).add(rate)
         self.on_rates(added)
         self._cells.clear()
+        self._recent = None
         self._last = None
 
     def lines(self) -> list[Line]:

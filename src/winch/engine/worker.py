@@ -33,6 +33,7 @@ from winch.engine.gathering import Gatherings, Waiting
 from winch.engine.gating import declared, has_gates
 from winch.engine.handlers import OnLoop, Paused
 from winch.engine.isolation import Cells, CellStore
+from winch.engine.lane import Begun, Lane
 from winch.engine.limits import Limits
 from winch.engine.log import log
 from winch.engine.maintenance.forwarder import Forwarder
@@ -145,6 +146,17 @@ class Worker:
             may_go_on=lambda: not self._is_draining,
             measured=self._ran_in_row,
         )
+        self._lane = Lane(
+            self._executor,
+            self._recorder,
+            self._places,
+            self._finisher,
+            self.tally,
+            self._waiting,
+            self._attempts,
+            too_old=self._too_old,
+            monotonic=monotonic,
+        )
         self._gatherings = Gatherings(
             tasks=runtime.tasks,
             executor=self._executor,
@@ -188,6 +200,8 @@ class Worker:
             is_gated=any(
                 has_gates(self._runtime.tasks.get(n).options) for n in self._runtime.tasks.names
             ),
+            # Not with a lease so short that a claim that waited would look too old.
+            waits_in_store=config.poll <= self._too_old / 4,
             measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,
@@ -448,10 +462,16 @@ class Worker:
         now = self._monotonic()
         self._waiting.extend([(claim, sent, now) for claim in claims])
         self._all_ended.clear()
-        for _ in range(min(len(claims), len(self._idle_runners))):
+        self._wake_slot()
+
+    def _wake_slot(self) -> None:
+        """Wake one slot: it wakes the next when its job waits. Jobs that are over as soon as they have
+        begun need no second one, and the loop turns in between."""
+        while self._idle_runners:
             waiter = self._idle_runners.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+                return
 
     async def _run_slot(self, slot: int) -> None:
         waiting, on_loop = self._waiting, OnLoop(asyncio.current_task())
@@ -460,32 +480,58 @@ class Worker:
             if not waiting:
                 await self._until_delivered()
                 turned_at = now = self._monotonic()
-            elif now - turned_at > TURN_EVERY:
+            elif now - turned_at >= TURN_EVERY:
                 await asyncio.sleep(0)
                 turned_at = now = self._monotonic()
-            try:
-                item = waiting.popleft()
-            except IndexError:  # somebody was quicker
-                continue
             self._busy += 1
-            try:
-                rest = self._start(item, now, on_loop, slot)
-                if rest is not None:
-                    await rest
-                elif on_loop.is_cancelled:  # by the handler itself, which has ended since
-                    await on_loop.absorb()
-            except Exception:
-                log.exception("job %s: the worker itself failed; the job is released", item[0].id)
-                self._finisher.release([ref_of(item[0])])
-                rest = None
+            ran, begun = 0, None
+            if self._lane.is_open and not self._limits.has_most:
+                began = now
+                now, ran, begun = self._lane.run(on_loop, now, turned_at + TURN_EVERY)
+                if ran:
+                    self._prefetch.ended_in_place((now - began) / ran)
+            if begun is not None:
+                now = await self._see_through(begun.attempt.claim, self._go_on(begun, now))
+            elif not ran:
+                now = await self._run_next(now, on_loop, slot)
+            if on_loop.is_cancelled:  # by a handler itself, which has ended since
+                await on_loop.absorb()
             self._busy -= 1
-            began, now = now, self._monotonic()
-            if rest is None:
-                self._prefetch.ended_in_place(now - began)
             if not waiting and not self._busy:
                 self._all_ended.set()
             if self._fetcher.is_waiting:
                 self._fetcher.slot_freed()
+
+    async def _run_next(self, now: float, on_loop: OnLoop, slot: int) -> float:
+        """Run the next job, whatever it needs; the time when it is over."""
+        try:
+            item = self._waiting.popleft()
+        except IndexError:  # somebody was quicker
+            return now
+        rest = None
+        try:
+            rest = self._start(item, now, on_loop, slot)
+        except Exception:
+            self._failed(item[0])
+        if rest is not None:
+            return await self._see_through(item[0], rest)
+        ended = self._monotonic()
+        self._prefetch.ended_in_place(ended - now)
+        return ended
+
+    async def _see_through(self, claim: Claim, rest: Coroutine[Any, Any, None]) -> float:
+        """Wait for the end of a job that waits; meanwhile another slot takes the next one."""
+        if self._waiting:
+            self._wake_slot()
+        try:
+            await rest
+        except Exception:
+            self._failed(claim)
+        return self._monotonic()
+
+    def _failed(self, claim: Claim) -> None:
+        log.exception("job %s: the worker itself failed; the job is released", claim.id)
+        self._finisher.release([ref_of(claim)])
 
     async def _until_delivered(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -534,11 +580,12 @@ class Worker:
                 del self._attempts[place]
                 self._places.ended(attempt)
         if isinstance(ended, Paused):
-            return self._go_on(attempt, ended, plan, now)
+            return self._go_on(Begun(attempt, ended, plan), now)
         self._recorder.record(attempt, ended, now)
         return None
 
-    async def _go_on(self, attempt: Attempt, paused: Paused, plan: Plan, began: float) -> None:
+    async def _go_on(self, begun: Begun, began: float) -> None:
+        attempt, paused, plan = begun
         try:
             ended = await self._executor.resume(attempt, plan, paused, began)
         finally:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from winch.core.gates import GateSpec
 from winch.core.job import NO_CHANGES, Claim, JobRecord, Note, RetryChanges
@@ -416,6 +416,21 @@ class Bell(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class ClaimingBell(Bell, Protocol):
+    """A bell of a store that waits for the ring itself and carries a claim out when it comes: the job is
+    on its way before the worker knows that it rang."""
+
+    async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
+        """Carry the claim out once it rings, or after `timeout` seconds or fewer. Raises as the claim
+        itself does."""
+        ...
+
+    def rouse(self) -> None:
+        """Have the claim that waits carried out now."""
+        ...
 
 
 class SchemaStatus(Protocol):

@@ -20,8 +20,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Verb(Generic[T]):
-    """One call of one verb. `is_read` verbs change nothing and may run on a reading connection."""
+    """One call of one verb. `is_read` verbs change nothing and may run on a reading connection.
+
+    `lone`: a driver's own short way to the same end, for a verb that has its transaction to itself.
+    """
 
     name: str
     steps: Callable[[], Generator[Any, Any, T]]
     is_read: bool = False
+    lone: Callable[..., T] | None = None

@@ -163,6 +163,9 @@ class AsyncSide:
         else:
             if not what.confirmations and type(outcome) is not hiredis.ReplyError:
                 return outcome
+        return await self._carry_on(what, route, outcome)
+
+    async def _carry_on(self, what: Call, route: Route, outcome: Any) -> Any:
         steps = carried(what, route, outcome)
         try:
             step = next(steps)
@@ -179,6 +182,20 @@ class AsyncSide:
                     step = steps.send(reply)
         except StopIteration as stop:
             return stop.value
+
+    async def run_after(self, blocking: Call, what: Call) -> tuple[Any, Any]:
+        """A command that may wait in the server, and a call that the server carries out right after it;
+        their replies. The call is carried on as `run` does where its first try is refused."""
+        route = self._route.of(what.where)
+        outcome: Any
+        try:
+            wire = await self._wire(route)
+            heard, outcome = await wire.ask(blocking.request + what.request, 2)
+        except ConnectionLost as error:
+            heard, outcome = None, error
+        if isinstance(outcome, ConnectionLost | hiredis.ReplyError):
+            outcome = await self._carry_on(what, route, outcome)
+        return heard, outcome
 
     async def _settled(self, what: Call) -> Any:
         try:

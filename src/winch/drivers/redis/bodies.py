@@ -19,6 +19,8 @@ class Verbs:
 
     _place: Place
     _key: bytes
+    # One server, and nobody to confirm: a lone job takes the short way.
+    _is_short: bool
 
     def _call(
         self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any

@@ -17,7 +17,7 @@ from winch.drivers.redis.bodies import Body, Step
 from winch.drivers.redis.books import BookVerbs
 from winch.drivers.redis.carry import Route
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
-from winch.drivers.redis.listen import WAITING, Listener, RedisBell
+from winch.drivers.redis.listen import POP, WAITING, ClaimingRedisBell, Listener, RedisBell
 from winch.drivers.redis.operating import OperatingVerbs
 from winch.drivers.redis.place import Place, parse_url
 from winch.drivers.redis.reading import ReadingVerbs
@@ -51,6 +51,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         self._place = place
         self._key = f"{place.prefix}meta".encode()
         self._keeps_events = events
+        self._is_short = not place.is_cluster and not place.replicated
         self._route = self._make_route(place)
         self._pool = Pool(place, self._route)
         self._is_ready = False
@@ -151,6 +152,22 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> RedisBell:
         return RedisBell(self._side().listener, queues, due=due)
+
+    def claiming_bell(self, queues: Sequence[str]) -> RedisBell:
+        """The bell of a worker, which claims as soon as it rings; not in a cluster, where the claim may
+        have to go to another server."""
+        side = self._side()
+        if self._place.is_cluster:
+            return RedisBell(side.listener, queues, due=False)
+        return ClaimingRedisBell(
+            side.listener,
+            queues,
+            side=AsyncSide(self._place, self._route),  # a blocking pop keeps its connection to itself
+            run=side.wires.run,
+            prefix=self._place.prefix,
+            announce=self._announce,
+            longest=min(POP, self._place.timeout / 2),
+        )
 
     def _bell_points(self) -> list[tuple[int, str]]:
         """Where wake-ups come to: a part of the store, and what its keys begin with."""

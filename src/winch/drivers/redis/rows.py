@@ -277,6 +277,25 @@ def read_claims(
         queue = reply[place].decode()
         for job_id, stored, state in zip(*reply[place + 1 : place + 4], strict=True):
             created, env = _read_envelope(stored)
+            if state is None and env[9] is False and env[10] is False and env[11] is False:
+                # Never run before, and nothing but its arguments: what most of them are.
+                created_at = moments[created]
+                claims.append(
+                    Claim(
+                        job_id.decode(),
+                        token,
+                        env[0],
+                        env[1],
+                        env[2],
+                        queue,
+                        1,
+                        at,
+                        created_at,
+                        created_at,
+                        claimed_at,
+                    )
+                )
+                continue
             s = _FRESH if state is None else _read_state(state)
             created_at = moments[created]
             if sort_keys is not None:

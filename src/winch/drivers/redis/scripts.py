@@ -1,7 +1,8 @@
 """The scripts: lua/<verb>.lua with the parts that its header names, and the requests that run them.
 
 A header's `-- flags:` become the script's own (allow-oom: a worker can finish when memory is full;
-no-writes: a replica could run it), its `-- parts:` are put before it.
+no-writes: a replica could run it), its `-- parts:` are put before it. One with `none` reads its own
+arguments.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Script:
         """`around`: a text that runs the script, which stands in it as a function, more than once."""
         flags = _said(_FLAGS, name, body)
         names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
-        parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
+        parts = []
+        if names != ["none"]:
+            parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
         source = "\n".join([*parts, body])
         begin = prelude(source)
         if around is None:
@@ -136,6 +139,15 @@ def packed(*words: str | bytes | int) -> bytes:
     """A command as the server reads it."""
     data: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # the stub: tuples of one
     return data
+
+
+def bare(key: bytes, name: str, *args: str | bytes | int) -> Call:
+    """A call of a script that has no parts and reads its own arguments."""
+    found = script(name)
+    return Call(
+        packed(b"EVALSHA", found.sha, b"1", key, *args),
+        partial(packed, b"EVAL", found.text, b"1", key, *args),
+    )
 
 
 def call(

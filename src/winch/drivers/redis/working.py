@@ -12,7 +12,7 @@ from winch.core.changes import BLOCKED_REASON, died_of
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.fingerprint import trace
 from winch.core.gates import is_gated
-from winch.core.job import Claim, Failure, JobRecord, Note, from_micros
+from winch.core.job import HEAD_START, Claim, Failure, JobRecord, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.redis.bodies import Body, Verbs
@@ -24,6 +24,7 @@ from winch.drivers.redis.rows import (
     read_claims,
     read_job,
 )
+from winch.drivers.redis.scripts import bare
 from winch.storage.gates import ROUNDS, why_ended
 from winch.storage.params import (
     Answer,
@@ -48,6 +49,7 @@ KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
 # Dead jobs that are read at once to find those that are too many.
 STRETCH = 500
+_HEAD_START = HEAD_START // MICROSECOND
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -109,6 +111,22 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
+            if len(jobs) == 1 and self._is_short and not is_repeat and now is None:
+                [job] = jobs
+                if not _is_special(job):
+                    reply = yield bare(
+                        self._key,
+                        "enqueue_one",
+                        job.id,
+                        job.queue,
+                        job.task,
+                        job.priority * _HEAD_START,
+                        envelope(job),
+                    )
+                    if not reply:
+                        return [Enqueued(job.id, True)]
+                    if reply != b"+":
+                        raise ConfigError(f"job id {job.id} was drawn twice")
             return (yield from self._store(jobs, is_repeat=is_repeat, now=now)) or []
 
         return self._write("enqueue", body)
@@ -196,19 +214,10 @@ class WorkingVerbs(Verbs):
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            done: list[Finish] = []
+            done = [outcome for outcome in outcomes if _is_plain(outcome)]
             others: list[Finish] = []
-            places: list[tuple[int, int]] = []
-            for outcome in outcomes:
-                is_plain = (
-                    outcome.to is JobState.COMPLETED
-                    and outcome.reason is None
-                    and outcome.log is None
-                    and outcome.brake is None
-                )
-                chosen = done if is_plain else others
-                places.append((0 if is_plain else 1, len(chosen)))
-                chosen.append(outcome)
+            if len(done) < len(outcomes):
+                others = [outcome for outcome in outcomes if not _is_plain(outcome)]
             reply = yield self._call(
                 "finish",
                 now=micros(now),
@@ -219,7 +228,12 @@ class WorkingVerbs(Verbs):
                 ),
                 others=[_outcome(outcome) for outcome in others],
             )
-            return [_ANSWERS[reply[which][place]] for which, place in places]
+            # A number: so many took, all of them.
+            plain = reply[0] if isinstance(reply[0], list) else [b"took"] * reply[0]
+            if not others:
+                return [_ANSWERS[answer] for answer in plain]
+            told, rest = iter(plain), iter(reply[1])
+            return [_ANSWERS[next(told if _is_plain(outcome) else rest)] for outcome in outcomes]
 
         return self._write("finish", body)
 
@@ -486,6 +500,16 @@ def _waits(waits: Iterable[Wait]) -> list[tuple[str, bool]]:
 def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:
     is_new, holder, is_replaced = (*answer, False, False)[:3]
     return Enqueued(job.id, is_new, holder or None, is_replaced)
+
+
+def _is_plain(outcome: Finish) -> bool:
+    """Whether it says no more than that the job is completed, and with what result."""
+    return (
+        outcome.to is JobState.COMPLETED
+        and outcome.reason is None
+        and outcome.log is None
+        and outcome.brake is None
+    )
 
 
 def _outcome(outcome: Finish) -> dict[str, Any]:

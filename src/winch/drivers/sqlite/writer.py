@@ -226,7 +226,8 @@ class Writer:
     def _carry(self, conn: sqlite3.Connection, calls: list[_Call]) -> Ring:
         rings = Ring()
         if len(calls) == 1:  # nobody to keep from harm
-            calls[0].result = carry(conn, calls[0].verb, rings)
+            verb = calls[0].verb
+            calls[0].result = carry(conn, verb, rings) if verb.lone is None else verb.lone(conn, rings)
             return rings
         for call in calls:
             ring = Ring()

@@ -3,7 +3,8 @@
 -- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
 --         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
 --         waits: {key, is_enough}, timeout, brake, why: the end in a few words, for who is held because of it}
--- Return: {answers to done, answers to others}: took | already | lost
+-- Return: {answers to done, answers to others}: took | already | lost. A number instead of the first:
+--         all of done took
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
 -- flags:  allow-oom
 -- parts:  put record waits fingerprint
@@ -142,8 +143,9 @@ for _, i in ipairs(changed) do
     to = 'completed', what = 'completed', counts = true, result = results[i] or nil, why = 'completed',
   })
 end
+local told = #ids
 for i = 1, #ids do
-  if not answers[i] then answers[i] = look_up(ids[i], tokens[i]) end
+  if not answers[i] then answers[i], told = look_up(ids[i], tokens[i]), answers end
 end
 
 local others = {}
@@ -157,4 +159,4 @@ for i, o in ipairs(A.others) do
   end
 end
 done()
-return {answers, others}
+return {told, others}

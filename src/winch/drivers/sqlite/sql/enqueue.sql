@@ -19,6 +19,16 @@ VALUES (
     :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now
 );
 
+-- enqueue.plain: the same for one that is ready at once and asks for nothing more.
+INSERT INTO winch_job (
+    id, task, version, args, queue, priority, created_at, run_at, state, max_attempts, keep, sort_key,
+    changed_at
+)
+VALUES (
+    :id, :task, :version, :args, :queue, :priority, :now, :now, 'ready', :max_attempts, :keep, :sort_key,
+    :now
+);
+
 -- enqueue.known: which of these ids are taken, for given ids and for a repeat.
 -- Differs from PostgreSQL: there is one writer at a time, so a look at both tables is one look.
 SELECT id
