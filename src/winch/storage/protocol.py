@@ -360,7 +360,8 @@ class Storage(Protocol):
         ...
 
     def queues(self) -> Verb[list[QueueInfo]]:
-        """Every queue that has live jobs, settings, or a live session that serves it; by name."""
+        """Every queue that has live jobs, settings, or a live session that serves it; by name. A store
+        may look for the oldest ready job among the first in line only."""
         ...
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:

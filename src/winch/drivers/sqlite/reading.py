@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -84,19 +85,19 @@ class ReadingVerbs:
             jobs = yield from ask("queues")
             paused = {name: (at, why) for name, at, why in (yield from ask("queues.paused"))}
             served: dict[str, int] = dict((yield from ask("queues.served")))
-            counts: dict[str, dict[JobState, int]] = {}
+            counts: dict[str, Counter[JobState]] = defaultdict(Counter)
             oldest: dict[str, int] = {}
             for queue, state, count, first_run_at in jobs:
-                counts.setdefault(queue, {})[JobState(state)] = count
-                if state == JobState.READY:
-                    oldest[queue] = first_run_at
+                counts[queue][JobState(state)] += count
+                if first_run_at is not None:
+                    oldest[queue] = min(first_run_at, oldest.get(queue, first_run_at))
             infos = []
             for name in sorted({*counts, *paused, *served}):
                 paused_at, reason = paused.get(name, (None, None))
                 infos.append(
                     QueueInfo(
                         name=name,
-                        counts=counts.get(name, {}),
+                        counts=dict(counts.get(name, {})),
                         paused_at=read_moment(paused_at),
                         pause_reason=reason,
                         oldest_ready_at=read_moment(oldest.get(name)),
