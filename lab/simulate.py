@@ -135,6 +135,7 @@ class Simulation:
         self._crews: dict[int, Crew] = {}
         self._wires: dict[int, Wire] = {}
         self._dead: list[Crew] = []
+        self._started: set[int] = set()
         self._numbers = iter(range(1000, 100_000))
         self._is_closing = False
         # What kind of trouble this seed has.
@@ -220,6 +221,7 @@ class Simulation:
                 self._dead.append(crew)
                 await asyncio.sleep(1.0)
             else:
+                self._started.add(number)
                 return
 
     def _new_crew(self, life: Life, wire: Wire) -> Crew:
@@ -385,8 +387,11 @@ class Simulation:
 
     async def _close(self) -> None:
         self._is_closing = True
-        for crew in list(self._crews.values()):
-            await crew.stop()
+        for number, crew in list(self._crews.items()):
+            if number in self._started:
+                await crew.stop()
+            else:  # it was just being started: there is nothing to give back yet
+                crew.life.end()
         for crew in self._dead:
             await crew.bury()
         for task in self._tasks:

@@ -4,7 +4,7 @@
     python scripts/million.py postgresql://…
 
 Fills the store with ready jobs where it has fewer, and leaves them there for the next run. Every page is
-asked for ten times, in process, and each look goes to the store: what pages share for half a second is
+asked for five times, in process, and each look goes to the store: what pages share for half a second is
 forgotten between two.
 """
 
@@ -21,7 +21,7 @@ from winch import App
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 
-ROUNDS = 10
+ROUNDS = 5
 PAGES = {
     "overview": "/",
     "jobs": "/jobs",

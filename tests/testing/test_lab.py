@@ -99,6 +99,12 @@ def test_a_seed_tells_the_same_story_twice() -> None:
     assert stories[0] == stories[1]
 
 
+def test_a_world_can_end_while_a_worker_starts() -> None:
+    """These seeds broke off at their end: a worker that had not started yet was told to stop."""
+    for seed in (161, 180):
+        assert Simulation(seed).run().is_ok
+
+
 def test_simulated_fleets_keep_every_promise() -> None:
     tally = simulate(0, SEEDS)
     assert tally.seeds == SEEDS

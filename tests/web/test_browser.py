@@ -45,7 +45,7 @@ def _listen(page: Any, wrong: list[str]) -> None:
     page.on("dialog", lambda _: wrong.append(f"{page.url}: a dialog opened"))
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
 def test_every_page_in_a_browser(store: str, make_web: Any, browser: Any) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
@@ -107,6 +107,12 @@ def test_keys_live_updates_and_ticks(make_web: Any, browser: Any) -> None:
         assert page.locator("html").get_attribute("data-theme") == "light"
         page.keyboard.press("?")
         assert page.locator("#help").is_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+k")
+        assert page.locator("#palette").is_visible()
+        page.keyboard.type("flo")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/flows")
 
 
 def test_it_reads_without_a_script(make_web: Any, browser: Any) -> None:

@@ -89,7 +89,10 @@ def test_nothing_stored_is_executed(tmp_path: Path) -> None:
 
 def test_the_code_has_no_way_from_data_to_code() -> None:
     for file in SOURCES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        text = file.read_text()
+        if not re.search(r"\b(?:eval|exec|compile|pickle|marshal|shelve|dill|cloudpickle|yaml)\b", text):
+            continue  # reading every file as a tree takes seconds
+        for node in ast.walk(ast.parse(text)):
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]

@@ -23,6 +23,7 @@ from winch.drivers.redis.shards import EVERYWHERE, HOME, SHARDS, shard_of, tags
 from winch.drivers.redis.working import STRETCH, TooMany
 from winch.storage.params import (
     DeadGroup,
+    Depth,
     Event,
     Facts,
     GroupFilter,
@@ -149,6 +150,16 @@ class WideReads(Moving):
             return [merged[name] for name in sorted(merged)]
 
         return self._read("queues", body)
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Body[Depth]:
+            parts = yield from self._everywhere(
+                lambda: super(WideReads, self).depth(queue, cap=cap, now=now).steps()
+            )
+            ages = [part.oldest for part in parts if part.oldest is not None]
+            return Depth(min(sum(part.ready for part in parts), cap), max(ages, default=None))
+
+        return self._read("depth", body)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         """As home knows them; what they run is in every part."""
