@@ -280,6 +280,8 @@ def read_claims(
             if state is None and env[9] is False and env[10] is False and env[11] is False:
                 # Never run before, and nothing but its arguments: what most of them are.
                 created_at = moments[created]
+                if sort_keys is not None:
+                    sort_keys[job_id.decode()] = created - env[4] * _HEAD_START
                 claims.append(
                     Claim(
                         job_id.decode(),
