@@ -35,6 +35,7 @@ PGBOUNCER := $(or $(WINCH_TEST_PGBOUNCER_BIN),/usr/sbin/pgbouncer)
 
 test-all: setup ## every test, then types as pyright sees them, then the conformance suite
 	@test -x $(PGBOUNCER) || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends pgbouncer
+	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends redis-server
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
 	@command -v node >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends nodejs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'

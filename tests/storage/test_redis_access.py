@@ -27,6 +27,9 @@ ROOT = Path(__file__).parents[2]
 SECRET = "s3cret, of course"  # of a server that lives for seconds
 LOGIN = "winch:s3cret%2C%20of%20course"
 
+# The server of the wheel has no TLS; that of the system, which `make test-all` installs, has.
+needs_tls = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
@@ -34,7 +37,14 @@ def authority() -> Authority:
 
 
 @pytest.fixture(scope="module")
-def server(authority: Authority) -> Iterator[RedisServer]:
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        admit(server)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def secured(authority: Authority) -> Iterator[RedisServer]:
     with RedisServer(authority=authority) as server:
         admit(server)
         yield server
@@ -134,17 +144,20 @@ def arun(driver: RedisDriver) -> None:
 # -- TLS -----------------------------------------------------------------------------------------------
 
 
-def test_a_server_is_used_over_tls(server: RedisServer) -> None:
-    use(rediss(server))
-    use(rediss(server, ca_file="", verify="off"))
-    use(rediss(server).replace("127.0.0.1", "localhost"))
+@needs_tls
+def test_a_server_is_used_over_tls(secured: RedisServer) -> None:
+    use(rediss(secured))
+    use(rediss(secured, LOGIN))
+    use(rediss(secured, ca_file="", verify="off"))
+    use(rediss(secured).replace("127.0.0.1", "localhost"))
 
 
-def test_a_server_that_nobody_vouches_for_is_not_used(server: RedisServer, tmp_path: Path) -> None:
-    refused(rediss(server, ca_file=""), StorageUnavailable, "certificate verify failed.*ca_file=FILE")
+@needs_tls
+def test_a_server_that_nobody_vouches_for_is_not_used(secured: RedisServer, tmp_path: Path) -> None:
+    refused(rediss(secured, ca_file=""), StorageUnavailable, "certificate verify failed.*ca_file=FILE")
     other = Authority("somebody else").write(tmp_path)[0]
-    refused(rediss(server, ca_file=str(other)), StorageUnavailable, "certificate verify failed")
-    refused(rediss(server, ca_file=str(tmp_path / "none")), ConfigError, "ca_file=.*none in the URL")
+    refused(rediss(secured, ca_file=str(other)), StorageUnavailable, "certificate verify failed")
+    refused(rediss(secured, ca_file=str(tmp_path / "none")), ConfigError, "ca_file=.*none in the URL")
 
 
 def test_a_port_without_tls_is_told_from_one_with_it(server: RedisServer) -> None:
@@ -155,7 +168,7 @@ def test_a_port_without_tls_is_told_from_one_with_it(server: RedisServer) -> Non
     )
 
 
-def test_a_server_that_is_not_there(server: RedisServer) -> None:
+def test_a_server_that_is_not_there() -> None:
     refused(
         f"redis://127.0.0.1:{free_port()}", StorageUnavailable, "is the server running, and are host"
     )
@@ -166,7 +179,6 @@ def test_a_server_that_is_not_there(server: RedisServer) -> None:
 
 def test_a_user_with_the_documented_rights_is_enough(server: RedisServer) -> None:
     use(f"redis://{LOGIN}@127.0.0.1:{server.port}")
-    use(rediss(server, LOGIN))
 
 
 def test_a_user_may_not_touch_what_is_not_winchs(server: RedisServer) -> None:
@@ -189,6 +201,7 @@ def test_a_wrong_login_says_where_it_belongs(server: RedisServer) -> None:
 # -- a cluster -----------------------------------------------------------------------------------------
 
 
+@needs_tls
 def test_a_cluster_is_used_over_tls_by_a_user(cluster: RedisCluster) -> None:
     hosts = ",".join(f"127.0.0.1:{node.tls_port}" for node in cluster.nodes)
     ca_file = cluster.nodes[0].ca_file
