@@ -74,6 +74,7 @@ def test_a_newsletter_is_told_of_once() -> None:
 
 
 def test_a_report_is_bound_and_its_audit_calls_somebody() -> None:
+    nightly_report.pager.clear()  # another test runs this one on another store
     with virtual(nightly_report.app) as world:
         made = nightly_report.make(3)
         nightly_report.audit()
