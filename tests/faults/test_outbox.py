@@ -64,7 +64,7 @@ def receiving() -> Iterator[Receiver]:
 
 @pytest.mark.scenario
 @pytest.mark.parametrize(
-    "store", [pytest.param(one, marks=[pytest.mark.slow] * (one == "sqlite")) for one in STORES]
+    "store", [pytest.param(one, marks=[pytest.mark.slow] * (one == "postgres")) for one in STORES]
 )
 def test_killed_relays_lose_nothing_and_keep_the_order(store: str, postgres_server: Databases) -> None:
     with Stage("kill -9 of relays", store, postgres_server) as stage, receiving() as receiver:

@@ -88,6 +88,7 @@ def test_a_server_that_syncs_each_second_loses_no_more_than_that(postgres_server
         stage.judge(takeover_limit=None)
 
 
+@pytest.mark.slow
 def test_forgotten_scripts_are_told_again_under_load(postgres_server: Databases) -> None:
     with (
         RedisServer() as server,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,19 +15,23 @@ from winch.testing.conformance import MODES, Case, Mode, Target, Verdict, all_ca
 from winch.testing.conformance.absence import REFUSALS
 from winch.testing.conformance.suite import FAMILIES
 
-DRIVERS = [
-    "memory",
-    "sqlite",
-    pytest.param("postgres", marks=pytest.mark.servers),
-    pytest.param("postgres+leases", marks=[pytest.mark.servers, pytest.mark.slow]),
-    pytest.param("redis", marks=pytest.mark.servers),
-    pytest.param("redis+cluster", marks=pytest.mark.servers),
-]
+SERVERS = ("postgres", "redis", "redis+cluster")
 
 
-@pytest.mark.parametrize("driver", DRIVERS, scope="session")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.family}:{case.name}")
+def runs() -> Iterator[Any]:
+    """Every case on every driver in both modes. Those that need a server run in one mode, the modes by
+    turns, unless slow tests are asked for: what a case does is the same, and servers cost time."""
+    for place, case in enumerate(all_cases()):
+        for mode_place, mode in enumerate(MODES):
+            other = [pytest.mark.slow] if (place + mode_place) % len(MODES) else []
+            marks = {name: [pytest.mark.servers, *other] for name in SERVERS}
+            marks["postgres+leases"] = [pytest.mark.servers, pytest.mark.slow]
+            for driver in ("memory", "sqlite", *marks):
+                name = f"{case.family}:{case.name}-{mode}-{driver}"
+                yield pytest.param(driver, mode, case, id=name, marks=marks.get(driver, []))
+
+
+@pytest.mark.parametrize("driver, mode, case", list(runs()))
 def test_driver_conforms(
     driver: str, mode: Mode, case: Case, target_of: Callable[[str], Target], runner: asyncio.Runner
 ) -> None:
