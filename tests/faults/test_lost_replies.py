@@ -99,6 +99,7 @@ def test_a_finish_whose_answer_is_lost_is_answered_already(postgres_server: Data
         assert verdict.counters["lost"] == verdict.counters["rescued"] == 0
 
 
+@pytest.mark.slow
 def test_a_network_that_stalls_for_two_leases_makes_nobody_guilty(postgres_server: Databases) -> None:
     with (
         Stage("network stalled for two leases", "postgres", postgres_server) as stage,

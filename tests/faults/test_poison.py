@@ -98,7 +98,9 @@ def test_running_out_of_memory_is_a_failure_like_any_other(
         stage.judge()
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "store", [pytest.param(one, marks=[pytest.mark.slow] * (one == "postgres")) for one in STORES]
+)
 def test_a_poison_job_in_a_collecting_call_is_found_too(store: str, postgres_server: Databases) -> None:
     with Stage("poison in a collecting call", store, postgres_server) as stage:
         collector = stage.app.tasks.get("collector")
