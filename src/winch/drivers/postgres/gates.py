@@ -150,7 +150,8 @@ class GateVerbs(Verbs):
 
     def _look(self, uses: Iterable[GateUse], now: datetime | None) -> Body[tuple[dict[str, Look], int]]:
         """The gates, whose rows are locked, as they are; and the store's time."""
-        wanted = list({use.key: use for use in uses}.values())
+        # A job may stand among those with gates and have none: then only the time is wanted.
+        wanted = list({use.key: use for use in uses}.values()) or [GateUse("", "")]
         rows = yield self._step(
             "admit.look",
             keys=[use.key for use in wanted],
@@ -159,7 +160,7 @@ class GateVerbs(Verbs):
             now=now,
         )
         looks = {row[0]: _read_look(row) for row in rows}
-        return looks, rows[0][7] if rows else 0
+        return looks, rows[0][7]
 
     def _take(
         self, admission: Admission, params: ClaimParams, now: datetime | None

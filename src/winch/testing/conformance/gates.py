@@ -21,7 +21,7 @@ from winch.core.gates import (
     GateUse,
     with_gates,
 )
-from winch.core.job import Claim
+from winch.core.job import Claim, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate
 from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted, Wait
@@ -88,6 +88,14 @@ def no_more_run_at_once_than_a_limit_allows(bench: Bench) -> None:
     assert bench.claim() == []
     assert limits(bench)["limit:mail"].used == 2
     assert limits(bench)["limit:mail"].waiting == 3
+
+
+@case(needs="has_gates")
+def a_job_whose_task_has_gates_and_itself_none_is_claimed_now(bench: Bench) -> None:
+    bench.add(**gated())
+    claim = bench.take()
+    assert claim.claimed_at == bench.at
+    assert claim.fence == to_micros(bench.at)
 
 
 @case(needs="has_gates")
