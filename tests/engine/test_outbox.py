@@ -20,7 +20,7 @@ from redis import Redis
 
 from tests.redis_servers import RedisServer
 from winch import App, ConfigError, HttpSink, JobState, Message, RedisSink, Retry, RetryAfter
-from winch.core.addresses import is_public
+from winch.core.address import is_public
 from winch.engine import http_post
 from winch.engine.http_post import PostRefused
 from winch.testing import virtual

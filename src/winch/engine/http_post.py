@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from winch.core.addresses import is_public
+from winch.core.address import is_public
 from winch.core.errors import ConfigError, WinchError
 
 PORTS = (443, 8443)

@@ -102,7 +102,7 @@ def send(
         raise WebhookRefused(f"{host} has no address")
     for address in addresses:
         is_own = is_within(address, allowed)
-        if not is_own and not is_public(address):
+        if not is_own and not is_public(str(address)):
             raise WebhookRefused(
                 f"{host} is {address}, which is not on the open internet; allow its network to call it"
             )
