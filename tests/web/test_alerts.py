@@ -174,7 +174,8 @@ def test_no_spelling_reaches_what_is_not_on_the_internet(host: str) -> None:
     with receiving() as (url, receiver):
         port = url.split(":")[2].partition("/")[0]
         for target in (f"https://{host}/", f"http://{host}:{port}/", f"https://{host}:{port}/"):
-            with pytest.raises((webhook.WebhookRefused, ConfigError)):
+            # Because of where it is, not because nobody listens there or the port is another.
+            with pytest.raises(webhook.WebhookRefused, match=r"open internet|cannot be resolved"):
                 send(target)
     assert receiver.got == []
 
