@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -91,10 +91,14 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
             yield run
 
     def not_committed(ctx: Context, runs: list[str], error: BaseException) -> None:
-        """The body was done, and then its transaction was refused."""
-        if recorder is not None:
-            for run in runs:
-                recorder.failed(ctx, run, error)
+        """The body was done, and then its transaction was refused; or it could not even begin."""
+        if recorder is None:
+            return
+        if not runs:
+            with suppress(BaseException), recorder.run(ctx):
+                raise error
+        for run in runs:
+            recorder.failed(ctx, run, error)
 
     @app.task(name="work")
     def work(ctx: Context, seconds: float) -> None:
@@ -164,6 +168,12 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
         except BaseException as error:
             not_committed(ctx, runs, error)
             raise
+
+    @app.task(name="remote")
+    def remote(ctx: Context, seconds: float) -> None:
+        """What workers over HTTP run; in its queue no worker of ours looks."""
+        with seen(ctx):
+            busy(seconds)
 
     @app.task(name="spin")
     def spin(ctx: Context, seconds: float) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lab.app import LabApp, make
+from lab.http_worker import QUEUE as HTTP
 from winch import batch
 from winch.core.errors import EnqueueUncertain, StorageError
 from winch.core.ids import random_id
@@ -40,7 +41,7 @@ class Producer:
         self.rng = random.Random(seed)
         can = patiently(app).capabilities
         self.kinds: dict[Callable[[], int], int] = {self.plain: 40, self.later: 8, self.unique: 10}
-        self.kinds |= {self.one("stumble"): 6}
+        self.kinds |= {self.one("stumble"): 6, self.remote: 6}
         if can.has_gates:
             self.kinds |= {self.fifo: 12, self.limited: 10}
         if can.has_waits:
@@ -75,6 +76,9 @@ class Producer:
 
     def limited(self) -> int:
         return self._call("limited", self._length())
+
+    def remote(self) -> int:
+        return self._call("remote", self._length(), queue=HTTP)
 
     def once(self) -> int:
         return self._call(self.rng.choice(["once", "aonce"]), self._length())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import subprocess
 import tempfile
 import threading
@@ -27,6 +28,7 @@ from lab.app import LEASE, SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
 from lab.results import Result
 from lab.stores import CannotRun, Store
 from tests.faults.fleet import Fleet, Worker, until
+from tests.servers import free_port
 from winch.core.errors import StorageError
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import JobFilter, SessionInfo
@@ -72,7 +74,10 @@ class Run:
         self.flags: list[str] = []
         self.is_over = threading.Event()
         self.measures: dict[str, float] = {}
+        # Sessions tell no pid by which a worker could be known: they all say the same.
+        self.are_twins = False
         self._producers: list[subprocess.Popen[bytes]] = []
+        self.over_http: list[subprocess.Popen[bytes]] = []
 
     # -- acting ------------------------------------------------------------------------------------
 
@@ -127,6 +132,8 @@ class Run:
     def until_ready(self, worker: Worker) -> None:
         def is_there() -> bool:
             assert worker.process.poll() is None, worker.text()
+            if self.are_twins:
+                return sum(s.ended_at is None and s.pid for s in self.sessions()) >= len(self.workers)
             return bool(self.sessions_of(worker))
 
         self.until(is_there, 60, "a worker's session")
@@ -153,6 +160,7 @@ class Run:
     def begin(self) -> None:
         for _ in range(load.WORKERS):
             self.start_worker()
+        self._serve()
         for worker in self.workers:
             self.until_ready(worker)
         for number in range(load.PRODUCERS):
@@ -164,6 +172,12 @@ class Run:
             60,
             "the producers",
         )
+
+    def _serve(self) -> None:
+        """The HTTP API, and a worker that knows nothing else."""
+        port = str(free_port())
+        server = self.fleet.helper("-m", "winch", "serve", "-A", "lab.app:app", "--port", port)
+        self.over_http = [server, self.fleet.helper("-m", "lab.http_worker", port)]
 
     def heal(self) -> None:
         """Bring the fleet back to its size and let the producers end."""
@@ -220,6 +234,14 @@ class Run:
         for worker in left:
             code = worker.wait(40)
             assert code == 0, f"exit code {code}\n{worker.text()}"
+        for process in reversed(self.over_http):
+            assert process.poll() is None, f"what speaks HTTP has ended\n{self.fleet.logs()}"
+            process.terminate()
+            code = process.wait(40)
+            # The HTTP server ends its requests and then by the very signal, as its kind do.
+            assert code in (0, -signal.SIGTERM), (
+                f"exit code {code} of what speaks HTTP\n{self.fleet.logs()}"
+            )
 
     def history(self, windows: dict[str, tuple[datetime, ...]], takeover: timedelta | None) -> History:
         found = gather(

@@ -149,18 +149,22 @@ class RollingRestart(Fault):
 
 class SameName(Fault):
     name = "F32"
-    title = "two workers of the same name, host and pid"
+    title = "all workers have the same name, host and pid, and are killed"
     every = (3.0, 5.0)
 
     def prepare(self) -> None:
-        self.run.worker_env["WINCH_WORKER_NAME"] = "twin"
+        self.hook(LAB_TWIN="1")
+        self.run.are_twins = True
 
     def strike(self) -> None:
         KillWorker.strike(self)  # type: ignore[arg-type]
 
     def observed(self, history: History, verdict: Verdict) -> str:
-        names = {session.worker for session in history.sessions}
-        return f"{len(history.sessions)} sessions of {len(names)} names" if len(names) == 1 else ""
+        ours = [session for session in history.sessions if session.pid]
+        names = {session.worker for session in ours}
+        killed = named(verdict, "killed")
+        is_so = killed and len(names) == 1 and len(ours) > len(self.run.workers)
+        return f"{len(ours)} sessions named {names.pop()}, {killed} killed" if is_so else ""
 
 
 class OutOfMemory(Fault):
