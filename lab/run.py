@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lab import load
-from lab.app import LEASE, SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
+from lab.app import SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
 from lab.results import Result
 from lab.stores import CannotRun, Store
+from tests.faults.apps import LEASE
 from tests.faults.fleet import Fleet, Worker, until
 from tests.servers import free_port
 from winch.core.errors import StorageError

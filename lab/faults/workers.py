@@ -6,9 +6,10 @@ import os
 import signal
 import time
 
-from lab.app import LEASE
+from lab.app import PLAIN
 from lab.faults.base import SINGLE, Fault
 from lab.run import named
+from tests.faults.apps import LEASE
 from tests.faults.fleet import Worker
 from winch.core.lifecycle import JobState
 from winch.testing.history import History, Verdict, Violation
@@ -140,7 +141,7 @@ class RollingRestart(Fault):
         spent = [
             Violation("I15", job.id, f"a stop cost it an attempt: {job.attempt}")
             for job in history.jobs
-            if job.task in ("work", "awork") and job.state is JobState.COMPLETED and job.attempt != 1
+            if job.task in PLAIN and job.state is JobState.COMPLETED and job.attempt != 1
         ]
         return spent + [
             Violation("I15", None, f"worker {line.who} left jobs to their lease") for line in codes
