@@ -43,6 +43,8 @@ QUEUES = "default"
 # A sweep may just have passed when a lease ends, and a busy machine takes its time.
 TAKEOVER = timedelta(seconds=2 * SWEEP + 8)
 DRAIN = 120.0
+# Looking costs: the whole history is read, or the store is asked to count.
+STEP = 0.1
 SCHEDULE = "each second"
 
 
@@ -128,7 +130,7 @@ class Run:
                 return condition()
             return False
 
-        return until(holds, seconds, what, self.fleet.logs)
+        return until(holds, seconds, what, self.fleet.logs, STEP)
 
     def until_ready(self, worker: Worker) -> None:
         def is_there() -> bool:
@@ -422,7 +424,7 @@ def work_goes_on(run: Run, since: float, seconds: float = 30) -> float:
         return any(isinstance(line, Ended) and line.mono > since for line in lines)
 
     with contextlib.suppress(AssertionError):
-        until(ended, seconds, "work to go on")
+        until(ended, seconds, "work to go on", step=STEP)
     return time.monotonic() - since
 
 
