@@ -89,6 +89,9 @@ class Service:
     async def _unless_stopped(self, idling: Coroutine[Any, Any, None]) -> None:
         # An idle service must hear of a stop at once: a drain waits for it. A time limit moved up to
         # now ends the wait where it stands; two tasks, to wait for either, cost several times as much.
+        if self._stopping.is_set():  # while the pass was under way
+            idling.close()
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None) as self._idling:
                 try:
