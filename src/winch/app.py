@@ -289,6 +289,7 @@ class App:
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
+        search: Sequence[str] = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -310,6 +311,7 @@ class App:
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
+        search: Sequence[str] = ...,
     ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

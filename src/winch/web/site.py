@@ -23,13 +23,14 @@ from winch.core.errors import InvalidPayload, WinchError
 from winch.engine.exposition import Fleet
 from winch.engine.log import log
 from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
-from winch.web import search
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.audit import Audit
+from winch.web.finding import Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import Call, Reply, Route
+from winch.web.search import Search
 from winch.web.sessions import Sessions
 from winch.web.throttle import Throttle
 from winch.web.tokens import PREFIX as TOKEN_PREFIX
@@ -45,6 +46,7 @@ Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]
 BODY_SECONDS = 30.0
 # Polled by every open page; one read of the store serves all of them for this long.
 CACHE_SECONDS = 0.5
+CACHE_TIMES = 5
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,13 @@ class Site:
             await self.operations.close()
 
     async def _cached(self, name: str, read: Callable[[], Awaitable[Any]]) -> Any:
-        at, value = self._cache.get(name, (0.0, None))
-        if time.monotonic() - at > CACHE_SECONDS:
+        until, value = self._cache.get(name, (0.0, None))
+        began = time.monotonic()
+        if began > until:
             value = await read()
-            self._cache[name] = (time.monotonic(), value)
+            now = time.monotonic()
+            # A look at a million jobs is shared for longer: open pages must not keep the store busy.
+            self._cache[name] = (now + max(CACHE_SECONDS, CACHE_TIMES * (now - began)), value)
         return value
 
     def forget(self) -> None:
@@ -136,11 +141,12 @@ class Site:
         return seq
 
     async def search(
-        self, access: Access, wanted: search.Search, *, after: str | None = None, limit: int = 50
-    ) -> search.Found:
-        return await self.client.arun(
-            search.find(self.driver, wanted, access.sees, after=after, limit=limit)
-        )
+        self, access: Access, wanted: Search, *, after: str | None = None, limit: int = 50
+    ) -> Found:
+        return await self.client.arun(self.finder(access).find(wanted, after=after, limit=limit))
+
+    def finder(self, access: Access) -> Finder:
+        return Finder(self.driver, self.app.runtime, access.sees)
 
     def openapi(self) -> dict[str, Any]:
         if self._openapi is None:

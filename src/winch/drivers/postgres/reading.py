@@ -11,6 +11,7 @@ from winch.drivers.postgres.gates import GateVerbs
 from winch.drivers.postgres.rows import read_event, read_job, read_moment, read_queue, read_session
 from winch.drivers.postgres.steps import Body
 from winch.storage.params import (
+    MOST_AHEAD,
     DeadGroup,
     Depth,
     Event,
@@ -118,7 +119,13 @@ class ReadingVerbs(GateVerbs):
             if job is None:
                 return None
             ((at, paused_at, reason, ahead, serving, knowing),) = yield self._step(
-                "explain", is_alone=True, id=job.id, queue=job.queue, task=job.task, now=now
+                "explain",
+                is_alone=True,
+                id=job.id,
+                queue=job.queue,
+                task=job.task,
+                most=MOST_AHEAD,
+                now=now,
             )
             rows = []
             if job.session is not None:
@@ -132,7 +139,7 @@ class ReadingVerbs(GateVerbs):
                 now=read_moment(at),
                 is_paused=paused_at is not None,
                 pause_reason=reason,
-                ahead=ahead,
+                ahead=min(ahead, MOST_AHEAD),
                 session=read_session(rows[0]) if rows else None,
                 serving=serving,
                 knowing=knowing,

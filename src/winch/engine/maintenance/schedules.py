@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from winch.engine.log import log
+from winch.engine.search_index import lines_of_runs
 from winch.engine.service import Service
 from winch.storage.protocol import Driver
 from winch.storage.schedules import Answered, RunKind, ScheduleRow, ScheduleRun, Tick
@@ -56,6 +57,8 @@ class Ticker(Service):
             return
         self._is_told.discard(row.name)
         if changed.answer is Answered.DONE:
+            if lines := lines_of_runs(row.definition, changed.runs):
+                await self._driver.arun(self._driver.write_lines(lines))
             for run in changed.runs:
                 _tell(run)
 
