@@ -128,7 +128,8 @@ async def measure(app: App, newest: str, count: int) -> dict[str, Timing]:
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
         for name, path in (PAGES | PARTIAL).items():
             spent = []
-            address = path.format(newest=newest, charged=(count // BATCH - 5) * BATCH + 1, late=count - 1)
+            charged = (count // BATCH - 5) * BATCH + 1
+            address = path.format(newest=newest, charged=charged, late=count - 1)
             for _ in range(ROUNDS):
                 await asyncio.sleep(0.51)
                 began = time.monotonic()
