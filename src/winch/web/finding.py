@@ -22,7 +22,7 @@ from winch.storage.protocol import Driver
 from winch.web.search import Search, Test
 
 MOST_SCANNED = 100_000
-MOST_SECONDS = 2.0
+MOST_SECONDS = 5.0
 CHUNK = 500
 
 

@@ -24,7 +24,12 @@ from winch.storage.params import (
 )
 from winch.storage.verbs import Verb
 
-UNUSUAL = FINAL - {JobState.COMPLETED}
+# States whose jobs are few among very many others have statements of their own.
+_FEW = {
+    "list_jobs.unusual": FINAL - {JobState.COMPLETED},
+    "list_jobs.running": {JobState.RUNNING},
+    "list_jobs.waiting": LIVE - {JobState.READY, JobState.RUNNING},
+}
 
 
 class ReadingVerbs(GateVerbs):
@@ -43,8 +48,7 @@ class ReadingVerbs(GateVerbs):
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         states = frozenset(which.states) or frozenset(JobState)
-
-        name = "list_jobs.unusual" if states <= UNUSUAL else "list_jobs"
+        name = next((name for name, few in _FEW.items() if states <= few), "list_jobs")
         if which.fingerprint is not None:
             name = "list_jobs.alike"
 
