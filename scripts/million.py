@@ -129,14 +129,14 @@ async def measure(app: App, newest: str, count: int) -> dict[str, Timing]:
     found: dict[str, Timing] = {}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
         for name, path in (PAGES | PARTIAL).items():
-            spent = []
+            spent, said = [], ""
             charged = (count // BATCH - 5) * BATCH + 1
             address = path.format(newest=newest, charged=charged, late=count - 1)
             for _ in range(ROUNDS):
                 await asyncio.sleep(0.51)
                 began = time.monotonic()
                 answer = await client.get(address, headers={"accept": "text/html"})
-                answer.raise_for_status()
+                said = answer.raise_for_status().text
                 spent.append((time.monotonic() - began) * 1000)
             found[name] = Timing(
                 max(spent), statistics.median(spent), '"is_partial":true' in answer.text

@@ -202,9 +202,7 @@ def test_tasks_without_search_write_no_lines(web: Web) -> None:
     ],
 )
 def test_a_wrong_search_is_refused(given: object, message: str) -> None:
-    app = App("memory://")
+    def task(order_id: int) -> None: ...
 
     with pytest.raises(ConfigError, match=message):
-
-        @app.task(name="t", search=given)  # type: ignore[arg-type]
-        def task(order_id: int) -> None: ...
+        App("memory://").task(name="t", search=given)(task)  # type: ignore[call-overload]
