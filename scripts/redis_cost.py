@@ -2,9 +2,9 @@
 
 python scripts/redis_cost.py [JOBS]
 
-One server and a cluster of three primaries without replicas, by turns, with the same jobs: enqueued by
-the thousand as `enqueue_many` does, claimed and finished in batches of 500 as a busy worker does. Told is
-the median of the rounds. CPU time only: it may run beside other work, though its own cost grows with that.
+One server and a cluster of three primaries without replicas, by turns, with the same jobs: enqueued
+by the thousand as `enqueue_many` does, claimed and finished in batches of 500 as a busy worker does.
+Told is the median of the rounds. CPU time only: it may run beside other work, though it costs more then.
 """
 
 from __future__ import annotations
