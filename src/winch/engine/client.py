@@ -393,6 +393,9 @@ class Client:
             yield verb if conn is None else OnConnection(conn, verb)
 
     def _tell_enqueued(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
+        if (counted := self._runtime.counted) is not None:
+            stored = (job for job, answer in zip(jobs, answers, strict=True) if answer.is_new)
+            counted.update((job.queue, job.task) for job in stored)
         events = self._runtime.events
         if events.wants("enqueued"):
             for job, answer in zip(jobs, answers, strict=True):

@@ -204,7 +204,8 @@ class ScheduleDesk:
             if not given.keys() & set(JOB_OPTIONS):
                 # What was said about the job when it was added stays.
                 job = msgspec.structs.replace(before.job, args=after.job.args, version=after.job.version,
-                                              unique_key=after.job.unique_key)  # fmt: skip
+                                              unique_key=after.job.unique_key,
+                                              terms=after.job.terms)  # fmt: skip
                 after = msgspec.structs.replace(after, job=job)
         else:
             after = _retimed(before, merged)

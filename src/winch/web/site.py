@@ -8,6 +8,7 @@ import hmac
 import inspect
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +23,7 @@ from winch.core import codec
 from winch.core.errors import InvalidPayload, WinchError
 from winch.engine.exposition import Fleet
 from winch.engine.log import log
+from winch.engine.timing import Timings, watch
 from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.audit import Audit
@@ -75,6 +77,8 @@ class Site:
         self._opening = asyncio.Lock()
         self._cache: dict[str, tuple[float, Any]] = {}
         self.fleet: Fleet = Fleet()
+        self.stored: Counter[tuple[str, str]] = Counter()
+        self.timings: Timings = Timings()
         self._throttle = Throttle()
         self._secret: bytes | None = None
         self._openapi: dict[str, Any] | None = None
@@ -100,7 +104,14 @@ class Site:
                 self.audit: Audit = Audit(self.driver)
                 self.operations: Operations = Operations(self.driver)
                 self.sessions: Sessions = Sessions(self.driver)
+                self._count()
                 self._is_open = True
+
+    def _count(self) -> None:
+        """Have noted what /metrics tells of this process; a worker in it counts for the roll-ups."""
+        watch(self.driver, self.timings)
+        if self.app.runtime.counted is None:
+            self.app.runtime.counted = self.stored
 
     async def close(self) -> None:
         self.is_stopping = True

@@ -6,6 +6,8 @@ nobody has dealt with a later one meanwhile. The time is the store's, as it told
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from winch.engine.log import log
@@ -29,6 +31,8 @@ class Ticker(Service):
         self._poll = poll
         self._hair = hair
         self._is_told: set[str] = set()
+        self.missed: Counter[str] = Counter()
+        """How many windows of each schedule this one has found missed."""
 
     async def run_once(self) -> float:
         if not self._driver.capabilities.has_schedules:
@@ -60,6 +64,7 @@ class Ticker(Service):
             if lines := lines_of_runs(row.definition, changed.runs):
                 await self._driver.arun(self._driver.write_lines(lines))
             for run in changed.runs:
+                self.missed[run.schedule] += run.kind is RunKind.MISSED
                 _tell(run)
 
 
