@@ -9,6 +9,10 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# The tests start hundreds of processes; where the environment forbids to keep bytecode, each of them would
+# compile Winch anew, which takes longer than all the rest of its start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations soak fuzz clean shop
 
