@@ -90,6 +90,6 @@ def test_a_worker_that_is_too_old_refuses_and_touches_nothing(
         migrate(stage, later)
         worker = stage.fleet.worker()
         assert worker.wait(30) == REFUSED, worker.text()
-        assert "a later release has migrated it. Upgrade Winch here" in worker.text()
+        assert "a later release has migrated it; upgrade Winch here" in worker.text()
         stage.worker(env=later.env)
         stage.until_started(jobs)
