@@ -307,3 +307,75 @@ def test_members_of_a_flow_keep_to_the_order_and_concurrency_of_their_queue(app:
     while not made.last[0].refresh().state.is_final:
         app.run_worker(queues=["mail"], burst=True)
     assert made.result() == 2
+
+
+def test_concurrency_and_order_hold_for_jobs_that_are_in_the_queue(app: App) -> None:
+    ran: list[int] = []
+    running: list[int] = []
+    most: list[int] = []
+
+    @app.task(name="note", queue="set")
+    async def note(n: int) -> None:
+        ran.append(n)
+        running.append(n)
+        most.append(len(running))
+        await asyncio.sleep(0.01)
+        running.remove(n)
+
+    priorities = (0, 1, -1, 2, 1)
+    jobs = [note.using(priority=priority).enqueue(n) for n, priority in enumerate(priorities)]
+    late = note.using(delay="1h", priority=3).enqueue(9)
+    app.queues.configure("set", order="strict", concurrency=1)
+    found = [job.refresh().record for job in [*jobs, late]]
+    assert [job.priority for job in found] == [0, 100_000, -100_000, 200_000, 100_000, 300_000]
+    assert all('"queue:set"' in (job.options or "") for job in found)
+    app.run_worker(queues=["set"], concurrency=5, burst=True)
+    assert ran == [3, 1, 4, 0, 2]
+    assert max(most) == 1
+    # Back again: the old places, and a gate that holds nobody.
+    app.queues.configure("set", order=None, concurrency=None)
+    assert late.refresh().record.priority == 3
+    late.retry()
+    app.run_worker(queues=["set"], concurrency=5, burst=True)
+    assert ran[-1] == 9
+
+
+def test_a_producer_that_had_not_heard_is_caught_up_with() -> None:
+    app = App("memory://")
+
+    @app.task(name="slow", queue="mail")
+    async def slow() -> None:
+        await asyncio.sleep(100)
+
+    with virtual(app) as world:
+        app.queues.pause("mail")
+        world.advance("3s")
+        app.queues.configure("mail", concurrency=1)
+        app.client._door._limited = {}  # as a producer that looked a moment before
+        app.client._door._looked_at = float("inf")
+        late = [slow.enqueue() for _ in range(2)]
+        assert all(job.refresh().record.options is None for job in late)
+        world.advance("4s")
+        assert all('"queue:mail"' in (job.refresh().record.options or "") for job in late)
+
+
+def test_jobs_of_a_schedule_keep_to_the_concurrency_of_their_queue() -> None:
+    app = App("memory://")
+    running: list[int] = []
+
+    @app.task(name="slow", queue="mail")
+    async def slow() -> None:
+        running.append(1)
+        await asyncio.sleep(100)
+        running.pop()
+
+    with virtual(app) as world:
+        app.queues.configure("mail", concurrency=1)
+        app.schedules.add("often", task="slow", every="10s")
+        world.advance("45s")
+        assert len(running) == 1
+        jobs = world.jobs(task="slow")
+        assert len(jobs) >= 4
+        assert all('"queue:mail"' in (job.record.options or "") for job in jobs)
+        app.schedules.pause("often")
+        world.run_all()

@@ -17,6 +17,7 @@ from tests.storage.postgres_kit import (
     new_token,
     recorded,
 )
+from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.binary import adapt
 from winch.drivers.postgres.driver import PostgresDriver
@@ -64,28 +65,50 @@ class Meter:
         return int(row[0])
 
 
-def test_a_plain_job_costs_three_statements_a_batch_and_under_a_kilobyte_of_wal(store: Store) -> None:
+def lived(store: Store, batches: int) -> tuple[Meter, Meter, Meter]:
+    """What batches of plain jobs cost that are stored, claimed and finished."""
     session = store.session()
     with connected(store.url) as watcher:
         enqueue, claim, finish = (Meter(store, watcher) for _ in range(3))
         watcher.execute("CHECKPOINT")  # now, so that none comes and has whole pages written
-        for _ in range(BATCHES):
+        for _ in range(batches):
             enqueue.run(store.driver.enqueue([new_job(args='{"n": 12345}') for _ in range(BATCH)]))
-        for _ in range(BATCHES):
+        for _ in range(batches):
             params = ClaimParams(
                 session=session, token=new_token(), queues=("default",), limit=BATCH, gated=0
             )
             claims = claim.run(store.driver.claim(params))
             assert len(claims) == BATCH
             assert set(finish.run(store.driver.finish(list(map(completed, claims))))) == {Answer.TOOK}
-    assert enqueue.statements == ["enqueue.alike"] * BATCHES
-    assert claim.statements == ["claim"] * BATCHES
-    assert finish.statements == ["finish"] * BATCHES
+    assert enqueue.statements == ["enqueue.alike"] * batches
+    assert claim.statements == ["claim"] * batches
+    assert finish.statements == ["finish"] * batches
+    return enqueue, claim, finish
+
+
+def test_a_plain_job_costs_three_statements_a_batch_and_under_a_kilobyte_of_wal(store: Store) -> None:
+    enqueue, claim, finish = lived(store, BATCHES)
     # Measured: 346, 268 and 357 bytes. A column or an index more is seen at once, and a claim whose rows
     # leave their pages too.
     assert min(enqueue.wal) < 380
     assert min(claim.wal) < 300
     assert min(finish.wal) < 400
+
+
+def test_a_plain_job_costs_the_same_beside_jobs_with_gates(store: Store) -> None:
+    """Hundreds that wait at a limit, or for their tenants' turns, in the same queue."""
+    alone = lived(store, 3)
+    options = with_gates(None, [GateUse("limit:t", LIMIT, "limit:t", n=1)])
+    store.add(300, options=options)
+    assert len(store.claim(store.session(), 2)) == 1, "others are held"
+    store.add(100, options=with_gates(None, ()), tenant="acme")
+    beside = lived(store, 3)
+    with connected(store.url) as conn:
+        (held,) = conn.execute("SELECT count(*) FROM winch.job WHERE gate = 'limit:t'").fetchall()
+        conn.execute("TRUNCATE winch.job, winch.gate, winch.permit")
+    assert held[0] > 100
+    for usual, other in zip(alone, beside, strict=True):
+        assert min(other.wal) <= 1.03 * min(usual.wal)
 
 
 def test_a_finish_that_takes_whole_sends_no_row_for_each_job(store: Store) -> None:

@@ -21,7 +21,7 @@ from winch.core.changes import retried
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec, is_gated
-from winch.core.job import KEEP, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, sort_key
+from winch.core.job import EPOCH, KEEP, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.memory_gates import Gates
@@ -51,6 +51,7 @@ from winch.storage.params import (
     Promoted,
     Pulse,
     QueueInfo,
+    Rebinding,
     Rescued,
     SessionInfo,
     Standing,
@@ -695,6 +696,24 @@ class MemoryDriver(MemorySchedules, MemoryWaits):
             self._open(self._state.gates.set(specs, by, is_live, at), at)
 
         return self._verb("set_limits", body)
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        def body() -> list[bool]:
+            return [self._rebound(change) for change in changes]
+
+        return self._verb("rebind", body)
+
+    def _rebound(self, change: Rebinding) -> bool:
+        job = self._state.live.get(change.id)
+        if job is None or job.state is JobState.RUNNING:
+            return False
+        if (job.options, job.priority) != (change.options, change.priority):
+            return False
+        ahead = sort_key(EPOCH, change.to_priority) - sort_key(EPOCH, job.priority)
+        if job.id in self._state.keys:  # else it gets one when it is ready
+            self._state.keys[job.id] += ahead
+        self._state.live[job.id] = replace(job, options=change.to_options, priority=change.to_priority)
+        return True
 
     # -- books -------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec
 from winch.core.queue_settings import NO_SETTINGS, QueueSettings, changed
+from winch.engine.binding import bind_queue
 from winch.engine.client import actor
 from winch.engine.door import BOOK, PAUSED, UNTIL, read_settings
 from winch.engine.operation import Operation
@@ -29,7 +30,8 @@ def settings(driver: Driver) -> Operation[dict[str, QueueSettings]]:
 
 
 def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
-    """Set what is given. Two who set the same queue at once: the later one's word counts."""
+    """Set what is given, also for the jobs that wait in the queue. Two who set the same queue at once:
+    the later one's word counts."""
     _check(driver)
     if given.get("concurrency") is not None and not driver.capabilities.has_gates:
         raise ConfigError(f"concurrency of a queue is not available on {driver.describe()} yet")
@@ -45,6 +47,8 @@ def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation
     else:
         body = msgspec.json.encode(after).decode()
         yield driver.write_lines([Line(book=BOOK, key=queue, body=body)])
+    if "concurrency" in given or "order" in given:
+        yield from bind_queue(driver, queue, after)
     return after
 
 

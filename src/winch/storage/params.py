@@ -210,6 +210,16 @@ class Acted(msgspec.Struct, frozen=True):
     holder: str | None = None
 
 
+class Rebinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting job and what it shall carry from now on, if it still carries what it did."""
+
+    id: str
+    options: str | None
+    priority: int
+    to_options: str | None
+    to_priority: int
+
+
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to list: all fields given must match. Newest first; `after` is a cursor."""
 

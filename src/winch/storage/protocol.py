@@ -40,6 +40,7 @@ from winch.storage.params import (
     Promoted,
     Pulse,
     QueueInfo,
+    Rebinding,
     Rescued,
     SessionInfo,
     Standing,
@@ -331,6 +332,13 @@ class Storage(Protocol):
         """Set limits, rates and tenants' weights by name for the whole fleet, from now on; None takes
         the setting away. What a person has set (`is_live`) is not changed by what code declares. Jobs
         that fit now are ready."""
+        ...
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        """Give waiting jobs other options and another priority, each where it still has those that it
+        had: what is set for a queue then holds for jobs that were in it before. A job whose priority
+        changes takes the place in its queue that it would have had with it; one that gets its first gate
+        is one with gates. Running and final jobs stay as they are. Says for each whether it took."""
         ...
 
     # -- reading -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from winch.drivers.postgres.steps import (
     COMMIT,
     PREPARED,
     Action,
+    Actions,
     Progress,
     Row,
     Rows,
@@ -40,6 +41,7 @@ from winch.storage.verbs import Verb
 
 T = TypeVar("T")
 AsyncConnection = psycopg.AsyncConnection[Row]
+AsyncCursor = psycopg.AsyncCursor[Row]
 
 # Which connections a verb may take, and how many there are: claim and finish go at once, and wait for
 # nothing else that a worker has to say.
@@ -152,24 +154,39 @@ class _Lane:
     async def _carry(self, connection: AsyncConnection, verb: Verb[T], progress: Progress) -> T:
         sending = script(verb, progress)
         try:
-            action = next(sending)
+            actions = next(sending)
             while True:
-                action = sending.send(await self._send(connection, action))
+                if len(actions) == 1:
+                    rows = await self._send(connection, actions[0])
+                else:
+                    rows = await self._send_together(connection, actions)
+                actions = sending.send(rows)
         except StopIteration as stop:
             result: T = stop.value
             return result
 
+    async def _send_together(self, connection: AsyncConnection, actions: Actions) -> Rows:
+        """One round trip for all of them. The first that fails keeps those after it from running."""
+        rows: Rows = []
+        async with connection.pipeline():
+            asked = [(action, await self._ask(connection, action)) for action in actions]
+        for action, cursor in asked:
+            if isinstance(action, Step):
+                rows = await _answer(cursor)
+        return rows
+
     async def _send(self, connection: AsyncConnection, action: Action) -> Rows:
+        return await _answer(await self._ask(connection, action))
+
+    async def _ask(self, connection: AsyncConnection, action: Action) -> AsyncCursor:
         if not isinstance(action, Step):
-            await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
-            return []
+            return await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
         prepare = self._keeps_plans or (self._place.prepares and action.statement.name in PREPARED)
         text, values = action.statement.text, action.values
         cursor = connection.cursor(binary=True)
         if action.statement.name in BARE_MOMENTS:
             bare_moments(cursor)
-        await cursor.execute(text, values, prepare=prepare)
-        return await cursor.fetchall() if cursor.description is not None else []
+        return await cursor.execute(text, values, prepare=prepare)
 
     async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:
         """Keep a connection that only heard an error; throw any other away, also a cancelled one."""
@@ -213,3 +230,7 @@ class _Lane:
     def abandon(self) -> None:
         while self._idle:
             self._idle.pop().pgconn.finish()
+
+
+async def _answer(cursor: AsyncCursor) -> Rows:
+    return await cursor.fetchall() if cursor.description is not None else []

@@ -26,7 +26,15 @@ from winch.storage.gates import (
     named_limits,
     why_ended,
 )
-from winch.storage.params import Answer, ClaimParams, Finish, GateInfo, LimitInfo, Promoted
+from winch.storage.params import (
+    Answer,
+    ClaimParams,
+    Finish,
+    GateInfo,
+    LimitInfo,
+    Promoted,
+    Rebinding,
+)
 from winch.storage.verbs import Verb
 
 # Of each tenant a few more are looked at than are wanted: some may be held at their gates.
@@ -40,10 +48,17 @@ class GateVerbs(Verbs):
     """Claims of jobs with gates, and what opens gates."""
 
     def _claim_plain(
-        self, params: ClaimParams, queues: Sequence[str], limit: int, now: datetime | None
+        self,
+        params: ClaimParams,
+        queues: Sequence[str],
+        limit: int,
+        now: datetime | None,
+        *,
+        is_last: bool = False,
     ) -> Step:
         return self._step(
             "claim",
+            is_last=is_last,
             session=params.session,
             token=params.token,
             queues=list(queues),
@@ -55,10 +70,13 @@ class GateVerbs(Verbs):
         )
 
     def _claim_gated(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
-        """Claims from queues that may have jobs with gates; those without go the plain way."""
+        """Claims from queues that may have jobs with gates; those without go the plain way. One queue
+        takes three round trips: look, lock, take."""
         queues = list(dict.fromkeys(params.queues))
-        rows = yield self._step("admit.begin", session=params.session, queues=queues)
-        with_gates = {row[0] for row in rows}
+        with_gates = set(queues)
+        if len(queues) > 1:
+            rows = yield self._step("admit.begin", session=params.session, queues=queues)
+            with_gates = {row[0] for row in rows}
         found: list[Claim] = []
         gated = params.limit if params.gated is None else params.gated
         plain: list[str] = []
@@ -67,19 +85,32 @@ class GateVerbs(Verbs):
                 plain.append(queue)
                 continue
             if plain and len(found) < params.limit:
-                rows = yield self._claim_plain(params, plain, params.limit - len(found), now)
+                left = params.limit - len(found)
+                rows = yield self._claim_plain(params, plain, left, now, is_last=queue is None)
                 found += read_claims(rows, params.token, plain)
             plain = []
             if queue is not None and len(found) < params.limit:
                 claims, holding = yield from self._claim_queue(
-                    params, queue, params.limit - len(found), gated, now
+                    params,
+                    queue,
+                    params.limit - len(found),
+                    gated,
+                    now,
+                    is_last=queue == queues[-1],
                 )
                 found += claims
                 gated = max(gated - holding, 0)
         return found
 
     def _claim_queue(
-        self, params: ClaimParams, queue: str, limit: int, gated: int, now: datetime | None
+        self,
+        params: ClaimParams,
+        queue: str,
+        limit: int,
+        gated: int,
+        now: datetime | None,
+        *,
+        is_last: bool,
     ) -> Body[tuple[list[Claim], int]]:
         found: list[Claim] = []
         holding = 0
@@ -87,6 +118,7 @@ class GateVerbs(Verbs):
             left = limit - len(found)
             rows = yield self._step(
                 "admit.candidates",
+                session=params.session,
                 queue=queue,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=left,
@@ -102,16 +134,22 @@ class GateVerbs(Verbs):
             admission, drawn = yield from self._drawn(
                 candidates, standing, queue, left, gated - holding, now
             )
+            # Where many were held there may be others behind them. They are looked for only while there
+            # is nothing to run: holding hundreds takes as long as many claims do.
+            is_over = bool(drawn.order) or not admission.held or len(candidates) < left + AHEAD
             claims: list[Claim] = []
             if candidates:
-                claims = yield from self._take(admission, params, now)
+                is_all = is_last and is_over and not drawn.plain
+                claims = yield from self._take(admission, params, is_last=is_all)
             plain: list[Claim] = []
             if drawn.plain:
-                plain_rows = yield self._claim_plain(params, [queue], drawn.plain, now)
+                plain_rows = yield self._claim_plain(
+                    params, [queue], drawn.plain, now, is_last=is_last and is_over
+                )
                 plain = read_claims(plain_rows, params.token, [queue])
             found += drawn.arranged({claim.id: claim for claim in claims}, plain)
             holding += sum(1 for claim in claims if gates.gates_of(claim.options))
-            if len(found) >= limit or not admission.held or len(candidates) < left + AHEAD:
+            if found or not admission.held or len(candidates) < left + AHEAD:
                 break
         return found, holding
 
@@ -130,10 +168,9 @@ class GateVerbs(Verbs):
         tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
         turn = gates.tenant_key(queue)
         keys = [*uses, *([turn] if tenants else [])]
-        yield self._step("admit.lock_keys", keys=keys)
         weighed = [GateUse(f"tenant:{tenant}", "", f"tenant:{tenant}") for tenant in tenants]
         extra = [GateUse(turn, ""), *weighed] if tenants else []
-        looks, at = yield from self._look([*uses.values(), *extra], now)
+        looks, at = yield from self._look([*uses.values(), *extra], now, locking=keys)
         admission = Admission(looks, at)
         fair = None
         if tenants:
@@ -148,12 +185,15 @@ class GateVerbs(Verbs):
             admission.changed[turn] = Look(turn, state=fair.dump())
         return admission, drawn
 
-    def _look(self, uses: Iterable[GateUse], now: datetime | None) -> Body[tuple[dict[str, Look], int]]:
-        """The gates, whose rows are locked, as they are; and the store's time."""
+    def _look(
+        self, uses: Iterable[GateUse], now: datetime | None, *, locking: Sequence[str] = ()
+    ) -> Body[tuple[dict[str, Look], int]]:
+        """The gates as they are, whose rows are locked or are locked here; and the store's time."""
         # A job may stand among those with gates and have none: then only the time is wanted.
         wanted = list({use.key: use for use in uses}.values()) or [GateUse("", "")]
         rows = yield self._step(
             "admit.look",
+            leading=(self._step("admit.lock_keys", keys=list(locking)),) if locking else (),
             keys=[use.key for use in wanted],
             names=[use.name for use in wanted],
             fifos=[use.key.removeprefix("fifo:") if use.kind == gates.FIFO else None for use in wanted],
@@ -162,14 +202,15 @@ class GateVerbs(Verbs):
         looks = {row[0]: _read_look(row) for row in rows}
         return looks, rows[0][7]
 
-    def _take(
-        self, admission: Admission, params: ClaimParams, now: datetime | None
-    ) -> Body[list[Claim]]:
-        at = admission.now
+    def _take(self, admission: Admission, params: ClaimParams, *, is_last: bool) -> Body[list[Claim]]:
+        is_soon = any(look.open_at is not None for look in admission.changed.values())
+        leading = (self._step("admit.ring"),) if is_soon else ()
         rows = yield self._step(
             "admit.take",
+            leading=leading,
+            is_last=is_last,
             gates=_write_looks(admission.changed.values()),
-            held=_json([{"id": i, "gate": key} for i, key in admission.held.items()]),
+            held=_json(admission.held),
             held_ids=list(admission.held),
             ids=admission.taken,
             permits=_json(
@@ -180,10 +221,8 @@ class GateVerbs(Verbs):
             ),
             token=params.token,
             session=params.session,
-            at=at,
+            at=admission.now,
         )
-        if any(look.open_at is not None for look in admission.changed.values()):
-            yield self._step("admit.ring")
         return read_claims(rows, params.token, [row[2] for row in rows])
 
     # -- giving back -------------------------------------------------------------------------------
@@ -191,14 +230,15 @@ class GateVerbs(Verbs):
     def _finish_gated(
         self,
         outcomes: Sequence[Finish],
-        end: Callable[[Sequence[Finish]], Body[list[Answer]]],
+        end: Callable[[Sequence[Finish], bool], Body[list[Answer]]],
         now: datetime | None,
     ) -> Body[list[Answer]]:
         """End claims of jobs with gates: the gates are locked before the rows, and scopes are told."""
         brakes = sorted({f"scope:{o.brake}" for o in outcomes if o.brake is not None})
         rows = yield self._step("admit.lock", ids=[o.id for o in outcomes], keys=brakes)
         uses = {row[0]: gates.gates_of(row[1]) for row in rows}
-        answers = yield from end(outcomes)
+        is_told = bool(brakes) or any(use.breaker for job in uses.values() for use in job)
+        answers = yield from end(outcomes, not is_told)
         took = [o for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
         counted = {
             use.key
@@ -210,8 +250,7 @@ class GateVerbs(Verbs):
         keys = sorted(counted | {f"scope:{o.brake}" for o in took if o.brake is not None})
         if not keys:
             return answers
-        yield self._step("admit.lock_keys", keys=keys)
-        looks, at = yield from self._look([GateUse(key, gates.SCOPE) for key in keys], now)
+        looks, at = yield from self._look([GateUse(key, gates.SCOPE) for key in keys], now, locking=keys)
         before = {key: look.state for key, look in looks.items()}
         for outcome in took:
             why = why_ended(outcome)
@@ -232,10 +271,13 @@ class GateVerbs(Verbs):
             yield from self._open(is_open, now)
         return answers
 
-    def _open(self, keys: Sequence[str], now: datetime | None) -> Body[int]:
-        """Make ready whom these gates let through; their rows are locked."""
+    def _open(self, keys: Sequence[str], now: datetime | None, *, is_locking: bool = False) -> Body[int]:
+        """Make ready whom these gates let through; their rows are locked, or are first locked here."""
         waiting: dict[str, list[Row]] = {key: [] for key in keys}
-        for row in (yield self._step("admit.waiting", keys=list(keys), limit=OPENED_AT_ONCE)):
+        leading = (self._step("admit.lock_keys", keys=list(keys)),) if is_locking else ()
+        for row in (
+            yield self._step("admit.waiting", leading=leading, keys=list(keys), limit=OPENED_AT_ONCE)
+        ):
             waiting[row[0]].append(row)
         uses = {key: _use_of(key, rows[0][2] if rows else None) for key, rows in waiting.items()}
         looks, at = yield from self._look(uses.values(), now)
@@ -275,8 +317,7 @@ class GateVerbs(Verbs):
                 most = min(limit, GATES_AT_ONCE)
                 rows = yield self._step("admit.due", is_alone=True, limit=most, now=now)
             if keys := [row[0] for row in rows]:
-                yield self._step("admit.lock_keys", keys=keys)
-                count = yield from self._open(keys, now)
+                count = yield from self._open(keys, now, is_locking=True)
             ((next_at, at),) = yield self._step("admit.next", is_alone=True, now=now)
             return Promoted(count, None if next_at is None else read_moment(next_at), read_moment(at))
 
@@ -309,10 +350,17 @@ class GateVerbs(Verbs):
             rows = yield self._step("admit.all", limit=10_000)
             keys = [row[0] for row in rows if name_of_key(row[0]) in specs]
             if keys:
-                yield self._step("admit.lock_keys", keys=keys)
-                yield from self._open(keys, now)
+                yield from self._open(keys, now, is_locking=True)
 
         return self._write("set_limits", body, now)
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        def body() -> Body[list[bool]]:
+            text = _json(sorted(changes, key=lambda change: change.id))
+            took = {row[0] for row in (yield self._step("rebind", is_alone=True, changes=text))}
+            return [change.id in took for change in changes]
+
+        return self._write("rebind", body, now)
 
     # -- telling -----------------------------------------------------------------------------------
 

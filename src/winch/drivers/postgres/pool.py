@@ -123,9 +123,13 @@ class Pool:
     def _carry(self, connection: Connection, verb: Verb[T], progress: Progress) -> T:
         sending = script(verb, progress)
         try:
-            action = next(sending)
+            actions = next(sending)
             while True:
-                action = sending.send(self._send(connection, action))
+                rows: Rows = []
+                for action in actions:
+                    answer = self._send(connection, action)
+                    rows = answer if isinstance(action, Step) else rows
+                actions = sending.send(rows)
         except StopIteration as stop:
             result: T = stop.value
             return result

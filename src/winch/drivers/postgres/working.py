@@ -234,7 +234,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             rest = iter(
                 (
                     yield from self._finish_gated(
-                        gated, lambda some: self._finished(some, now, is_alone=False), now
+                        gated,
+                        lambda some, is_last: self._finished(some, now, is_alone=False, is_last=is_last),
+                        now,
                     )
                 )
             )
@@ -243,7 +245,12 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         return self._write("finish", body, now)
 
     def _finished(
-        self, outcomes: Sequence[Finish], now: datetime | None, *, is_alone: bool = True
+        self,
+        outcomes: Sequence[Finish],
+        now: datetime | None,
+        *,
+        is_alone: bool = True,
+        is_last: bool = False,
     ) -> Body[list[Answer]]:
         may_be_alone = is_alone
 
@@ -273,7 +280,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         took: Sequence[str] | None = None
         if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
             values = write_completed(outcomes, self._places.take([outcome.id for outcome in outcomes]))
-            ((took,),) = yield self._step("finish", is_alone=may_be_alone, now=now, **values)
+            ((took,),) = yield self._step(
+                "finish", is_alone=may_be_alone, is_last=is_last, now=now, **values
+            )
             if took is None:
                 return [Answer.TOOK] * len(outcomes)
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]

@@ -15,15 +15,17 @@ from typing import Any
 
 import msgspec
 
-from winch.core.errors import EnqueueUncertain, StorageFull
+from winch.core.errors import ConfigError, EnqueueUncertain, StorageFull
 from winch.core.job import NO_CHANGES, Note, RetryChanges
 from winch.core.unique import Duplicate
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.claiming import WideClaims
+from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.rows import micros
 from winch.drivers.redis.shards import EVERYWHERE, HOME, shard_of
 from winch.drivers.redis.wide import lives_at_home
 from winch.drivers.redis.working import DrawnTwice, read_cancels
+from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
     Answer,
@@ -34,6 +36,7 @@ from winch.storage.params import (
     NewSession,
     Promoted,
     Pulse,
+    Rebinding,
     Rescued,
     Standing,
     Wait,
@@ -45,9 +48,18 @@ from winch.storage.waits import Taken
 class RedisClusterDriver(WideClaims):
     """`redis+cluster://host1,host2,host3?schema=winch`: one store over many machines."""
 
+    # A plain job lives in a shard, and one with a gate at home: none is moved while it waits.
+    capabilities: Capabilities = msgspec.structs.replace(RedisDriver.capabilities, binds_queued=False)
+
     @property
     def name(self) -> str:
         return "redis+cluster"
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        raise ConfigError(
+            f"what is set for a queue holds for jobs that are stored later on {self.describe()}; "
+            "on redis://, postgresql:// and sqlite:// for those in it too"
+        )
 
     # -- producing ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.redis.bodies import Body, Verbs
 from winch.drivers.redis.rows import micros
 from winch.storage.gates import AHEAD, Setting, gate_info, named_limits
-from winch.storage.params import GateInfo, LimitInfo, Promoted
+from winch.storage.params import GateInfo, LimitInfo, Promoted, Rebinding
 from winch.storage.verbs import Verb
 
 # How many gates a sweep looks at; where more are waited at, it is another choice each time.
@@ -69,6 +69,16 @@ class GateVerbs(Verbs):
             )
 
         return self._write("set_limits", body)
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        def body() -> Body[list[bool]]:
+            rows = [
+                (one.id, one.options or False, one.priority, one.to_options or False, one.to_priority)
+                for one in changes
+            ]
+            return [bool(took) for took in (yield self._call("rebind", now=micros(now), changes=rows))]
+
+        return self._write("rebind", body)
 
     def limits(self) -> Verb[list[LimitInfo]]:
         def body() -> Body[list[LimitInfo]]:

@@ -25,7 +25,7 @@ from winch.drivers.sqlite.bodies import (
 )
 from winch.drivers.sqlite.rows import put_values, to_json
 from winch.drivers.sqlite.steps import Ring, Step
-from winch.storage.params import Acted
+from winch.storage.params import Acted, Rebinding
 from winch.storage.verbs import Verb
 
 # As many as anybody could have: a resumed queue wakes all who wait for it.
@@ -143,6 +143,15 @@ class OperatingVerbs:
             yield from gates.open_gates([key for key in keys if name_of_key(key) in specs], at)
 
         return verb("set_limits", body)
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        def body() -> Body[list[bool]]:
+            text = msgspec.json.encode(changes).decode()
+            rows = yield from ask("rebind", changes=text, head_start=HEAD_START_MICROS)
+            took = {row[0] for row in rows}
+            return [change.id in took for change in changes]
+
+        return verb("rebind", body)
 
 
 def _held(ids: Sequence[str], found: Mapping[str, JobRecord]) -> Body[dict[str, str]]:

@@ -10,7 +10,9 @@ from collections import Counter
 
 import msgspec
 
+from winch.engine.binding import bind_jobs
 from winch.engine.log import log
+from winch.engine.operation import arun
 from winch.engine.search_index import lines_of_runs
 from winch.engine.service import Service
 from winch.storage.protocol import Driver
@@ -66,6 +68,8 @@ class Ticker(Service):
             for run in changed.runs:
                 self.missed[run.schedule] += run.kind is RunKind.MISSED
                 _tell(run)
+            made = [run.job for run in changed.runs if run.job and run.kind is RunKind.ENQUEUED]
+            await arun(self._driver, bind_jobs(self._driver, made))
 
 
 def _tell(run: ScheduleRun) -> None:

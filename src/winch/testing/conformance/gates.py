@@ -24,7 +24,7 @@ from winch.core.gates import (
 from winch.core.job import Claim, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate
-from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted, Wait
+from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted, Rebinding, Wait
 from winch.storage.waits import signal_key
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -589,6 +589,36 @@ def a_breaker_opens_probes_and_closes(bench: Bench) -> None:
     assert BLOCKED not in states(bench, ids)
 
 
+@case(needs="has_gates")
+def a_breaker_opens_at_the_exact_share_and_not_below_it(bench: Bench) -> None:
+    spec = BREAKER  # a share of 0.5, of at least 4
+
+    def ends(*outcomes: JobState) -> None:
+        for to in outcomes:
+            (job,) = bench.add_many(1, **gated(scope(spec)))
+            (claim,) = bench.claim()
+            assert claim.id == job
+            what = "completed" if to is JobState.COMPLETED else "failed"
+            bench.finish(bench.outcome(claim, to, what=what, is_gated=True))
+
+    def is_open() -> bool:
+        (job,) = bench.add_many(1, **gated(scope(spec)))
+        claims = bench.claim()
+        if claims:
+            # Given back, and taken away: it is no end that a breaker counts.
+            bench.release(*claims)
+            bench.delete(job)
+        return not claims
+
+    ends(JobState.DEAD, JobState.DEAD, JobState.COMPLETED)
+    assert not is_open(), "three ends are too few, whatever became of them"
+    bench.advance(2 * MINUTE)
+    ends(JobState.COMPLETED, JobState.COMPLETED, JobState.COMPLETED, JobState.DEAD, JobState.DEAD)
+    assert not is_open(), "two of five are less than half, and older ends do not count"
+    ends(JobState.DEAD)
+    assert is_open(), "three of six are half"
+
+
 @case(needs="has_gates", events=True)
 def holding_and_admitting_are_events(bench: Bench) -> None:
     _first, second = bench.add_many(2, **gated(limit(1)))
@@ -626,3 +656,77 @@ def who_waits_for_something_else_is_no_matter_of_gates(bench: Bench) -> None:
     bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
     bench.call(bench.driver.unblock(now=bench.now))
     assert len(bench.claim()) == 2
+
+
+# -- what is set for a queue, for those in it ----------------------------------------------------------
+
+
+def rebound(bench: Bench, ids: list[str], uses: list[GateUse], priority: int = 0) -> list[bool]:
+    options = with_gates(None, uses) if uses else None
+    changes = [
+        Rebinding(
+            id=job.id,
+            options=job.options,
+            priority=job.priority,
+            to_options=options,
+            to_priority=priority,
+        )
+        for job in bench.jobs(ids)
+    ]
+    return bench.call(bench.driver.rebind(changes, now=bench.now))
+
+
+@case(needs="binds_queued")
+def jobs_that_wait_get_a_gate_and_meet_it(bench: Bench) -> None:
+    ids = bench.add_many(4)
+    later = bench.add(delay=MINUTE)
+    assert rebound(bench, [*ids, later], [limit(1)]) == [True] * 5
+    first = bench.claim()
+    assert ids_of(first) == [ids[0]]
+    assert states(bench, ids) == [JobState.RUNNING, BLOCKED, BLOCKED, BLOCKED]
+    assert limits(bench)["limit:mail"].waiting == 3
+    bench.advance(MINUTE)
+    bench.promote()
+    assert bench.claim() == []
+    for expected in [*ids[1:], later]:
+        bench.complete(first[0], is_gated=True)
+        first = bench.claim()
+        assert ids_of(first) == [expected]
+    bench.complete(first[0], is_gated=True)
+    assert limits(bench) == {}
+
+
+@case(needs="binds_queued")
+def another_priority_is_another_place(bench: Bench) -> None:
+    ids = bench.add_many(3)
+    held = bench.add_many(2, **gated(limit(1, "limit:b")))
+    assert rebound(bench, [ids[2]], [], priority=3) == [True]
+    later = bench.add(delay=MINUTE)
+    assert rebound(bench, [later], [], priority=9) == [True]
+    claims = bench.claim()
+    assert ids_of(claims) == [ids[2], *ids[:2], held[0]]
+    more = bench.add_many(1, **gated(limit(1, "limit:b")))
+    assert bench.claim() == []
+    # Who waits at a gate takes another place there, too.
+    assert rebound(bench, more, [limit(1, "limit:b")], priority=2) == [True]
+    bench.complete(claims[-1], is_gated=True)
+    bench.add()
+    bench.advance(MINUTE)
+    bench.promote()
+    assert ids_of(bench.claim())[:2] == [later, more[0]]
+
+
+@case(needs="binds_queued")
+def only_what_still_is_as_it_was_read_is_changed(bench: Bench) -> None:
+    ready, running, done = bench.add_many(3)
+    claims = {claim.id: claim for claim in bench.claim()}
+    bench.release(claims[ready])
+    bench.complete(claims[done])
+    stale = Rebinding(id=ready, options=None, priority=5, to_options=None, to_priority=7)
+    unknown = Rebinding(id=bench.new_id(), options=None, priority=0, to_options=None, to_priority=7)
+    assert bench.call(bench.driver.rebind([stale, unknown], now=bench.now)) == [False, False]
+    before = bench.jobs([running, done])
+    assert rebound(bench, [running, ready, done], [limit(1)]) == [False, True, False]
+    assert bench.jobs([running, done]) == before
+    again = Rebinding(id=ready, options=None, priority=0, to_options=None, to_priority=7)
+    assert bench.call(bench.driver.rebind([again], now=bench.now)) == [False], "its options are others"
