@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from winch import App, Discard, Retry, Snooze
+from winch import App, Discard, Limit, Retry, Snooze
+from winch.core.gates import with_gates
+from winch.core.job import Claim
 from winch.engine import rates
-from winch.engine.rates import BOUNDS, HOUR, MINUTE, Rate, percentile
+from winch.engine.exposition import Counters
+from winch.engine.rates import BOUNDS, HOUR, MINUTE, MOST_TENANTS, OTHER, Rate, Rates, Tally, percentile
 
 
 def test_a_percentile_lies_within_its_bucket() -> None:
@@ -53,7 +57,52 @@ def test_a_worker_writes_what_became_of_its_jobs(tmp_path: Path) -> None:
     app.close()
 
 
+def test_the_wait_of_each_tenant_is_told(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path / 'w.db'}")
+
+    @app.task(name="book", queue="mail", limit=Limit(2, key="account"))
+    def book(account: int) -> None: ...
+
+    @app.task(name="plain", queue="mail")
+    def plain() -> None: ...
+
+    app.enqueue_many([book.using(tenant="acme").bind(n) for n in range(3)])
+    app.enqueue_many([plain.using(tenant="zoo").bind(), plain.bind()])
+    app.run_worker(queues=["mail"], burst=True)
+    series = app.client.run(rates.read(app.ready(), MINUTE, int(time.time()), 2))
+    total = series.total()
+    assert {tenant: number for tenant, (number, _) in total.tenants.items()} == {"acme": 3, "zoo": 1}
+    assert 0 < sum(seconds for _, seconds in total.tenants.values()) <= total.wait_seconds
+    counters = Counters()
+    for one in series.rates:
+        counters.add(one)
+    text = "\n".join(counters.render())
+    assert 'winch_tenant_attempts_total{queue="mail",tenant="acme"} 3' in text
+    assert 'winch_tenant_wait_seconds_total{queue="mail",tenant="zoo"} 0.' in text
+    app.close()
+
+
+def test_more_tenants_than_anybody_looks_at_are_counted_as_one() -> None:
+    tally = Tally("one")
+    for number in range(MOST_TENANTS + 5):
+        options = with_gates(None, (), f"t{number}")
+        moment = datetime(2026, 3, 1, tzinfo=UTC)
+        claim = Claim("i", "k", "t", 1, "{}", "q", 1, 1, moment, moment, moment, options=options)
+        tally.ended(claim, "completed", 0.1)
+    told: list[Rates] = []
+    tally.on_rates = told.append
+    tally.lines()
+    tenants = told[0]["q"]["t"].tenants
+    assert len(tenants) == MOST_TENANTS + 1
+    assert tenants[OTHER][0] == 5
+
+
 def test_rates_add_up() -> None:
     one, two = Rate(completed=1, run={3: 1}, run_seconds=0.5), Rate(completed=2, run={3: 1, 4: 2})
     one.add(two)
     assert (one.completed, one.run, one.run_seconds) == (3, {3: 2, 4: 2}, 0.5)
+    before = Rate(tenants={"a": (1, 0.5)})
+    one.add(before)
+    one.add(Rate(tenants={"a": (2, 1.0), "b": (1, 0.25)}))
+    assert one.tenants == {"a": (3, 1.5), "b": (1, 0.25)}
+    assert one.less(before).tenants == {"a": (2, 1.0), "b": (1, 0.25)}

@@ -21,6 +21,7 @@ LIMIT, RATE, FIFO, SCOPE = "limit", "rate", "fifo", "scope"
 FIXED, SLIDING, BUCKET = "fixed", "sliding", "bucket"
 # Options of a job with gates begin so: the stores tell it from a plain one by these characters.
 MARK = '{"gates":'
+_NO_GATES = '{"gates":[]'
 # A scope that opens again lets 1 job through, then 2, 4, 8 … more in each step, until nobody counts.
 RAMP_STEP = 1_000_000
 RAMP_STEPS = 8
@@ -67,11 +68,22 @@ class _Gated(msgspec.Struct):
     gates: tuple[GateUse, ...] = ()
 
 
+class _OfTenant(msgspec.Struct):
+    tenant: str | None = None
+
+
 _gated = msgspec.json.Decoder(_Gated)
+_of_tenant = msgspec.json.Decoder(_OfTenant)
 
 
 def is_gated(options: str | None) -> bool:
     return options is not None and options.startswith(MARK)
+
+
+def holds_something(options: str | None) -> bool:
+    """Whether a job with these options has something to give back when its claim ends. A tenant alone is
+    a turn to wait for: who has had it holds nothing."""
+    return options is not None and options.startswith(MARK) and not options.startswith(_NO_GATES)
 
 
 def gates_of(options: str | None) -> tuple[GateUse, ...]:
@@ -85,9 +97,21 @@ def gates_of(options: str | None) -> tuple[GateUse, ...]:
         return ()
 
 
-def with_gates(options: str | None, gates: Sequence[GateUse]) -> str:
+def tenant_of(options: str | None) -> str | None:
+    """The tenant of a job with these options: claims carry no other sign of it."""
+    if options is None or not options.startswith(MARK):
+        return None
+    try:
+        return _of_tenant.decode(options).tenant
+    except msgspec.DecodeError:
+        return None
+
+
+def with_gates(options: str | None, gates: Sequence[GateUse], tenant: str | None = None) -> str:
     """Options that carry these gates; what else is in them stays."""
     said: dict[str, Any] = msgspec.json.decode(options or "{}")
+    if tenant is not None:
+        said["tenant"] = tenant
     return msgspec.json.encode({"gates": tuple(gates), **said}).decode()
 
 

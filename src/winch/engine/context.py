@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from winch.core import codec, steps
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError, LostClaim
-from winch.core.gates import is_gated
+from winch.core.gates import holds_something
 from winch.core.job import LOG_LIMIT, Note
 from winch.engine.keyring import Keyring, seal
 from winch.engine.transaction import Transaction
@@ -228,7 +228,7 @@ class Context:
             session,
             sealed,
             self._lease,
-            has_gates=is_gated(self._claim.options),
+            has_gates=holds_something(self._claim.options),
         )
 
     @property

@@ -13,7 +13,7 @@ from importlib.metadata import version
 import msgspec
 
 from winch.engine.operation import Operation
-from winch.engine.rates import BOUNDS, MINUTE, Rate, Rates
+from winch.engine.rates import BOUNDS, MINUTE, OTHER, Rate, Rates
 from winch.storage.params import Line, Lines
 from winch.storage.protocol import Driver
 
@@ -22,7 +22,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Names are bounded by what people deploy, but nothing stops a program from inventing queues.
 MOST_LABELS = 500
 MOST_PAIRS = 200
-OTHER = "other"
 
 
 def family(name: str, kind: str, help_: str, samples: Iterable[Sample]) -> list[str]:
@@ -132,7 +131,35 @@ class Counters:
         lines += self._histogram(
             "winch_job_queue_latency_seconds", "From the moment a job was due to its start.", "wait"
         )
-        return lines
+        return lines + self._of_tenants()
+
+    def _of_tenants(self) -> list[str]:
+        """Who waits how long for its turn: the seconds by the number are the mean, over any time."""
+        found: dict[tuple[str, str], tuple[int, float]] = {}
+        for (queue, _), rate in sorted(self._totals.items()):
+            for tenant, (number, seconds) in rate.tenants.items():
+                place = (queue, tenant)
+                if place not in found and len(found) >= MOST_PAIRS:
+                    place = (queue, OTHER)
+                had = found.get(place, (0, 0.0))
+                found[place] = (had[0] + number, had[1] + seconds)
+        samples = [
+            ({"queue": queue, "tenant": tenant}, numbers) for (queue, tenant), numbers in found.items()
+        ]
+        return [
+            *family(
+                "winch_tenant_attempts_total",
+                "counter",
+                "Attempts of a tenant's jobs that ended.",
+                ((labels, number) for labels, (number, _) in samples),
+            ),
+            *family(
+                "winch_tenant_wait_seconds_total",
+                "counter",
+                "From the moment a tenant's jobs were due to their start, added up.",
+                ((labels, round(seconds, 6)) for labels, (_, seconds) in samples),
+            ),
+        ]
 
     def _labelled(self) -> Iterator[tuple[dict[str, str], Rate]]:
         for (queue, task), rate in sorted(self._totals.items()):

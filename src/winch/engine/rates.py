@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from winch.core.gates import tenant_of
 from winch.core.job import Claim, from_micros, to_micros
 from winch.engine.operation import Operation
 from winch.engine.service import Service
@@ -29,6 +30,9 @@ BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
     900.0, 3600.0,
 )  # fmt: skip
+# A program may have more tenants than anybody looks at; the others of a task are counted as one.
+MOST_TENANTS = 200
+OTHER = "other"
 _SHORTEST = BOUNDS[0]
 _MICROS = 1_000_000
 
@@ -64,6 +68,8 @@ class Rate(msgspec.Struct, omit_defaults=True):
     wait: dict[int, int] = {}
     run_seconds: float = 0.0
     wait_seconds: float = 0.0
+    tenants: dict[str, tuple[int, float]] = {}
+    """How many attempts of each tenant started, and how long they had waited together."""
 
     def add(self, other: Rate) -> None:
         for name in OUTCOMES:
@@ -76,6 +82,9 @@ class Rate(msgspec.Struct, omit_defaults=True):
             self.wait[place] = self.wait.get(place, 0) + number
         self.run_seconds += other.run_seconds
         self.wait_seconds += other.wait_seconds
+        for tenant, (number, seconds) in other.tenants.items():
+            had = self.tenants.get(tenant, (0, 0.0))
+            self.tenants[tenant] = (had[0] + number, had[1] + seconds)
 
     def less(self, before: Rate) -> Rate:
         """What was added since `before`."""
@@ -85,6 +94,11 @@ class Rate(msgspec.Struct, omit_defaults=True):
             wait={place: number - before.wait.get(place, 0) for place, number in self.wait.items()},
             run_seconds=self.run_seconds - before.run_seconds,
             wait_seconds=self.wait_seconds - before.wait_seconds,
+            tenants={
+                tenant: (number - had[0], seconds - had[1])
+                for tenant, (number, seconds) in self.tenants.items()
+                for had in [before.tenants.get(tenant, (0, 0.0))]
+            },
         )
 
     @property
@@ -130,6 +144,7 @@ class _Cell:
         "run_at",
         "run_seconds",
         "task",
+        "tenants",
         "wait",
         "wait_seconds",
         "waited",
@@ -148,6 +163,14 @@ class _Cell:
         self.wait = [0] * (len(BOUNDS) + 1)
         self.run_seconds = 0.0
         self.wait_seconds = 0.0
+        self.tenants: dict[str, tuple[int, float]] = {}
+
+    def of_tenant(self, tenant: str) -> None:
+        """Note that the attempt just noted was this tenant's."""
+        if tenant not in self.tenants and len(self.tenants) >= MOST_TENANTS:
+            tenant = OTHER
+        number, seconds = self.tenants.get(tenant, (0, 0.0))
+        self.tenants[tenant] = (number + 1, seconds + self.waited)
 
     def rate(self) -> Rate:
         return Rate(
@@ -156,6 +179,7 @@ class _Cell:
             wait={place: number for place, number in enumerate(self.wait) if number},
             run_seconds=self.run_seconds,
             wait_seconds=self.wait_seconds,
+            tenants=self.tenants,
         )
 
 
@@ -194,6 +218,8 @@ class Tally:
         cell.wait[cell.bucket] += 1
         cell.run_seconds += seconds
         cell.wait_seconds += cell.waited
+        if claim.options is not None and (tenant := tenant_of(claim.options)) is not None:
+            cell.of_tenant(tenant)
         self._last = (claim, seconds)
 
     def _cell_of(self, claim: Claim) -> _Cell:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.fingerprint import fingerprint
-from winch.core.gates import is_gated
+from winch.core.gates import holds_something
 from winch.core.job import Claim
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
@@ -67,7 +67,7 @@ class Recorder:
             self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
-        has_gates = claim.options is not None and is_gated(claim.options)
+        has_gates = claim.options is not None and holds_something(claim.options)
         self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
         is_usual = settled.to is JobState.COMPLETED and settled.log is None
         if is_usual and not claim.headers and not self.is_heard and not has_gates:

@@ -297,7 +297,7 @@ class Bound(Generic[R]):
         like = self._like
         if self.task.has_keyed_gates:
             gates = job_gates(self.task, self.options, self.args) or ()
-            like = _replace(like, options=with_gates(like.options, gates))
+            like = _replace(like, options=with_gates(like.options, gates, self.options.tenant))
         if self.task.options.search:
             like = _replace(like, terms=terms_of(self.args, self.task.options.search))
         unique = self.options.unique or self.task.options.unique
@@ -347,7 +347,7 @@ def alike(task: Task[Any, Any], said: EnqueueOptions) -> NewJob:
         raise ConfigError('a job with Unique(mode="keep_last") has its own order; leave fifo= out')
     options = stored_options(said, own.retention)
     if not task.has_keyed_gates and (gates := job_gates(task, said, "")) is not None:
-        options = with_gates(options, gates)
+        options = with_gates(options, gates, said.tenant)
     return NewJob(
         id=said.id or "",
         is_given_id=said.id is not None,

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import StorageError
-from winch.core.gates import is_gated
+from winch.core.gates import holds_something
 from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.outcome import Settled
@@ -695,7 +695,7 @@ class Worker:
         asked = [
             attempt
             for attempt in self.attempts
-            if (is_gated(attempt.claim.options) or attempt.is_alone) and not attempt.is_stopping
+            if (holds_something(attempt.claim.options) or attempt.is_alone) and not attempt.is_stopping
         ]
         if asked:
             log.warning(

@@ -20,7 +20,7 @@ import msgspec
 from winch.core import codec
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, StorageError
-from winch.core.gates import is_gated
+from winch.core.gates import holds_something
 from winch.core.ids import parse_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note
 from winch.core.lifecycle import JobState
@@ -212,7 +212,7 @@ async def complete(call: Call) -> Reply:
         to=JobState.COMPLETED,
         what="completed",
         result=result,
-        is_gated=is_gated(record.options),
+        is_gated=holds_something(record.options),
     )
     return await _finish(call, done, session)
 
@@ -241,7 +241,7 @@ async def fail(call: Call) -> Reply:
         counts=settled.counts,
         error=settled.error,
         reason=settled.reason,
-        is_gated=is_gated(record.options),
+        is_gated=holds_something(record.options),
     )
     return await _finish(call, done, session)
 
