@@ -40,7 +40,8 @@ class Verbs:
         is_last: bool = False,
         **values: Any,
     ) -> Step:
-        return Step(self._sql[name], values, is_alone, leading, is_last)
+        # What a verb tells the events' triggers lasts until the commit, and more may come after all.
+        return Step(self._sql[name], values, is_alone, leading, is_last and not self._keeps_events)
 
     def _read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
         return Verb(name, body, is_read=True)

@@ -163,7 +163,7 @@ class GateVerbs(Verbs):
         now: datetime | None,
     ) -> Body[tuple[Admission, Draw]]:
         if not candidates:
-            return Admission({}, 0), Draw([None] * len(standing[:limit]))
+            return Admission({}, 0), Draw([None] * limit)  # as many plain ones as there are
         uses = {use.key: use for job in candidates for use in job.gates}
         tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
         turn = gates.tenant_key(queue)

@@ -19,9 +19,10 @@ SELECT count(*), (SELECT {schema}.ring(array_agg(DISTINCT queue), false) FROM ad
 FROM admitted;
 
 -- admit.begin: which of these queues have ready jobs with gates. Locks: the session FOR KEY SHARE, as claim does;
--- nothing for one that is ended or unknown.
+-- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold its session for
+-- long, so the server ends its transaction.
 WITH live AS MATERIALIZED (
-    SELECT id
+    SELECT id, set_config('lock_timeout', '4s', true), set_config('idle_in_transaction_session_timeout', '2s', true)
     FROM {schema}.session
     WHERE id = :session::uuid
         AND ended_at IS NULL
@@ -46,8 +47,7 @@ WHERE (
 
 -- admit.candidates: the first ready jobs of a queue, not locked: with gates, of each tenant (found by steps in the
 -- index), and where the first plain ones stand among them. Locks: the session FOR KEY SHARE, as claim does; nothing
--- for one that is ended or unknown, and nothing of a paused queue. A client that is stopped in the middle must not
--- hold its session for long, so the server ends its transaction.
+-- for one that is ended or unknown, and nothing of a paused queue. Where no job has gates the plain ones are not told.
 WITH RECURSIVE live AS MATERIALIZED (
     SELECT id, set_config('lock_timeout', '4s', true), set_config('idle_in_transaction_session_timeout', '2s', true)
     FROM {schema}.session
@@ -116,6 +116,15 @@ UNION ALL
     SELECT id::text, sort_key, 0, NULL, NULL, true
     FROM {schema}.job
     WHERE EXISTS (SELECT FROM live)
+        AND (
+            EXISTS (SELECT FROM tenants)
+            OR EXISTS (
+                SELECT
+                FROM {schema}.job AS other
+                WHERE other.queue = :queue AND other.filed = 'ready' AND other.gate IS NOT NULL
+                    AND other.tenant IS NULL
+            )
+        )
         AND queue = :queue
         AND filed = 'ready'
         AND gate IS NULL
