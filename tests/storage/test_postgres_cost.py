@@ -105,7 +105,7 @@ def test_a_plain_job_costs_the_same_beside_jobs_with_gates(store: Store) -> None
     beside = lived(store, 3)
     with connected(store.url) as conn:
         (held,) = conn.execute("SELECT count(*) FROM winch.job WHERE gate = 'limit:t'").fetchall()
-        conn.execute("TRUNCATE winch.job, winch.gate, winch.permit")
+        conn.execute("DELETE FROM winch.job")
     assert held[0] > 100
     for usual, other in zip(alone, beside, strict=True):
         assert min(other.wal) <= 1.03 * min(usual.wal)
