@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
 from tests.engine.test_worker import new_app, run
-from winch import Limit
+from winch import JobState, Limit
+from winch.engine.board import Board
+from winch.engine.child import Child
+from winch.engine.link import Drain, Link
+from winch.engine.order import QueueOrder
+from winch.engine.worker import WorkerConfig
 from winch.storage.protocol import Driver
 
 
@@ -44,3 +51,34 @@ def test_a_session_is_kept_alive_from_its_start_not_from_the_first_claim() -> No
         assert beats() >= 2
 
     run(app, body)
+
+
+def test_a_child_that_is_told_to_stop_while_it_starts_claims_nothing() -> None:
+    """Found by F28 on PostgreSQL (seed 535): it claimed once, and gave the jobs back seconds later."""
+    app = new_app(events="full")
+    app.task(name="limited", limit=Limit(1))(lambda: None)
+    job = app.tasks.get("limited").enqueue()
+    inner = app.driver
+    config = WorkerConfig(
+        order=QueueOrder.of(["default"], random.Random(1)),
+        concurrency=2,
+        lease=app.settings.lease,
+        heartbeat=app.settings.heartbeat.total_seconds(),
+        poll=app.settings.poll.total_seconds(),
+        release="",
+    )
+
+    async def main() -> int:
+        ours, theirs = socket.socketpair()
+        supervisor = await Link.open(ours)
+        store = SlowToDeclare(inner, lambda: child._asked.is_set())  # noqa: PLW0108  # not there yet
+        child = Child(cast(Driver, store), app.runtime, app.settings, config, Board.create(2))
+        supervisor.send(Drain(5.0))
+        async with asyncio.timeout(20):
+            code = await child.run(await Link.open(theirs))
+        supervisor.close()
+        return code
+
+    assert asyncio.run(main()) == 0
+    assert [event.kind for event in inner.run(inner.events())] == ["enqueued"]
+    assert job.refresh().state is JobState.READY
