@@ -290,6 +290,7 @@ class App:
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
+        search: Sequence[str] = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -311,6 +312,7 @@ class App:
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
+        search: Sequence[str] = ...,
     ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
