@@ -24,6 +24,7 @@ from winch.drivers.redis.working import STRETCH, TooMany
 from winch.storage.params import (
     DeadGroup,
     Depth,
+    Ending,
     Event,
     Facts,
     GroupFilter,
@@ -80,6 +81,12 @@ class WideReads(Moving):
                 lambda job: job is None,
             )
         )
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> Body[list[Ending | None]]:
+            return (yield from self._by_id(ids, str, self._results, lambda end: end is None))
+
+        return self._read("results", body)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Body[Page]:
