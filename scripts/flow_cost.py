@@ -1,6 +1,6 @@
 """What flow control and composition cost, each beside plain jobs in the same run.
 
-    python scripts/flow_cost.py                          all four, on SQLite and temporary servers of the others
+    python scripts/flow_cost.py                          all four, on SQLite and servers of its own
     python scripts/flow_cost.py chord --store postgres   one of them: chord, sleepers, blocked, fairness
 
 chord      10,000 members and a callback, CPU time per member, beside as many plain jobs (at most 1.5x)

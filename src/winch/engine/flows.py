@@ -71,14 +71,11 @@ class Node:
 
     def waits(self, flow: str) -> list[Wait]:
         """What those after it wait for."""
-        if not self.count:
-            return []
-        prefix = members_prefix(flow, self.name)
-        return [Wait(all_key(prefix) if self.is_many else job_key(prefix + numbered(0)))]
+        return [Wait(all_key(members_prefix(flow, self.name)))] if self.count else []
 
 
 class Tail:
-    """What stands at the end of a flow that is part of another: the nodes that what follows comes after."""
+    """The end of a flow that is part of another: the nodes that what follows comes after."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = tuple(nodes)
@@ -139,7 +136,9 @@ class Flow:
 
     def _take_in(self, other: Flow, before: Sequence[Node], on_failure: Policy) -> Tail:
         if other is self or other._is_stored or not other._nodes:
-            why = "itself" if other is self else "a flow that is stored" if other._is_stored else "nothing"
+            why = (
+                "itself" if other is self else "a flow that is stored" if other._is_stored else "nothing"
+            )
             raise ConfigError(f"{self.kind} {self.name!r} cannot have {why} as a part")
         other._is_stored = True  # it is part of this one now, and must not be stored again
         made: dict[Node, Node] = {}
@@ -194,6 +193,10 @@ class Flow:
     def _enqueue(self, client: Client, conn: object) -> Operation[FlowHandle]:
         if self._is_stored:
             raise ConfigError(f"{self.kind} {self.name!r} is enqueued already; make a new one")
+        for node in self._nodes:
+            if not node.after and isinstance(node.calls, list):
+                for call in node.calls:
+                    _check_whole(call)
         self._is_stored = True
         flow = client.draw_id()
         gate = f"winch-flow:{flow}"
@@ -229,7 +232,7 @@ class Flow:
             if node.lanes is not None:
                 plain[AWAITED_HEADER] = all_key(prefix) + EACH
             elif node.is_awaited:
-                plain[AWAITED_HEADER] = all_key(prefix) if node.is_many else flow
+                plain[AWAITED_HEADER] = all_key(prefix)
             if edges:
                 plain[INPUTS_HEADER] = inputs_text(Inputs(flow, edges))
             taking = plain
@@ -237,8 +240,10 @@ class Flow:
                 taking = plain | {INPUTS_HEADER: inputs_text(Inputs(flow, edges, node.takes))}
             number = -1
             for number, call in enumerate(node.calls):
-                if number and not isinstance(node.calls, list):
+                if not isinstance(node.calls, list):
                     _check(call, has_before=bool(edges))
+                if not edges:
+                    _check_whole(call)
                 waits = before
                 if node.lanes is not None and number >= node.lanes:
                     lane = prefix + numbered(number - node.lanes)  # its lane is free after that
@@ -456,6 +461,7 @@ class Batch:
         for kind, call in self._callbacks.items():
             if call is not None:
                 _check(call, has_before=False)
+                _check_whole(call)
                 inputs = inputs_text(Inputs(self.id, wants=kind))
                 headers = {FLOW_HEADER: self.id, INPUTS_HEADER: inputs}
                 tags = (f"{tag_of(self.id)}:callback",)
@@ -485,6 +491,7 @@ class Batch:
                 waits = {member_id(self.id, kind): [Wait(together)] for kind in self._kinds}
             for call in some:
                 _check(call, has_before=False)
+                _check_whole(call)
                 job_id = prefix + numbered(self._number)
                 new = member(call, job_id, (tag_of(self.id),), headers, is_given=is_given)
                 self._number += 1
@@ -549,7 +556,7 @@ def member(
     is_given: bool = False,
 ) -> NewJob:
     """A member as it is stored. Those of one node share tags and headers, the very objects, so that
-    stores see what they have alike. Its id is one that Winch drew; `is_given`: drawn again by a repeat."""
+    stores see what they have alike. Its id was drawn by Winch; `is_given`: a repeat gives it again."""
     new = call.new_job(job_id)
     return msgspec.structs.replace(
         new,
@@ -622,15 +629,20 @@ def inputs_text(inputs: Inputs) -> str:
 def _check(call: Bound[Any], *, has_before: bool) -> None:
     if not isinstance(call, Bound):
         raise ConfigError(f"a composition is made of task.bind(…) and task.partial(…), got {call!r}")
-    if isinstance(call, Partial) and not has_before:
-        raise InvalidPayload(
-            f"{call.task.name}.partial(…) has no result before it here; use bind(…) with all arguments"
-        )
     said = call.options
     if has_before and (said.delay is not None or said.run_at is not None):
         raise ConfigError(f"{call.task.name}: a job that waits for others cannot have a delay too")
     if said.id is not None or said.conn is not None:
         raise ConfigError(f"{call.task.name}: id= and conn= belong to the composition, not its members")
+
+
+def _check_whole(call: Bound[Any]) -> None:
+    """A call that nothing comes before has all its arguments. Known only when it is stored: till then it
+    may become part of another flow."""
+    if isinstance(call, Partial):
+        raise InvalidPayload(
+            f"{call.task.name}.partial(…) has no result before it here; use bind(…) with all arguments"
+        )
 
 
 def _chunks(calls: Sequence[Bound[Any]], size: int) -> Iterator[Sequence[Bound[Any]]]:

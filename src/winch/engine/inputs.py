@@ -15,7 +15,7 @@ from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Outcome, Settled
 from winch.engine.keyring import Keyring, unseal
 from winch.storage.params import Ending, JobFilter
-from winch.storage.waits import all_key, job_key
+from winch.storage.waits import all_key
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
@@ -43,10 +43,9 @@ async def with_inputs(
         for at in range(0, edge.count, CHUNK):
             ids = [prefix + numbered(number) for number in range(at, min(at + CHUNK, edge.count))]
             ends = await driver().arun(driver().results(ids))
-            unfinished = [i for i, end in zip(ids, ends, strict=True) if end is not None and not end.is_final]
-            if unfinished:
-                live += len(unfinished)
-                again += [all_key(prefix)] if edge.count > 1 else [job_key(job_id) for job_id in unfinished]
+            if unfinished := sum(end is not None and not end.is_final for end in ends):
+                live += unfinished
+                again.append(all_key(prefix))
             if live:
                 continue  # it does not run now, whatever the others came to
             for job_id, end in zip(ids, ends, strict=True):

@@ -23,9 +23,9 @@ DEAD = "dead:"
 # Has come while no job is live whose id begins so, with the first so many characters; see `all_key`.
 ALL = "all:"
 PREFIX = 30
-# A job that others may wait for says so in its headers: the store looks at nothing else when it ends. The
-# value is the key of `all_key` for one of many that are waited for together, with EACH behind it where it
-# is waited for alone too; any other value is for a job that is waited for alone.
+# A job that others may wait for says so in its headers: the store looks at nothing else when it ends.
+# The value is the key of `all_key` for one of many that are waited for together, with EACH behind it
+# where it is waited for alone too; any other value is for a job that is waited for alone.
 AWAITED_HEADER = "winch-awaited"
 EACH = "+job"
 # A signal is kept this long after it was taken, so that a repeat of it is known; one that nobody waits
@@ -61,8 +61,8 @@ def job_key(job_id: str) -> str:
 
 
 def all_key(prefix: str) -> str:
-    """All jobs whose ids begin so (PREFIX characters) are final, or gone. Nobody counts them: whether one
-    is live is looked at when one of them has ended."""
+    """All jobs whose ids begin so (PREFIX characters) are final, or gone. Nobody counts them: whether
+    one is live is looked at when one of them has ended."""
     return ALL + prefix
 
 

@@ -1,4 +1,4 @@
-"""Jobs that are waited for together: one key for very many, and nobody who counts them. And `results`."""
+"""Jobs that are waited for together, by one key and without a count; and `results`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from winch.testing.conformance.reports import crash
 from winch.testing.conformance.waits import WAITS, after, unblock
 
 
-def members(bench: Bench, count: int, *, name: str = "0", flow: str = "", each: bool = False) -> list[NewJob]:
+def members(
+    bench: Bench, count: int, *, name: str = "0", flow: str = "", each: bool = False
+) -> list[NewJob]:
     """Members of one name, which are waited for together."""
     flow = flow or bench.new_id()
     said = all_key(members_prefix(flow, name)) + (EACH if each else "")
