@@ -202,7 +202,7 @@ def test_compositions_stand_inside_others(app: App, tasks: Tasks) -> None:
         world.run_all()
         states = [job.state for job in app.flows.members(made.id)]
     assert states == [JobState.COMPLETED] * 7
-    assert told(tasks) == ["inner", "outer"]
+    assert told(tasks) == ["told inner", "told outer"]
 
 
 def test_a_chord_of_chains_takes_their_last_results_in_order(app: App, tasks: Tasks) -> None:
@@ -215,7 +215,7 @@ def test_a_chord_of_chains_takes_their_last_results_in_order(app: App, tasks: Ta
         handle = f.enqueue()
         world.run_all()
         assert handle.result() == [0, 1, 4]
-    assert told(tasks) == ["after"]
+    assert told(tasks) == ["told after"]
     with pytest.raises(ConfigError, match="cannot have a flow that is stored as a part"):
         chain(f)
     with pytest.raises(ConfigError, match="cannot have nothing as a part"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from winch.core.flow import member_id, members_prefix
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
@@ -206,7 +208,7 @@ def a_finish_and_a_wait_for_it_at_the_same_time_find_each_other(bench: Bench) ->
         bench.enqueue(*jobs)
         claims = bench.claim(limit=2)
         callback = bench.new_job(queue="callbacks")
-        verbs: list[Verb[object]] = [
+        verbs: list[Verb[Any]] = [
             *(bench.driver.finish([bench.outcome(claim)], now=bench.now) for claim in claims),
             bench.driver.enqueue_after([callback], [(callback.id, [together(jobs)])], now=bench.now),
             bench.driver.unblock(now=bench.now),
