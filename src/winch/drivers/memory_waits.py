@@ -147,7 +147,7 @@ class MemoryWaits:
             waits = self._state.waits
             looked, waits.rechecks = waits.rechecks[:limit], waits.rechecks[limit:]
             looked += [DEAD + key.removeprefix(JOB) for key in looked if key.startswith(JOB)]
-            opened = {key for key in looked if self._has_come(key)}
+            opened = {key for key in set(looked) if self._has_come(key)}
             ready = []
             for job_id, waiting in list(waits.waiting.items()):
                 job = self._state.live.get(job_id)
