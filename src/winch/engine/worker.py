@@ -306,7 +306,8 @@ class Worker:
             running = self.attempts
         for attempt in running:
             attempt.interrupt(Interrupt.LOST, self._monotonic())
-        self._fetcher.given_up.clear()
+        if self._services:  # it may be lost while this worker still starts
+            self._fetcher.given_up.clear()
         if self._is_draining:
             return
         backoff = Backoff("session")
