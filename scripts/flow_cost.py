@@ -1,6 +1,6 @@
 """What flow control and composition cost, each beside plain jobs in the same run.
 
-    python scripts/flow_cost.py                          all four, on SQLite, PostgreSQL and Redis
+    python scripts/flow_cost.py                          all four, on SQLite and servers of its own
     python scripts/flow_cost.py chord --store postgres   one of them: chord, sleepers, blocked, fairness
 
 chord      10,000 members and a callback, CPU time per member, beside as many plain jobs (at most 1.5x)
@@ -57,8 +57,9 @@ class Bench:
 
     def cpu(self) -> float:
         """Seconds of CPU, of this process and of the server's, also those that have ended."""
-        server = self._server
-        for process in () if server is None else (server, *server.children()):
+        if self._server is None:
+            return time.process_time()
+        for process in (self._server, *self._server.children()):
             with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 self._seen[process.pid] = times.user + times.system

@@ -12,6 +12,7 @@ from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.rows import (
     micros,
+    read_endings,
     read_events,
     read_jobs,
     read_pause,
@@ -23,6 +24,7 @@ from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
     Depth,
+    Ending,
     Event,
     Facts,
     GroupFilter,
@@ -51,6 +53,14 @@ class ReadingVerbs(GateVerbs):
             return []
         return read_jobs((yield self._call("get", ids=ids)), ids)
 
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        return self._read("results", lambda: self._results(ids))
+
+    def _results(self, ids: Sequence[str]) -> Body[list[Ending | None]]:
+        if not ids:
+            return []
+        return read_endings((yield self._call("results", ids=ids)), len(ids))
+
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Body[Page]:
             found: list[JobRecord] = []
@@ -59,7 +69,7 @@ class ReadingVerbs(GateVerbs):
             is_exact = not (which.task or which.queue or which.tag)
             count = which.limit + 1 if is_exact else max(STRETCH, which.limit + 1)
             while len(found) <= which.limit:
-                ids, *parts = yield self._call(
+                ids, *parts, further = yield self._call(
                     "list_jobs",
                     states={state.value: True for state in which.states},
                     fingerprint=which.fingerprint,
@@ -67,12 +77,11 @@ class ReadingVerbs(GateVerbs):
                     count=count,
                     small=SMALL,
                 )
-                for job in read_jobs(parts, names := [job_id.decode() for job_id in ids]):
-                    if job is not None and _matches(job, which):
-                        found.append(job)
-                if len(ids) < count:
+                jobs = read_jobs(parts, [job_id.decode() for job_id in ids])
+                found += [job for job in jobs if job is not None and _matches(job, which)]
+                if not further:
                     break
-                after = names[-1]
+                after = further.decode()
                 count = STRETCH
             page = tuple(found[: which.limit])
             return Page(page, page[-1].id if len(found) > which.limit else None)
@@ -110,14 +119,14 @@ class ReadingVerbs(GateVerbs):
         alike: list[JobRecord] = []
         after = None
         while True:
-            ids, *parts = yield self._call(
+            ids, *parts, further = yield self._call(
                 "list_jobs", states={}, fingerprint=fingerprint, after=after, count=STRETCH, small=0
             )
             names = [job_id.decode() for job_id in ids]
             alike += [job for job in read_jobs(parts, names) if job is not None and job.queue == queue]
-            if len(ids) < STRETCH:
+            if not further:
                 break
-            after = names[-1]
+            after = further.decode()
         moments = [job.finished_at for job in alike if job.finished_at is not None]
         if not moments:
             return []
