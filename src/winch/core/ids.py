@@ -8,6 +8,7 @@ from winch.core.errors import ConfigError
 
 # The first two bits of the random part tell the kind of UUID.
 _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
+_VARIANT_TEXT = tuple(f"{byte:02x}" for byte in _VARIANT)
 
 
 def job_id(tick: int, random: bytes) -> str:
@@ -15,7 +16,9 @@ def job_id(tick: int, random: bytes) -> str:
 
     The clock only makes ids sort by age: nothing else relies on it being right.
     """
-    return job_ids(tick, random)[0]
+    time, rest = f"{tick >> 12 & 0xFFFF_FFFF_FFFF:012x}", random.hex()
+    variant = _VARIANT_TEXT[random[0]]
+    return f"{time[:8]}-{time[8:]}-7{tick & 0xFFF:03x}-{variant}{rest[2:4]}-{rest[4:]}"
 
 
 def job_ids(tick: int, random: bytes) -> list[str]:
