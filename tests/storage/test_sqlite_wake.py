@@ -272,7 +272,9 @@ def test_a_long_path_puts_the_bells_elsewhere_for_all_alike(tmp_path: Path) -> N
 
 def test_the_last_who_leaves_removes_the_folder(sqlite_path: Path) -> None:
     first, second = Board(sqlite_path), Board(sqlite_path)
-    assert first.take(["default"], due=False) is not None
+    taken = first.take(["default"], due=False)
+    assert taken is not None
+    taken[1].close()
     second.ring(ready("default"))
     first.close()
     assert names_in(folder_for(sqlite_path)) >= {"board", "users"}
