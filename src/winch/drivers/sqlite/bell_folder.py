@@ -55,8 +55,9 @@ def enter(folder: Path, database: Path) -> int | None:
     None: it is somebody else's, or cannot be had at the moment.
     """
     for _ in range(_TRIES):
-        folder.mkdir(mode=0o700, exist_ok=True)
         try:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
             if not _is_ours(folder):
                 return None
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

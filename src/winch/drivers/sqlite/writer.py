@@ -158,39 +158,49 @@ class Writer:
     def _lead_alone(self, verb: Verb[T], lone: Callable[..., T]) -> T:
         """`_lead` for a verb of one statement, which needs no transaction but its own; unless others
         have come by the time the file is ours."""
-        ring = Ring()
-        connections = self._connections
         try:
-            try:
-                lock = connections.acquire()
-            except BaseException as error:
-                self._turn_away([], error)
-                raise
+            lock = self._acquire()
             if self._queue:
                 call = _Call(verb)
                 self._carry_out_under(lock, call)
-                others: T = call.answer()
-                return others
+                joined: T = call.answer()
+                return joined
+            ring = Ring()
             try:
-                connections.check_identity()
-                conn = connections.writer()
-                self.groups += 1
-                try:
-                    result = lone(conn, ring)
-                except sqlite3.Error as error:
-                    self._clean_up(conn, error)
-                    # It may have failed in its commit as well as before.
-                    raise translated(error, connections.path, in_commit=True) from error
-                if connections.is_checkpoint_due(1):
-                    self._ring_out(ring)
-                    ring = Ring()
-                    connections.checkpoint()
+                result = self._store(lone, ring)
             finally:
-                connections.release(lock)
+                self._connections.release(lock)
         finally:
             self._hand_on()
-        if ring:
-            self._ring(ring)
+        self._ring_out(ring)
+        return result
+
+    def _acquire(self) -> FileLock:
+        """The file's lock; if it cannot be had, all who have queued stand before the same closed door."""
+        try:
+            return self._connections.acquire()
+        except BaseException as error:
+            calls = self._take_queue(None)
+            self._fail(calls, error)
+            self._deliver(calls)
+            raise
+
+    def _store(self, lone: Callable[..., T], ring: Ring) -> T:
+        """Carry one statement out. Only with the file's lock held."""
+        connections = self._connections
+        connections.check_identity()
+        conn = connections.writer()
+        self.groups += 1
+        try:
+            result = lone(conn, ring)
+        except sqlite3.Error as error:
+            self._clean_up(conn, error)
+            # It may have failed in its commit as well as before.
+            raise translated(error, connections.path, in_commit=True) from error
+        if connections.is_checkpoint_due(1):
+            self._ring_out(ring)
+            ring.ready = {}
+            connections.checkpoint()
         return result
 
     def _hand_on(self) -> None:
@@ -217,18 +227,15 @@ class Writer:
 
     def _carry_out(self, own: _Call | None) -> None:
         try:
-            lock = self._connections.acquire()
+            lock = self._acquire()
         except BaseException as error:
-            self._turn_away([] if own is None else [own], error)
+            if own is not None:
+                self._fail([own], error)
+                self._deliver([own])
             if not isinstance(error, Exception):
                 raise
             return
         self._carry_out_under(lock, own)
-
-    def _turn_away(self, own: list[_Call], error: BaseException) -> None:
-        calls = [*own, *self._take_queue(None)]  # they all stand before the same closed door
-        self._fail(calls, error)
-        self._deliver(calls)
 
     def _carry_out_under(self, lock: FileLock, own: _Call | None) -> None:
         """One transaction for the call and those that have queued; gives the lock back."""
