@@ -176,7 +176,7 @@ class Writer:
         return result
 
     def _acquire(self) -> FileLock:
-        """The file's lock; if it cannot be had, all who have queued stand before the same closed door."""
+        """The file's lock; if it cannot be had, all who queue stand before the same closed door."""
         try:
             return self._connections.acquire()
         except BaseException as error:
