@@ -43,8 +43,8 @@ WITH RECURSIVE tenants (tenant) AS (
 )
 SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant
 FROM tenants
-JOIN winch_job AS job ON job.rowid IN (
-    SELECT first.rowid
+JOIN winch_job AS job ON job.id IN (
+    SELECT first.id
     FROM winch_job AS first
     WHERE first.state = 'ready'
         AND first.gate IS NOT NULL
