@@ -344,7 +344,7 @@ def test_jobs_survive_the_step_that_rebuilds_their_table(
     before.close()
     monkeypatch.setattr(schema, "MIGRATIONS", all_steps)
     after = SqliteDriver(sqlite_path, events=True)
-    assert after.migrate()[0] == "0010_jobs_by_id"
+    assert after.migrate()[0] == "0010_jobs_by_id_breaking"
     with after._connections.reader() as conn:
         found = conn.execute(f"SELECT {', '.join(names)} FROM winch_job ORDER BY id").fetchall()
         assert found == kept
