@@ -369,7 +369,7 @@ def test_a_schema_that_breaks_this_release_is_refused(driver: SqliteDriver) -> N
     driver.migrate()
     driver._connections.writer().execute("INSERT INTO winch_migration VALUES (900, 'later_breaking', 0)")
     late = SqliteDriver(driver._place.path)
-    with pytest.raises(SchemaMismatch, match="Upgrade Winch"):
+    with pytest.raises(SchemaMismatch, match="upgrade Winch"):
         late.run(late.enqueue([make_job()]))
     assert not late.check_schema().is_ready
     late.close()
