@@ -69,9 +69,13 @@ bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONL
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
 
 SEED ?= 1
+AT_ONCE ?= $(if $(filter 1,$(QUICK)),1,2)
+# All three are run, whatever the first two find; then their findings decide.
 chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1
-	$(BIN)/python -m winch.testing.chaos --seed $(SEED) $(if $(filter 1,$(QUICK)),--quick) --keep
-	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000) --seed $(SEED) --keep
+	@failed=; \
+	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --at-once $(AT_ONCE) $(if $(filter 1,$(QUICK)),--quick) --keep || failed=1; \
+	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000) --seed $(SEED) --keep || failed=1; \
+	$(BIN)/python -m lab.report || failed=1; test -z "$$failed"
 
 chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
 	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --pairs 12 --keep
