@@ -71,12 +71,6 @@ BEGIN
     );
 END;
 
-CREATE TRIGGER winch_job_awaited AFTER DELETE ON winch_job
-WHEN OLD.headers <> '{}' AND instr(OLD.headers, '"winch-awaited"') > 0
-BEGIN
-    INSERT INTO winch_recheck (key) VALUES ('job:' || OLD.id);
-END;
-
 CREATE TRIGGER winch_job_event_delete AFTER DELETE ON winch_job WHEN OLD.deleted_at IS NOT NULL
 BEGIN
     INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)

@@ -54,3 +54,15 @@ WHERE seq <= :seq;
 SELECT min(until)
 FROM winch_waiting
 WHERE until IS NOT NULL;
+
+-- unblock.any: whether anybody waits for anything.
+SELECT EXISTS (SELECT 1 FROM winch_waiting);
+
+-- unblock.tell: these jobs are final, or about to be gone; those among them that others may wait for are looked
+-- at again. One too many does no harm.
+INSERT INTO winch_recheck (key)
+SELECT 'job:' || winch_job.id
+FROM winch_job
+WHERE winch_job.id IN (SELECT value FROM json_each(:ids))
+    AND winch_job.headers <> '{}'
+    AND instr(winch_job.headers, '"winch-awaited"') > 0;
