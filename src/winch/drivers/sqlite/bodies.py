@@ -72,21 +72,9 @@ def store(jobs: Sequence[JobRecord], now: int) -> Body[None]:
         yield Step.each("record.put", live)
     if final:
         yield Step.each("record.archive", final)
-        ids = [values["id"] for values in final]
-        yield from tell_waiting(ids)
-        yield from ask("record.leave", ids=to_json(ids))
+        yield from ask("record.leave", ids=to_json([values["id"] for values in final]))
     yield ring_for(jobs, now)
     yield from gates.left(jobs, now)
-
-
-def tell_waiting(ids: Iterable[str]) -> Body[None]:
-    """Before live rows go: have somebody look at what waits for these jobs.
-
-    Who comes to wait later has it looked at, too. So this is for those who wait now, and where nobody
-    does, as with plain jobs, it is one short look."""
-    [(is_any,)] = yield from ask("unblock.any")
-    if is_any:
-        yield from ask("unblock.tell", ids=to_json(list(ids)))
 
 
 def ring_for(jobs: Iterable[JobRecord], now: int) -> Ring:

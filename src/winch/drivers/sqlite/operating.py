@@ -21,7 +21,6 @@ from winch.drivers.sqlite.bodies import (
     read_jobs,
     ring_for,
     store,
-    tell_waiting,
     verb,
 )
 from winch.drivers.sqlite.rows import put_values, to_json
@@ -96,9 +95,7 @@ class OperatingVerbs:
             states = {job.id: job.state for job in found.values()}
             answers, _ = _act("delete", ids, dict(found), lambda job: None)
             gone = [answer.id for answer in answers if answer.took]
-            alive = [i for i in gone if not states[i].is_final]
-            yield from tell_waiting(alive)
-            live = to_json(alive)
+            live = to_json([i for i in gone if not states[i].is_final])
             kept = to_json([i for i in gone if states[i].is_final])
             yield from ask("delete", ids=live, now=at)
             yield from ask("delete.live", ids=live)

@@ -17,7 +17,6 @@ from winch.drivers.sqlite.bodies import (
     micros,
     read_jobs,
     store,
-    tell_waiting,
     verb,
 )
 from winch.drivers.sqlite.claiming import claim_plain
@@ -364,7 +363,6 @@ def _archive(
         took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
         gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
     if count:
-        yield from tell_waiting(results)
         yield from ask("finish.leave", results=values["results"], token=token)
     return took, gated
 

@@ -21,6 +21,15 @@ SELECT id
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- unblock.together: of which of these none is live; :keys is a JSON list of [key, first id, last id].
+SELECT value ->> 0
+FROM json_each(:keys)
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM winch_job
+    WHERE id BETWEEN value ->> 1 AND value ->> 2
+);
+
 -- unblock.dead: which of these jobs are dead.
 SELECT id
 FROM winch_archive
@@ -54,15 +63,3 @@ WHERE seq <= :seq;
 SELECT min(until)
 FROM winch_waiting
 WHERE until IS NOT NULL;
-
--- unblock.any: whether anybody waits for anything.
-SELECT EXISTS (SELECT 1 FROM winch_waiting);
-
--- unblock.tell: these jobs are final, or about to be gone; those among them that others may wait for are looked
--- at again. One too many does no harm.
-INSERT INTO winch_recheck (key)
-SELECT 'job:' || winch_job.id
-FROM winch_job
-WHERE winch_job.id IN (SELECT value FROM json_each(:ids))
-    AND winch_job.headers <> '{}'
-    AND instr(winch_job.headers, '"winch-awaited"') > 0;

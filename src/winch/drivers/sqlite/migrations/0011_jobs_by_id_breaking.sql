@@ -1,8 +1,7 @@
 -- Live jobs are kept in the order of their ids, without a number for each row and the index from id to number:
 -- storing one job writes two pages instead of three, and its row is found by one search instead of two.
 --
--- Whoever stores a job says whether it has gates, and whoever takes one away tells those who wait for it, so
--- that no trigger has to look at each.
+-- Whoever stores a job says whether it has gates, so that no trigger has to look at each.
 
 -- Not by renaming, which would look at triggers that name a table which is not there at that moment.
 CREATE TABLE winch_job_moved AS SELECT * FROM winch_job;
@@ -94,3 +93,20 @@ CREATE INDEX winch_job_blocked ON winch_job (gate, sort_key, id) WHERE state = '
 CREATE INDEX winch_job_fifo ON winch_job (fifo, created_at, id) WHERE fifo IS NOT NULL;
 -- Serves enqueue and retry: the live row is what holds its unique key, so whatever ends the job frees it.
 CREATE UNIQUE INDEX winch_job_unique ON winch_job (unique_key) WHERE unique_key IS NOT NULL;
+
+-- A job that others may wait for is final, or gone, whichever verb did it.
+CREATE TRIGGER winch_job_awaited AFTER DELETE ON winch_job
+WHEN OLD.headers <> '{}' AND instr(OLD.headers, '"winch-awaited"') > 0
+    AND (instr(OLD.headers, '"winch-awaited":"all:') = 0 OR instr(OLD.headers, '+job"') > 0)
+BEGIN
+    INSERT INTO winch_recheck (key) VALUES ('job:' || OLD.id);
+END;
+
+CREATE TRIGGER winch_job_awaited_together AFTER DELETE ON winch_job
+WHEN OLD.headers <> '{}' AND instr(OLD.headers, '"winch-awaited":"all:') > 0
+BEGIN
+    INSERT INTO winch_recheck (key)
+    SELECT said.key
+    FROM (SELECT substr(OLD.headers, instr(OLD.headers, '"winch-awaited":"all:') + 17, 34) AS key) AS said
+    WHERE said.key IS NOT (SELECT key FROM winch_recheck ORDER BY seq DESC LIMIT 1);
+END;
