@@ -533,8 +533,9 @@ function winch.ring(text[],boolean): returns boolean
 
 DECLARE
     payload text;
+    has_due boolean;
 BEGIN
-    SELECT json_agg(queue.name)::text INTO payload
+    SELECT json_agg(queue.name)::text, bool_or(queue.name = '') INTO payload, has_due
     FROM "winch".queue
     WHERE (queue.name = ANY (queues) OR (is_due AND queue.name = ''))
         AND queue.waiting_until > clock_timestamp();
@@ -545,6 +546,9 @@ BEGIN
         'winch_' || md5('"winch"'),
         CASE WHEN octet_length(payload) > 7900 THEN '[]' ELSE payload END
     );
+    IF has_due THEN
+        PERFORM pg_notify('winch_' || md5('"winch"') || '_due', '[""]');
+    END IF;
     RETURN true;
 END
 function winch.sort_key(timestamp with time zone,integer): returns bigint immutable
