@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winch.core.errors import ConfigError
-from winch.core.ids import job_id, parse_id, random_id
+from winch.core.ids import RUN, job_id, job_ids, parse_id, random_id
 
 TICKS = st.integers(0, 2**60 - 1)
 
@@ -26,6 +26,18 @@ def test_job_ids_are_version_7_and_hold_the_time(tick: int, random: bytes) -> No
 def test_job_ids_sort_by_time_as_text(a: int, b: int, one: bytes, other: bytes) -> None:
     if a != b:
         assert (job_id(a, one) < job_id(b, other)) is (a < b)
+
+
+@settings(max_examples=30)
+@given(TICKS, st.integers(0, 1000), st.integers(1, 700))
+def test_ids_drawn_together_take_the_places_in_turn(tick: int, place: int, count: int) -> None:
+    made = job_ids(tick, bytes(range(1, 9)) * count, place)
+    assert [int(one[19:21], 16) - 0x80 for one in made] == [
+        (place + at // RUN) % 64 if count > 1 else place % 64 for at in range(count)
+    ]
+    assert {uuid.UUID(one).variant for one in made} == {uuid.RFC_4122}
+    assert {one[21:] for one in made} == {"02-030405060708"}
+    assert len(set(made)) == count
 
 
 @settings(max_examples=30)

@@ -213,7 +213,9 @@ class StoreMachine(RuleBasedStateMachine):
         return self.drawn
 
     def new_job(self, **fields: Any) -> NewJob:
-        made = job_id(to_micros(self.now) * 4096 // 1000, self.number().to_bytes(8, "big"))
+        number = self.number()  # its first byte is the place in a cluster: another one each time
+        drawn = bytes([number % 64]) + number.to_bytes(7, "big")
+        made = job_id(to_micros(self.now) * 4096 // 1000, drawn)
         job = NewJob(**{"id": made, "task": TASKS[0], "args": "{}", "queue": QUEUES[0], **fields})
         self.known.append(job)
         return job

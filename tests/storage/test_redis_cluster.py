@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.redis_servers import ask
+from winch.app import App
 from winch.core.ids import job_id, random_id
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.bodies import Body, Step
@@ -47,7 +49,8 @@ _ticks = itertools.count(1)
 
 def new_job(**fields: Any) -> NewJob:
     tick = next(_ticks)
-    job = {"id": job_id(tick, tick.to_bytes(8)), "task": "mail.send", "args": "{}", **fields}
+    drawn = bytes([tick % 64]) + tick.to_bytes(7)
+    job = {"id": job_id(tick, drawn), "task": "mail.send", "args": "{}", **fields}
     return NewJob(**job)
 
 
@@ -68,10 +71,19 @@ def test_shards_lie_evenly_over_the_slots(schema: str) -> None:
 
 def test_ids_are_spread_over_the_shards_within_a_fifth_of_the_mean() -> None:
     jobs = 64_000
-    counts = Counter(shard_of(new_job().id) for _ in range(jobs))
-    assert set(counts) == set(EVERYWHERE) - {HOME}
-    assert max(counts.values()) < 1.2 * jobs / SHARDS
-    assert min(counts.values()) > 0.8 * jobs / SHARDS
+    client = App("memory://").client
+    alone = [client.draw_id() for _ in range(jobs)]
+    by_hundreds = [one for count in (250, 1000) * 50 for one in client.draw_ids(count)]
+    given = [str(uuid.UUID(int=number)) for number in range(jobs)]
+    for ids in (alone, by_hundreds, given):
+        counts = Counter(map(shard_of, ids))
+        assert set(counts) == set(EVERYWHERE) - {HOME}
+        assert max(counts.values()) < 1.2 * len(ids) / SHARDS
+        assert min(counts.values()) > 0.8 * len(ids) / SHARDS
+
+
+def test_jobs_enqueued_together_come_to_few_shards() -> None:
+    assert len(set(map(shard_of, App("memory://").client.draw_ids(1000)))) == 10
 
 
 def test_each_of_three_nodes_has_a_third_of_the_shards() -> None:
@@ -112,9 +124,11 @@ def test_more_is_read_of_a_part_that_may_have_more_of_the_first_jobs() -> None:
 
 
 def test_a_large_claim_takes_what_some_parts_have_in_turn() -> None:
-    heads = heads_of({number: list(range(100)) for number in range(1, 17)}, read=0)
-    plan = planned(heads, 200, ["q"], is_exact=False)
-    assert plan == {(number, "q"): 25 for number in range(1, 9)}
+    heads = heads_of({number: list(range(200)) for number in range(1, 17)}, read=0)
+    plan = planned(heads, 500, ["q"], is_exact=False)
+    assert plan == {(number, "q"): 125 for number in range(1, 5)}
+    plan = planned(heads, 1600, ["q"], is_exact=False)
+    assert plan == {(number, "q"): 200 for number in range(1, 9)}
     heads = heads_of({1: list(range(100)), 2: list(range(300)), 3: []}, read=0)
     assert planned(heads, 350, ["q"], is_exact=False) == {(1, "q"): 100, (2, "q"): 250}
 

@@ -8,6 +8,10 @@ from winch.core.errors import ConfigError
 
 # The first two bits of the random part tell the kind of UUID.
 _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
+RUN = 100
+"""So many ids that are drawn together have the same six bits behind the variant, which is a place out of
+64; the next so many have the next. A store that spreads jobs over 64 shards puts such a run into one."""
+_PLACES = b"".join(bytes([place | 0x80]) * RUN for place in range(64))
 
 
 def job_id(tick: int, random: bytes) -> str:
@@ -18,10 +22,19 @@ def job_id(tick: int, random: bytes) -> str:
     return job_ids(tick, random)[0]
 
 
-def job_ids(tick: int, random: bytes) -> list[str]:
-    """Ids of this tick and those that follow it, one for each 8 random bytes."""
+def job_ids(tick: int, random: bytes, place: int | None = None) -> list[str]:
+    """Ids of this tick and those that follow it, one for each 8 random bytes; in runs from this place
+    on, or each in a place of its own."""
     drawn = bytearray(random)
-    drawn[::8] = drawn[::8].translate(_VARIANT)
+    if place is None:
+        drawn[::8] = drawn[::8].translate(_VARIANT)
+    elif len(drawn) == 8:
+        drawn[0] = place & 0x3F | 0x80
+    else:
+        start = RUN * (place & 0x3F)
+        count = len(drawn) // 8
+        rounds = 1 + (start + count) // len(_PLACES)
+        drawn[::8] = (_PLACES * rounds)[start : start + count]
     r = drawn.hex()
     ids = []
     head = ""

@@ -28,7 +28,7 @@ from winch.core.errors import (
     StorageUnavailable,
     WinchError,
 )
-from winch.core.ids import job_ids, parse_id
+from winch.core.ids import RUN, job_ids, parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
 from winch.core.unique import Duplicate
@@ -90,6 +90,8 @@ class Client:
         self._runtime = runtime
         self.surroundings = surroundings
         self.last_tick: int = 0
+        # Ids drawn by one client take the places in turn, so that all of them get the same share.
+        self._place: int | None = None
         self._joining: Joining | None = None
         self._door = Door(self._monotonic)
 
@@ -110,7 +112,12 @@ class Client:
         """So many ids, each greater than the one before it."""
         tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
         self.last_tick = tick + count - 1
-        return job_ids(tick, self.surroundings.entropy(8 * count))
+        random = self.surroundings.entropy(8 * count)
+        place = self._place
+        if place is None:
+            place = random[0] if random else 0
+        self._place = place + -(-count // RUN)
+        return job_ids(tick, random, place)
 
     # -- enqueue -----------------------------------------------------------------------------------
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 Plan = dict[tuple[int, str], int]
-# Of so many parts a large claim takes its jobs, where they have enough.
-PARTS_AT_ONCE = 8
+# A large claim takes so many of one part before it goes to the next; where that would be many visits, an
+# eighth of what it wants.
+AT_ONE_PART = 125
+MOST_PARTS = 8
 
 
 class Heads:
@@ -99,7 +101,7 @@ def planned(heads: Heads, limit: int, queues: Sequence[str], *, is_exact: bool) 
 def _in_turn(heads: Heads, queue: str, limit: int) -> dict[int, int]:
     """Every visit to a part has its cost, which the jobs that are taken there share."""
     chosen: dict[int, int] = {}
-    most = -(-limit // PARTS_AT_ONCE)
+    most = max(AT_ONE_PART, -(-limit // MOST_PARTS))
     while limit > 0:
         for number in heads.numbers(queue):
             count = min(heads.count(number, queue) - chosen.get(number, 0), most, limit)
