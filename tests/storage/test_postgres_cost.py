@@ -257,7 +257,7 @@ def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None
 
 
 def test_results_that_differ_reach_their_own_jobs(store: Store) -> None:
-    """They are told by id, not by their place in a list: looked for there, 500 of them cost ten times as much."""
+    """They are told by id: looked for in a list, 500 of them cost ten times as much."""
     session = store.session()
     store.add(150)
     claims = store.claim(session, 150)
