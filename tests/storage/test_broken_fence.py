@@ -86,8 +86,8 @@ def without_fence_in_postgres(patch: pytest.MonkeyPatch, request: pytest.Fixture
             assert text.count("coalesce(outcome.place, (") == 1
             text = text.replace("coalesce(outcome.place, (", "coalesce(NULL::tid, (")
         patch.setitem(STATEMENTS, name, replace(statement, text=text))
-    server: Databases = request.getfixturevalue("fast_postgres")
-    return PostgresTarget(server.new_database())
+    server: Databases = request.getfixturevalue("postgres_server")
+    return PostgresTarget(server.new_store())
 
 
 Break = Callable[[pytest.MonkeyPatch, pytest.FixtureRequest], Target]
