@@ -1,6 +1,6 @@
 -- list_jobs: a stretch of jobs, newest id first, from the smallest set that holds them all.
 -- A:      states: state -> true (empty: all), fingerprint, after, count, small (how many may be sorted)
--- Return: {ids, envelopes, states, claims}; fewer ids than count: that was the end
+-- Return: {ids, envelopes, states, claims, where to go on}; the last is empty at the end
 -- Keys:   ids, cancelled, dead, alike, run, queues, ready, gated, tenanted, scheduled, retrying, blocked, env, st
 -- flags:  no-writes
 -- parts:
@@ -31,10 +31,10 @@ local function by_id(key)
 end
 
 -- All of the sets sorted, where they are small enough for that.
-local function sorted(keys)
+local function sorted(keys, most)
   local size = 0
   for _, key in ipairs(keys) do size = size + call(key[2] == 'hash' and 'HLEN' or 'ZCARD', key[1]) end
-  if size > A.small then return nil end
+  if size > (most or A.small) then return nil end
   local all, page = {}, {}
   for _, key in ipairs(keys) do
     local members = key[2] == 'hash' and call('HKEYS', key[1]) or call('ZRANGE', key[1], 0, -1)
@@ -47,7 +47,21 @@ local function sorted(keys)
   return page
 end
 
-local ids
+-- Jobs that something has become of. A long line of jobs that only wait has nothing in `st`, and is passed over
+-- here, a few thousand at a time.
+local function changed()
+  local few = sorted({{K.st, 'hash'}}, 10 * A.small)
+  if few then return few end
+  local page = {}
+  local seen = call('ZREVRANGEBYLEX', K.ids, A.after and '(' .. A.after or '+', '-', 'LIMIT', 0, STEP)
+  for i, state in ipairs(fetch('HMGET', K.st, seen)) do
+    if state then page[#page + 1] = seen[i] end
+    if #page == A.count then return page, seen[i] end
+  end
+  return page, seen[STEP]
+end
+
+local ids, after
 if A.fingerprint then
   ids = by_id(K.alike(A.fingerprint))
 elseif next(A.states) == nil then
@@ -56,8 +70,11 @@ else
   local keys = sets_of(A.states)
   if keys and #keys == 1 and (keys[1][1] == K.dead or keys[1][1] == K.cancelled) then
     ids = by_id(keys[1][1])
+  elseif not keys and not A.states.ready and not A.states.running then
+    ids, after = changed()
   else
     ids = keys and sorted(keys) or by_id(K.ids)
   end
 end
-return {ids, fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids), fetch('HMGET', K.run, ids)}
+after = after or #ids == A.count and ids[#ids] or ''
+return {ids, fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids), fetch('HMGET', K.run, ids), after}
