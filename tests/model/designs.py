@@ -25,6 +25,7 @@ from tests.model.leases import LeaseDesign, LeaseModel, LeaseScope
 from tests.model.protocol import ProtocolModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel, ScheduleScope
 from tests.model.store import Design
+from tests.model.together import TogetherDesign, TogetherModel
 from tests.model.waits import WaitDesign, WaitModel, WaitScope
 from tests.model.world import Scope
 
@@ -90,6 +91,7 @@ WAITS = WaitScope("waits")
 # Claims by the hundred, here of two: what their leases count, and whose row lies where.
 BY_THE_HUNDRED = LeaseScope("claims by the hundred", writes=0)
 PLACES = LeaseScope("places of rows", jobs=1, new=1, deaths=0)
+TOGETHER = "members together"
 
 # A job moves from its shard of a cluster to the home shard.
 MOVES = MoveScope("hand-over", deaths=2)
@@ -216,6 +218,13 @@ HOLDS: tuple[Case, ...] = (
     ),
     Case(
         "the protocol",
+        TOGETHER,
+        None,
+        partial(explore, TogetherModel(TogetherDesign())),
+        ("dies", "is added", "is done", "makes the callback ready"),
+    ),
+    Case(
+        "the protocol",
         MOVES.name,
         None,
         partial(explore, MoveModel(MoveDesign(), MOVES)),
@@ -280,6 +289,10 @@ def _lease_breaks(
     return Case(name, scope.name, rule, partial(explore, LeaseModel(design, scope), (rule,)))
 
 
+def _together_breaks(name: str, rule: Rule, design: TogetherDesign) -> Case:
+    return Case(name, TOGETHER, rule, partial(explore, TogetherModel(design), (rule,)))
+
+
 def _move_breaks(name: str, rule: Rule, design: MoveDesign, scope: MoveScope = MOVES) -> Case:
     return Case(name, scope.name, rule, partial(explore, MoveModel(design, scope), (rule,)))
 
@@ -331,6 +344,21 @@ BROKEN: tuple[Case, ...] = (
     _lease_breaks(
         "rescue looks at filed rows only", Rule.SETTLES, LeaseDesign(finds="filed as running")
     ),
+    # Members that are waited for together.
+    _together_breaks(
+        "an end leaves out a key that is in the list",
+        Rule.SETTLES,
+        TogetherDesign(skips="what is in the list"),
+    ),
+    _together_breaks(
+        "members are looked at before the keys are taken up",
+        Rule.SETTLES,
+        TogetherDesign(looks="before the keys"),
+    ),
+    _together_breaks(
+        "members are counted by a number nobody locks", Rule.SETTLES, TogetherDesign(counts="a number")
+    ),
+    _together_breaks("members are added by who has ended", Rule.EARLY, TogetherDesign(grows="whenever")),
     # Fences that are none.
     _breaks("finish by id", Rule.FINAL, ATTEMPTS, Design(finish_fence="id")),
     _breaks("finish by state (running)", Rule.FOREIGN_RUN, ATTEMPTS, Design(finish_fence="state")),
