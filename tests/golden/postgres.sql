@@ -555,7 +555,21 @@ function winch.sort_key(timestamp with time zone,integer): returns bigint immuta
 function winch.stamp(timestamp with time zone): returns text stable
 function winch.tell_waiting(): returns trigger 
 
+DECLARE
+    place integer := strpos(OLD.headers, '"winch-awaited":"all:');
+    together text;
 BEGIN
+    IF place > 0 THEN
+        together := substr(OLD.headers, place + 17, 34);
+        IF current_setting('winch.told', true) IS DISTINCT FROM together THEN
+            INSERT INTO "winch".recheck (key) VALUES (together);
+            PERFORM "winch".ring(NULL, true);
+            PERFORM set_config('winch.told', together, true);
+        END IF;
+        IF strpos(OLD.headers, '+job"') = 0 THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     INSERT INTO "winch".recheck (key) VALUES ('job:' || OLD.id);
     PERFORM "winch".ring(NULL, true);
     RETURN NULL;
