@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 
 import psutil
 
-from winch import App, Collected, Context, HttpSink, Limit, Rate, Retry
+from winch import App, Collected, Context, HttpSink, Limit, Retry
 from winch.storage.protocol import Driver
 from winch.testing.flaky import FlakyStorage
 from winch.testing.history import Recorder
@@ -128,11 +128,6 @@ def with_tasks(app: AnyApp, recorder: Recorder | None, *, is_flaky: bool = False
     def limited(ctx: Context, seconds: float) -> None:
         with seen(ctx):
             busy(seconds)
-
-    @app.task(name="rated", limit=Rate(3, per="1s"))
-    def rated(ctx: Context) -> None:
-        with seen(ctx):
-            time.sleep(0.05)
 
     @app.task(name="aslow")
     async def aslow(ctx: Context, seconds: float) -> None:

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 
 from tests.faults.stage import STORES, Stage
-from tests.redis_servers import RedisServer
-from tests.servers import Databases, PostgresServer
+from tests.servers import Databases
 from tests.storage.postgres_kit import new_job, new_session, new_token
 from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
@@ -73,37 +72,6 @@ def test_a_zombie_holds_no_permit(store: str, postgres_server: Databases) -> Non
         settled(stage, jobs)
 
 
-@pytest.mark.slow
-@pytest.mark.scenario
-@pytest.mark.parametrize("store", ["postgres", "redis"])
-def test_limits_rates_and_keys_hold_while_the_store_is_killed(
-    store: str, postgres_server: Databases
-) -> None:
-    """The server dies by kill -9 and comes back, twice, and with it a worker that holds permits."""
-    server = PostgresServer() if store == "postgres" else RedisServer(fsync="always")
-    with server:
-        url = server.new_database() if isinstance(server, PostgresServer) else server.url
-        with Stage("kill -9 of the store under limits", store, postgres_server, url) as stage:
-            workers = [stage.worker(concurrency=4) for _ in range(2)]
-            jobs = shared(stage) + stage.enqueue("rated", times=15)
-            for doomed in workers:
-                enough = len(stage.ends()) + 4
-                stage.until(lambda: len(stage.ends()) >= enough, 20, "some work")  # noqa: B023
-                server.kill9()
-                stage.recorder.nemesis("outage", note="kill -9 of the server")
-                doomed.kill_all()
-                server.start()
-                stage.worker(concurrency=4)
-            stage.until_final(60)
-            verdict = stage.judge(takeover_limit=None)
-            assert verdict.counters["outage"] == 2
-            assert verdict.counters["killed"] == 2
-            assert {job.state for job in stage.jobs(jobs)} == {JobState.COMPLETED}
-            driver = stage.app.driver
-            left = {info.name: (info.used, info.waiting) for info in driver.run(driver.limits())}
-            assert left == {"limit:limited": (0, 0), "rate:rated": (0, 0)}
-
-
 # -- the lock itself ----------------------------------------------------------------------------------
 
 BROKEN = """
@@ -144,8 +112,6 @@ class SlowClaim:
         try:
             while True:
                 name = self._step.statement.name
-                for step in self._step.leading:
-                    self._conn.execute(step.statement.text, step.values)
                 cursor = self._conn.execute(self._step.statement.text, self._step.values)
                 self._step = self._steps.send(cursor.fetchall() if cursor.description else [])
                 if name == until:
@@ -183,18 +149,3 @@ def test_without_the_gates_lock_two_claims_would_share_a_permit(
         rival.result(timeout=10)
         [info] = driver.run(driver.limits())
         assert info.used == (2 if is_broken else 1)
-
-
-def test_a_client_that_stops_in_a_claim_is_cut_off(postgres_server: Databases) -> None:
-    """Its session's row and the gates are locked: the server ends its transaction after two seconds."""
-    with (
-        one_permit(postgres_server) as (driver, url),
-        psycopg.connect(url) as conn,
-    ):
-        claim = SlowClaim(driver, conn, "a")
-        claim.go_on("admit.candidates")
-        set_to = "SELECT current_setting('lock_timeout'), current_setting(%s)"
-        name = "idle_in_transaction_session_timeout"
-        assert conn.execute(set_to, [name]).fetchone() == ("4s", "2s")
-        claim.go_on()
-        assert conn.execute(set_to, [name]).fetchone() == ("0", "0"), "for that transaction alone"

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres import express
 from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.faults import (
     START_OVER,
@@ -30,7 +31,6 @@ from winch.drivers.postgres.steps import (
     COMMIT,
     PREPARED,
     Action,
-    Actions,
     Progress,
     Row,
     Rows,
@@ -41,7 +41,6 @@ from winch.storage.verbs import Verb
 
 T = TypeVar("T")
 AsyncConnection = psycopg.AsyncConnection[Row]
-AsyncCursor = psycopg.AsyncCursor[Row]
 
 # Which connections a verb may take, and how many there are: claim and finish go at once, and wait for
 # nothing else that a worker has to say.
@@ -124,13 +123,10 @@ class _Lane:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, verb: Verb[T], progress: Progress) -> T:
-        try:
-            async with asyncio.timeout(self._place.timeout):
-                await self._free.acquire()
-        except TimeoutError:
-            raise StorageUnavailable(
-                f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
-            ) from None
+        if self._free.locked():
+            await self._until_free()
+        else:
+            await self._free.acquire()
         try:
             connection = await self._healthy() or await self._connect()
             # Not asyncio.timeout: a cancelled psycopg call first asks the server to cancel, over a new
@@ -151,42 +147,40 @@ class _Lane:
         finally:
             self._free.release()
 
+    async def _until_free(self) -> None:
+        try:
+            async with asyncio.timeout(self._place.timeout):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StorageUnavailable(
+                f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
+            ) from None
+
     async def _carry(self, connection: AsyncConnection, verb: Verb[T], progress: Progress) -> T:
         sending = script(verb, progress)
         try:
-            actions = next(sending)
+            action = next(sending)
             while True:
-                if len(actions) == 1:
-                    rows = await self._send(connection, actions[0])
-                else:
-                    rows = await self._send_together(connection, actions)
-                actions = sending.send(rows)
+                action = sending.send(await self._send(connection, action))
         except StopIteration as stop:
             result: T = stop.value
             return result
 
-    async def _send_together(self, connection: AsyncConnection, actions: Actions) -> Rows:
-        """One round trip for all of them. The first that fails keeps those after it from running."""
-        rows: Rows = []
-        async with connection.pipeline():
-            asked = [(action, await self._ask(connection, action)) for action in actions]
-        for action, cursor in asked:
-            if isinstance(action, Step):
-                rows = await _answer(cursor)
-        return rows
-
     async def _send(self, connection: AsyncConnection, action: Action) -> Rows:
-        return await _answer(await self._ask(connection, action))
-
-    async def _ask(self, connection: AsyncConnection, action: Action) -> AsyncCursor:
         if not isinstance(action, Step):
-            return await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
-        prepare = self._keeps_plans or (self._place.prepares and action.statement.name in PREPARED)
+            await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
+            return []
+        name = action.statement.name
+        prepare = self._keeps_plans or (self._place.prepares and name in PREPARED)
+        is_short = name in (express.WORKING if self._keeps_plans else express.STATEMENTS)
+        if prepare and is_short and connection.prepare_threshold is not None:
+            return await express.asend(connection, action)
         text, values = action.statement.text, action.values
         cursor = connection.cursor(binary=True)
-        if action.statement.name in BARE_MOMENTS:
+        if name in BARE_MOMENTS:
             bare_moments(cursor)
-        return await cursor.execute(text, values, prepare=prepare)
+        await cursor.execute(text, values, prepare=prepare)
+        return await cursor.fetchall() if cursor.description is not None else []
 
     async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:
         """Keep a connection that only heard an error; throw any other away, also a cancelled one."""
@@ -230,7 +224,3 @@ class _Lane:
     def abandon(self) -> None:
         while self._idle:
             self._idle.pop().pgconn.finish()
-
-
-async def _answer(cursor: AsyncCursor) -> Rows:
-    return await cursor.fetchall() if cursor.description is not None else []

@@ -27,21 +27,13 @@ class Verbs:
     _keeps_events: bool
     _low_water: LowWater
     _places: Places
+    # Queues, as claims name them, that had ready jobs with gates when last looked at: a hint.
+    _with_gates: set[tuple[str, ...]]
     # Claims for so many jobs are told by one row for all: see claim.sql.
     _batch_from: int = MANY
 
-    def _step(
-        self,
-        name: str,
-        /,
-        *,
-        is_alone: bool = False,
-        leading: tuple[Step, ...] = (),
-        is_last: bool = False,
-        **values: Any,
-    ) -> Step:
-        # What a verb tells the events' triggers lasts until the commit, and more may come after all.
-        return Step(self._sql[name], values, is_alone, leading, is_last and not self._keeps_events)
+    def _step(self, name: str, /, *, is_alone: bool = False, **values: Any) -> Step:
+        return Step(self._sql[name], values, is_alone)
 
     def _read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
         return Verb(name, body, is_read=True)

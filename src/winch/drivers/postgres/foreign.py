@@ -21,7 +21,7 @@ from winch.core.errors import ConfigError
 from winch.drivers import _callers
 from winch.drivers.postgres.faults import is_connection_lost, is_database_error, translated
 from winch.drivers.postgres.place import Place
-from winch.drivers.postgres.steps import Progress, Rows, Step, script
+from winch.drivers.postgres.steps import Progress, Step, script
 from winch.drivers.postgres.wires import AsyncWire, Wire, async_wire, wire
 from winch.storage.verbs import Verb
 
@@ -41,12 +41,9 @@ def run_on(conn: object, verb: Verb[T], place: Place) -> T:
     try:
         with own:
             try:
-                actions = next(sending)
+                action = next(sending)
                 while True:
-                    rows: Rows = []
-                    for step in actions:
-                        rows = line.send(step) if isinstance(step, Step) else rows
-                    actions = sending.send(rows)
+                    action = sending.send(line.send(action) if isinstance(action, Step) else [])
             except StopIteration as stop:
                 result: T = stop.value
                 return result
@@ -67,12 +64,10 @@ async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
     try:
         async with own:
             try:
-                actions = next(sending)
+                action = next(sending)
                 while True:
-                    rows: Rows = []
-                    for step in actions:
-                        rows = await line.send(step) if isinstance(step, Step) else rows
-                    actions = sending.send(rows)
+                    rows = await line.send(action) if isinstance(action, Step) else []
+                    action = sending.send(rows)
             except StopIteration as stop:
                 result: T = stop.value
                 return result

@@ -41,6 +41,8 @@ from winch.storage.verbs import Verb
 SPARE = 10
 # How many gates one transaction opens.
 GATES_AT_ONCE = 100
+# How many orders of queues are remembered to have jobs with gates: a worker with weights has several.
+KNOWN_ORDERS = 1000
 _spec = msgspec.json.Decoder(GateSpec)
 
 
@@ -48,17 +50,10 @@ class GateVerbs(Verbs):
     """Claims of jobs with gates, and what opens gates."""
 
     def _claim_plain(
-        self,
-        params: ClaimParams,
-        queues: Sequence[str],
-        limit: int,
-        now: datetime | None,
-        *,
-        is_last: bool = False,
+        self, params: ClaimParams, queues: Sequence[str], limit: int, now: datetime | None
     ) -> Step:
         return self._step(
             "claim",
-            is_last=is_last,
             session=params.session,
             token=params.token,
             queues=list(queues),
@@ -66,17 +61,16 @@ class GateVerbs(Verbs):
             tasks=None if params.tasks is None else list(params.tasks),
             limit=limit,
             is_batch=limit >= self._batch_from,
+            is_wary=False,
             now=now,
         )
 
     def _claim_gated(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
-        """Claims from queues that may have jobs with gates; those without go the plain way. One queue
-        takes three round trips: look, lock, take."""
+        """Claims from queues that may have jobs with gates; those without go the plain way."""
         queues = list(dict.fromkeys(params.queues))
-        with_gates = set(queues)
-        if len(queues) > 1:
-            rows = yield self._step("admit.begin", session=params.session, queues=queues)
-            with_gates = {row[0] for row in rows}
+        rows = yield self._step("admit.begin", session=params.session, queues=queues)
+        with_gates = {row[0] for row in rows}
+        self._met_gates(queues, is_any=bool(with_gates))
         found: list[Claim] = []
         gated = params.limit if params.gated is None else params.gated
         plain: list[str] = []
@@ -85,32 +79,26 @@ class GateVerbs(Verbs):
                 plain.append(queue)
                 continue
             if plain and len(found) < params.limit:
-                left = params.limit - len(found)
-                rows = yield self._claim_plain(params, plain, left, now, is_last=queue is None)
+                rows = yield self._claim_plain(params, plain, params.limit - len(found), now)
                 found += read_claims(rows, params.token, plain)
             plain = []
             if queue is not None and len(found) < params.limit:
                 claims, holding = yield from self._claim_queue(
-                    params,
-                    queue,
-                    params.limit - len(found),
-                    gated,
-                    now,
-                    is_last=queue == queues[-1],
+                    params, queue, params.limit - len(found), gated, now
                 )
                 found += claims
                 gated = max(gated - holding, 0)
         return found
 
+    def _met_gates(self, queues: Sequence[str], *, is_any: bool) -> None:
+        """Remember whether the next claim of these queues may count on there being no gates."""
+        if not is_any:
+            self._with_gates.discard(tuple(queues))
+        elif len(self._with_gates) < KNOWN_ORDERS:
+            self._with_gates.add(tuple(queues))
+
     def _claim_queue(
-        self,
-        params: ClaimParams,
-        queue: str,
-        limit: int,
-        gated: int,
-        now: datetime | None,
-        *,
-        is_last: bool,
+        self, params: ClaimParams, queue: str, limit: int, gated: int, now: datetime | None
     ) -> Body[tuple[list[Claim], int]]:
         found: list[Claim] = []
         holding = 0
@@ -118,7 +106,6 @@ class GateVerbs(Verbs):
             left = limit - len(found)
             rows = yield self._step(
                 "admit.candidates",
-                session=params.session,
                 queue=queue,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=left,
@@ -134,22 +121,16 @@ class GateVerbs(Verbs):
             admission, drawn = yield from self._drawn(
                 candidates, standing, queue, left, gated - holding, now
             )
-            # Where many were held there may be others behind them. They are looked for only while there
-            # is nothing to run: holding hundreds takes as long as many claims do.
-            is_over = bool(drawn.order) or not admission.held or len(candidates) < left + AHEAD
             claims: list[Claim] = []
             if candidates:
-                is_all = is_last and is_over and not drawn.plain
-                claims = yield from self._take(admission, params, is_last=is_all)
+                claims = yield from self._take(admission, params, now)
             plain: list[Claim] = []
             if drawn.plain:
-                plain_rows = yield self._claim_plain(
-                    params, [queue], drawn.plain, now, is_last=is_last and is_over
-                )
+                plain_rows = yield self._claim_plain(params, [queue], drawn.plain, now)
                 plain = read_claims(plain_rows, params.token, [queue])
             found += drawn.arranged({claim.id: claim for claim in claims}, plain)
             holding += sum(1 for claim in claims if gates.gates_of(claim.options))
-            if found or not admission.held or len(candidates) < left + AHEAD:
+            if len(found) >= limit or not admission.held or len(candidates) < left + AHEAD:
                 break
         return found, holding
 
@@ -163,14 +144,15 @@ class GateVerbs(Verbs):
         now: datetime | None,
     ) -> Body[tuple[Admission, Draw]]:
         if not candidates:
-            return Admission({}, 0), Draw([None] * limit)  # as many plain ones as there are
+            return Admission({}, 0), Draw([None] * len(standing[:limit]))
         uses = {use.key: use for job in candidates for use in job.gates}
         tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
         turn = gates.tenant_key(queue)
         keys = [*uses, *([turn] if tenants else [])]
+        yield self._step("admit.lock_keys", keys=keys)
         weighed = [GateUse(f"tenant:{tenant}", "", f"tenant:{tenant}") for tenant in tenants]
         extra = [GateUse(turn, ""), *weighed] if tenants else []
-        looks, at = yield from self._look([*uses.values(), *extra], now, locking=keys)
+        looks, at = yield from self._look([*uses.values(), *extra], now)
         admission = Admission(looks, at)
         fair = None
         if tenants:
@@ -185,15 +167,12 @@ class GateVerbs(Verbs):
             admission.changed[turn] = Look(turn, state=fair.dump())
         return admission, drawn
 
-    def _look(
-        self, uses: Iterable[GateUse], now: datetime | None, *, locking: Sequence[str] = ()
-    ) -> Body[tuple[dict[str, Look], int]]:
-        """The gates as they are, whose rows are locked or are locked here; and the store's time."""
+    def _look(self, uses: Iterable[GateUse], now: datetime | None) -> Body[tuple[dict[str, Look], int]]:
+        """The gates, whose rows are locked, as they are; and the store's time."""
         # A job may stand among those with gates and have none: then only the time is wanted.
         wanted = list({use.key: use for use in uses}.values()) or [GateUse("", "")]
         rows = yield self._step(
             "admit.look",
-            leading=(self._step("admit.lock_keys", keys=list(locking)),) if locking else (),
             keys=[use.key for use in wanted],
             names=[use.name for use in wanted],
             fifos=[use.key.removeprefix("fifo:") if use.kind == gates.FIFO else None for use in wanted],
@@ -202,15 +181,14 @@ class GateVerbs(Verbs):
         looks = {row[0]: _read_look(row) for row in rows}
         return looks, rows[0][7]
 
-    def _take(self, admission: Admission, params: ClaimParams, *, is_last: bool) -> Body[list[Claim]]:
-        is_soon = any(look.open_at is not None for look in admission.changed.values())
-        leading = (self._step("admit.ring"),) if is_soon else ()
+    def _take(
+        self, admission: Admission, params: ClaimParams, now: datetime | None
+    ) -> Body[list[Claim]]:
+        at = admission.now
         rows = yield self._step(
             "admit.take",
-            leading=leading,
-            is_last=is_last,
             gates=_write_looks(admission.changed.values()),
-            held=_json(admission.held),
+            held=_json([{"id": i, "gate": key} for i, key in admission.held.items()]),
             held_ids=list(admission.held),
             ids=admission.taken,
             permits=_json(
@@ -221,8 +199,10 @@ class GateVerbs(Verbs):
             ),
             token=params.token,
             session=params.session,
-            at=admission.now,
+            at=at,
         )
+        if any(look.open_at is not None for look in admission.changed.values()):
+            yield self._step("admit.ring")
         return read_claims(rows, params.token, [row[2] for row in rows])
 
     # -- giving back -------------------------------------------------------------------------------
@@ -230,15 +210,14 @@ class GateVerbs(Verbs):
     def _finish_gated(
         self,
         outcomes: Sequence[Finish],
-        end: Callable[[Sequence[Finish], bool], Body[list[Answer]]],
+        end: Callable[[Sequence[Finish]], Body[list[Answer]]],
         now: datetime | None,
     ) -> Body[list[Answer]]:
         """End claims of jobs with gates: the gates are locked before the rows, and scopes are told."""
         brakes = sorted({f"scope:{o.brake}" for o in outcomes if o.brake is not None})
         rows = yield self._step("admit.lock", ids=[o.id for o in outcomes], keys=brakes)
         uses = {row[0]: gates.gates_of(row[1]) for row in rows}
-        is_told = bool(brakes) or any(use.breaker for job in uses.values() for use in job)
-        answers = yield from end(outcomes, not is_told)
+        answers = yield from end(outcomes)
         took = [o for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
         counted = {
             use.key
@@ -250,7 +229,8 @@ class GateVerbs(Verbs):
         keys = sorted(counted | {f"scope:{o.brake}" for o in took if o.brake is not None})
         if not keys:
             return answers
-        looks, at = yield from self._look([GateUse(key, gates.SCOPE) for key in keys], now, locking=keys)
+        yield self._step("admit.lock_keys", keys=keys)
+        looks, at = yield from self._look([GateUse(key, gates.SCOPE) for key in keys], now)
         before = {key: look.state for key, look in looks.items()}
         for outcome in took:
             why = why_ended(outcome)
@@ -271,13 +251,10 @@ class GateVerbs(Verbs):
             yield from self._open(is_open, now)
         return answers
 
-    def _open(self, keys: Sequence[str], now: datetime | None, *, is_locking: bool = False) -> Body[int]:
-        """Make ready whom these gates let through; their rows are locked, or are first locked here."""
+    def _open(self, keys: Sequence[str], now: datetime | None) -> Body[int]:
+        """Make ready whom these gates let through; their rows are locked."""
         waiting: dict[str, list[Row]] = {key: [] for key in keys}
-        leading = (self._step("admit.lock_keys", keys=list(keys)),) if is_locking else ()
-        for row in (
-            yield self._step("admit.waiting", leading=leading, keys=list(keys), limit=OPENED_AT_ONCE)
-        ):
+        for row in (yield self._step("admit.waiting", keys=list(keys), limit=OPENED_AT_ONCE)):
             waiting[row[0]].append(row)
         uses = {key: _use_of(key, rows[0][2] if rows else None) for key, rows in waiting.items()}
         looks, at = yield from self._look(uses.values(), now)
@@ -317,7 +294,8 @@ class GateVerbs(Verbs):
                 most = min(limit, GATES_AT_ONCE)
                 rows = yield self._step("admit.due", is_alone=True, limit=most, now=now)
             if keys := [row[0] for row in rows]:
-                count = yield from self._open(keys, now, is_locking=True)
+                yield self._step("admit.lock_keys", keys=keys)
+                count = yield from self._open(keys, now)
             ((next_at, at),) = yield self._step("admit.next", is_alone=True, now=now)
             return Promoted(count, None if next_at is None else read_moment(next_at), read_moment(at))
 
@@ -350,7 +328,8 @@ class GateVerbs(Verbs):
             rows = yield self._step("admit.all", limit=10_000)
             keys = [row[0] for row in rows if name_of_key(row[0]) in specs]
             if keys:
-                yield from self._open(keys, now, is_locking=True)
+                yield self._step("admit.lock_keys", keys=keys)
+                yield from self._open(keys, now)
 
         return self._write("set_limits", body, now)
 

@@ -123,13 +123,9 @@ class Pool:
     def _carry(self, connection: Connection, verb: Verb[T], progress: Progress) -> T:
         sending = script(verb, progress)
         try:
-            actions = next(sending)
+            action = next(sending)
             while True:
-                rows: Rows = []
-                for action in actions:
-                    answer = self._send(connection, action)
-                    rows = answer if isinstance(action, Step) else rows
-                actions = sending.send(rows)
+                action = sending.send(self._send(connection, action))
         except StopIteration as stop:
             result: T = stop.value
             return result

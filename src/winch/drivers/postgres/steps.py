@@ -33,15 +33,11 @@ BARE_MOMENTS = frozenset({"claim", "admit.take"})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement to send. `is_alone`: nothing after it writes, so it may be its own transaction.
-    `leading`: statements that are sent with it, in front, and whose answers nobody needs. `is_last`: the
-    transaction is over with it, so that the commit is sent with it too."""
+    """One statement to send. `is_alone`: nothing after it writes, so it may be its own transaction."""
 
     statement: Statement
     values: Mapping[str, Any]
     is_alone: bool = False
-    leading: tuple[Step, ...] = ()
-    is_last: bool = False
 
 
 class Statements:
@@ -59,8 +55,6 @@ class Statements:
 
 Body = Generator[Step, Rows, T]
 Action = Step | Literal["begin", "commit"]
-# What is sent in one go. The answer is that of the last statement among them.
-Actions = tuple[Action, ...]
 
 
 class Progress:
@@ -76,28 +70,22 @@ class Progress:
             self.maybe_applied = not self._is_read
 
 
-def script(verb: Verb[T], progress: Progress) -> Generator[Actions, Rows, T]:
+def script(verb: Verb[T], progress: Progress) -> Generator[Action, Rows, T]:
     """The verb's steps in a transaction, or without one where a single statement is all."""
     steps = verb.steps()
     in_transaction = False
     try:
         step = next(steps)
         while True:
-            actions: list[Action] = []
             if not in_transaction and not step.is_alone:
-                actions.append("begin")
+                yield "begin"
                 in_transaction = True
-            actions += [*step.leading, step]
             progress.sending(step, in_transaction=in_transaction)
-            if in_transaction and step.is_last:
-                actions.append("commit")
-                progress.sending("commit", in_transaction=True)
-                in_transaction = False
-            step = steps.send((yield tuple(actions)))
+            step = steps.send((yield step))
     except StopIteration as stop:
         if in_transaction:
             progress.sending("commit", in_transaction=True)
-            yield ("commit",)
+            yield "commit"
         result: T = stop.value
         return result
 

@@ -19,16 +19,19 @@ SELECT count(*), (SELECT {schema}.ring(array_agg(DISTINCT queue), false) FROM ad
 FROM admitted;
 
 -- admit.begin: which of these queues have ready jobs with gates. Locks: the session FOR KEY SHARE, as claim does;
--- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold its session for
--- long, so the server ends its transaction.
+-- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold its session
+-- for long, so the server ends its transaction.
 WITH live AS MATERIALIZED (
-    SELECT id, set_config('lock_timeout', '4s', true), set_config('idle_in_transaction_session_timeout', '2s', true)
+    SELECT id
     FROM {schema}.session
     WHERE id = :session::uuid
         AND ended_at IS NULL
     FOR KEY SHARE
 )
-SELECT wanted.queue
+SELECT
+    wanted.queue,
+    set_config('lock_timeout', '4s', true),
+    set_config('idle_in_transaction_session_timeout', '2s', true)
 FROM live, unnest(:queues::text[]) AS wanted (queue)
 WHERE (
         EXISTS (
@@ -46,22 +49,12 @@ WHERE (
     AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL;
 
 -- admit.candidates: the first ready jobs of a queue, not locked: with gates, of each tenant (found by steps in the
--- index), and where the first plain ones stand among them. Locks: the session FOR KEY SHARE, as claim does; nothing
--- for one that is ended or unknown, and nothing of a paused queue. Where no job has gates the plain ones are not told.
-WITH RECURSIVE live AS MATERIALIZED (
-    SELECT id, set_config('lock_timeout', '4s', true), set_config('idle_in_transaction_session_timeout', '2s', true)
-    FROM {schema}.session
-    WHERE id = :session::uuid
-        AND ended_at IS NULL
-        AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = :queue) IS NULL
-    FOR KEY SHARE
-),
-tenants (tenant) AS (
+-- index), and where the first plain ones stand among them.
+WITH RECURSIVE tenants (tenant) AS (
     (
         SELECT job.tenant
         FROM {schema}.job
-        WHERE EXISTS (SELECT FROM live)
-            AND job.queue = :queue
+        WHERE job.queue = :queue
             AND job.filed = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant IS NOT NULL
@@ -86,8 +79,7 @@ tenants (tenant) AS (
 (
     SELECT id::text, sort_key, attempt, options, tenant, false
     FROM {schema}.job
-    WHERE EXISTS (SELECT FROM live)
-        AND queue = :queue
+    WHERE queue = :queue
         AND filed = 'ready'
         AND gate IS NOT NULL
         AND tenant IS NULL
@@ -115,17 +107,7 @@ UNION ALL
 (
     SELECT id::text, sort_key, 0, NULL, NULL, true
     FROM {schema}.job
-    WHERE EXISTS (SELECT FROM live)
-        AND (
-            EXISTS (SELECT FROM tenants)
-            OR EXISTS (
-                SELECT
-                FROM {schema}.job AS other
-                WHERE other.queue = :queue AND other.filed = 'ready' AND other.gate IS NOT NULL
-                    AND other.tenant IS NULL
-            )
-        )
-        AND queue = :queue
+    WHERE queue = :queue
         AND filed = 'ready'
         AND gate IS NULL
         AND state = 'ready'
@@ -187,8 +169,6 @@ LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name;
 
 -- admit.take: ready -> running for jobs whose gates have let them through, ready -> blocked for those that are
 -- held. Locks: the job rows with SKIP LOCKED, after the gates. Who was taken or cancelled meanwhile gets no permit.
--- By ctid, as in claim: a planner that believes the table to be small would compare each of its rows with each id,
--- and a claim that holds hundreds beside 100,000 others would take seconds.
 WITH kept AS (
     UPDATE {schema}.gate
     SET state = changed.state,
@@ -200,16 +180,18 @@ held AS (
     UPDATE {schema}.job
     SET state = 'blocked',
         filed = 'blocked',
-        gate = (SELECT :held::jsonb) ->> id::text
-    WHERE ctid = ANY (ARRAY(
-        SELECT locked.ctid
-        FROM {schema}.job AS locked
-        WHERE locked.id = ANY (:held_ids::uuid[])
-            AND locked.state = 'ready'
-            AND locked.gate IS NOT NULL
-        ORDER BY locked.id
-        FOR UPDATE SKIP LOCKED
-    ))
+        gate = waits.gate
+    FROM json_to_recordset(:held::json) AS waits (id uuid, gate text)
+    WHERE job.id = waits.id
+        AND job.id = ANY (ARRAY(
+            SELECT locked.id
+            FROM {schema}.job AS locked
+            WHERE locked.id = ANY (:held_ids::uuid[])
+                AND locked.state = 'ready'
+                AND locked.gate IS NOT NULL
+            ORDER BY locked.id
+            FOR UPDATE SKIP LOCKED
+        ))
 ),
 taken AS (
     UPDATE {schema}.job
@@ -222,8 +204,8 @@ taken AS (
         claimed_at = to_timestamp(:at::bigint / 1000000.0),
         progress = NULL,
         log = NULL
-    WHERE ctid = ANY (ARRAY(
-        SELECT locked.ctid
+    WHERE id = ANY (ARRAY(
+        SELECT locked.id
         FROM {schema}.job AS locked
         WHERE locked.id = ANY (:ids::uuid[])
             AND locked.state = 'ready'
