@@ -1,7 +1,8 @@
 -- enqueue: -> ready, for plain jobs: all of the call or nothing. Others go through enqueue_special.
--- A:      now; confirm; names: queue -> tasks; groups: {queue, priority, ids}. ARGV[2…]: envelopes, in order
+-- A:      now; confirm; names: queue -> tasks; groups: {queue, priority, the key by which
+--         they are waited for together or false, ids}. ARGV[2…]: envelopes, in order
 -- Return: '' when stored; or an id that was there or came twice, and nothing is stored
--- Keys:   env, ids, ready, queues, tasks, waiting, bell, events
+-- Keys:   env, ids, ready, unfinished, queues, tasks, waiting, bell, events
 -- flags:
 -- parts:  put
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
@@ -10,7 +11,7 @@ if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now))
 local created, before = pack(now), 1
 -- `ids` first: its answer tells whether all are new, and what it added is taken back if not.
 for place, group in ipairs(A.groups) do
-  local ids, all = group[3], {}
+  local ids, all = group[4], {}
   for i = 1, #ids do
     local at = 2 * i
     all[at - 1], all[at] = '0', ids[i]
@@ -22,7 +23,7 @@ for place, group in ipairs(A.groups) do
   if added < #ids then
     local twice, seen = nil, {}
     for earlier = 1, place do
-      for _, id in ipairs(A.groups[earlier][3]) do
+      for _, id in ipairs(A.groups[earlier][4]) do
         if call('HEXISTS', K.env, id) == 1 then
           twice = twice or id
         else
@@ -39,7 +40,7 @@ for queue, tasks in pairs(A.names) do
   if call('SADD', K.tasks(queue), unpack(tasks)) > 0 then call('SADD', K.queues, queue) end
 end
 for _, group in ipairs(A.groups) do
-  local queue, ids = group[1], group[3]
+  local queue, ids = group[1], group[4]
   local key = string.format('%d', now - group[2] * HEAD_START)
   local stored, ready = {}, {}
   for i = 1, #ids do
@@ -49,6 +50,7 @@ for _, group in ipairs(A.groups) do
   end
   write('HSET', K.env, stored)
   write('ZADD', K.ready(queue), ready)
+  if group[3] then call('HINCRBY', K.unfinished, group[3], #ids) end
   rings[queue] = (rings[queue] or 0) + #ids
   before = before + #ids
   if keeps_events then
