@@ -1,9 +1,9 @@
 -- list_jobs: a stretch of jobs, newest id first, from the smallest set that holds them all.
 -- A:      states: state -> true (empty: all), fingerprint, after, count, small (how many may be sorted)
 -- Return: {ids, envelopes, states, claims}; fewer ids than count: that was the end
--- Keys:   ids, cancelled, dead, alike, run, queues, ready, gated, tenanted, scheduled, retrying, blocked, env, st
+-- Keys:   ids, pages, cancelled, dead, alike, run, queues, ready, gated, tenanted, scheduled, retrying, blocked, env, st
 -- flags:  no-writes
--- parts:
+-- parts:  pages
 local function sets_of(states)
   local keys = {}
   for state in pairs(states) do
@@ -30,6 +30,23 @@ local function by_id(key)
   return call('ZREVRANGEBYLEX', key, A.after and '(' .. A.after or '+', '-', 'LIMIT', 0, A.count)
 end
 
+-- Of all jobs there are. One that was deleted and stored anew may be on a page too.
+local function all_by_id()
+  local alone, paged = by_id(K.ids), newest_on_pages(A.after, A.count)
+  if #paged == 0 then return alone end
+  local page, i, j = {}, 1, 1
+  while #page < A.count and (alone[i] or paged[j]) do
+    local one, other = alone[i], paged[j]
+    if one and (not other or one >= other) then
+      page[#page + 1], i = one, i + 1
+      if one == other then j = j + 1 end
+    else
+      page[#page + 1], j = other, j + 1
+    end
+  end
+  return page
+end
+
 -- All of the sets sorted, where they are small enough for that.
 local function sorted(keys)
   local size = 0
@@ -51,13 +68,13 @@ local ids
 if A.fingerprint then
   ids = by_id(K.alike(A.fingerprint))
 elseif next(A.states) == nil then
-  ids = by_id(K.ids)
+  ids = all_by_id()
 else
   local keys = sets_of(A.states)
   if keys and #keys == 1 and (keys[1][1] == K.dead or keys[1][1] == K.cancelled) then
     ids = by_id(keys[1][1])
   else
-    ids = keys and sorted(keys) or by_id(K.ids)
+    ids = keys and sorted(keys) or all_by_id()
   end
 end
 return {ids, fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids), fetch('HMGET', K.run, ids)}
