@@ -9,6 +9,10 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# The tests start hundreds of processes; where the environment forbids to keep bytecode, each of them would
+# compile Winch anew, which takes longer than all the rest of its start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations soak fuzz clean shop
 
@@ -33,7 +37,7 @@ test: setup ## every part of the tests but the slow ones
 # PgBouncer is no Python package. Where it cannot be installed its tests fail; they do not hide.
 PGBOUNCER := $(or $(WINCH_TEST_PGBOUNCER_BIN),/usr/sbin/pgbouncer)
 
-test-all: setup ## every test, then types as pyright sees them, then the conformance suite
+test-all: setup ## every test, the slow ones too, then types as pyright sees them
 	@test -x $(PGBOUNCER) || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends pgbouncer
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends redis-server
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
@@ -41,7 +45,6 @@ test-all: setup ## every test, then types as pyright sees them, then the conform
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'
 	$(BIN)/python scripts/test_parts.py --slow
 	$(BIN)/python scripts/public_types.py
-	$(BIN)/python scripts/conformance.py
 
 conformance: setup ## what every storage driver must do
 	$(BIN)/python scripts/conformance.py
@@ -66,9 +69,13 @@ bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONL
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
 
 SEED ?= 1
+AT_ONCE ?= $(if $(filter 1,$(QUICK)),1,2)
+# All three are run, whatever the first two find; then their findings decide.
 chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1
-	$(BIN)/python -m winch.testing.chaos --seed $(SEED) $(if $(filter 1,$(QUICK)),--quick) --keep
-	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000) --seed $(SEED) --keep
+	@failed=; \
+	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --at-once $(AT_ONCE) $(if $(filter 1,$(QUICK)),--quick) --keep || failed=1; \
+	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000) --seed $(SEED) --keep || failed=1; \
+	$(BIN)/python -m lab.report || failed=1; test -z "$$failed"
 
 chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
 	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --pairs 12 --keep

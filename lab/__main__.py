@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from lab.faults import FAULTS, QUICK, Fault
@@ -41,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--times", type=int, default=1, help="how often each run is made")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, once each")
     parser.add_argument("--pairs", type=int, metavar="N", help="N pairs of faults, drawn from the seed")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="so many runs side by side")
     parser.add_argument("--list", action="store_true", help="say what there is and end")
     parser.add_argument(
         "--keep",
@@ -61,8 +64,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     results: list[Result] = []
     began = time.monotonic()
-    for number, (faults, store) in enumerate(jobs * said.times):
-        result = once(faults, store, seed + number, seconds=said.seconds, verbose=len(jobs) == 1)
+    for result in play(jobs * said.times, seed, said.seconds, said.at_once):
         results.append(result)
         print(result.line, flush=True)
         for violation in result.violations:
@@ -75,6 +77,21 @@ def main(argv: Sequence[str]) -> int:
         how = f"--store {result.store} --fault {result.fault} --seed {result.seed}"
         print(f"again: python -m winch.testing.chaos {how}")
     return 1 if failed or not results else 0
+
+
+def play(jobs: Sequence[Job], seed: int, seconds: float, at_once: int) -> Iterator[Result]:
+    """Each run's result, as they end. Runs side by side share nothing, not even a process."""
+    if at_once == 1:
+        for number, (faults, store) in enumerate(jobs):
+            yield once(faults, store, seed + number, seconds=seconds, verbose=len(jobs) == 1)
+        return
+    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn")) as lanes:
+        runs = [
+            lanes.submit(once, faults, store, seed + number, seconds=seconds)
+            for number, (faults, store) in enumerate(jobs)
+        ]
+        for run in as_completed(runs):
+            yield run.result()
 
 
 def choose(said: argparse.Namespace) -> list[Job]:

@@ -1,34 +1,29 @@
-"""The application under load: one task of each kind, each saying when it starts and how it ends.
+"""The application under load: that of the fault tests, with what the lab's load needs besides.
 
 Workers find it as `lab.app:app` and their store in the environment; the lab makes one with `make(url)`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import os
-import signal
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import psutil
-
-from winch import App, Context, Limit, Retry
+from tests.faults.apps import HEARTBEAT, LEASE, POLL, FaultApp, Seen, busy, with_tasks
+from winch import Context, Retry
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 from winch.testing.history import Recorder
 from winch.testing.history.witness import Witness
 
-LEASE, HEARTBEAT, SWEEP, POLL = 3.0, 0.5, 1.0, 0.2
+SWEEP = 1.0
 SETTINGS = {"lease": LEASE, "heartbeat": HEARTBEAT, "sweep": SWEEP, "poll": POLL}
 # Tasks whose rows and completion are one commit.
 TRANSACTIONAL = ("once", "aonce")
-LIMIT = 2
+# Tasks that do nothing but take their time.
+PLAIN = ("slow", "aslow")
 
 
 class Notary(Witness):
@@ -54,78 +49,29 @@ class Notary(Witness):
         self._recorder.sent(ids)
 
 
-class LabApp(App):
-    """An app that writes down what its driver is asked and answers, where somebody records."""
+class LabApp(FaultApp):
+    """An app that also knows which jobs it was asked to store."""
 
-    recorder: Recorder | None = None
     notary: Notary | None = None
 
-    @property
-    def driver(self) -> Driver:
-        if self._driver is None:
-            driver = super().driver
-            if self.recorder is not None:
-                self.notary = Notary(driver, self.recorder)
-                driver = self.notary.driver
-            self._driver = driver
-        return self._driver
+    def witnessed(self, driver: Driver, recorder: Recorder) -> Driver:
+        self.notary = Notary(driver, recorder)
+        return self.notary.driver
 
 
 def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
-    app = LabApp(
-        url,
-        events="full",
-        lease=timedelta(seconds=LEASE),
-        heartbeat=timedelta(seconds=HEARTBEAT),
-        sweep=timedelta(seconds=SWEEP),
-        poll=timedelta(seconds=POLL),
+    app = with_tasks(
+        LabApp(
+            url,
+            events="full",
+            lease=timedelta(seconds=LEASE),
+            heartbeat=timedelta(seconds=HEARTBEAT),
+            sweep=timedelta(seconds=SWEEP),
+            poll=timedelta(seconds=POLL),
+        ),
+        recorder,
     )
-    app.recorder = recorder
-
-    @contextmanager
-    def seen(ctx: Context) -> Iterator[str]:
-        if recorder is None:
-            yield ""
-            return
-        with recorder.run(ctx) as run:
-            yield run
-
-    def not_committed(ctx: Context, runs: list[str], error: BaseException) -> None:
-        """The body was done, and then its transaction was refused."""
-        if recorder is not None:
-            for run in runs:
-                recorder.failed(ctx, run, error)
-
-    @app.task(name="work")
-    def work(ctx: Context, seconds: float) -> None:
-        with seen(ctx):
-            busy(seconds)
-
-    @app.task(name="awork")
-    async def awork(ctx: Context, seconds: float) -> None:
-        with seen(ctx):
-            await asyncio.sleep(seconds)
-
-    @app.task(name="alone", isolate="process")
-    def alone(ctx: Context, seconds: float) -> None:
-        with seen(ctx):
-            busy(seconds)
-
-    @app.task(name="limited", limit=Limit(LIMIT))
-    def limited(ctx: Context, seconds: float) -> None:
-        with seen(ctx):
-            busy(seconds)
-
-    @app.task(name="stumble", retry=Retry.fixed("200ms"))
-    def stumble(ctx: Context) -> None:
-        with seen(ctx):
-            if ctx.attempt == 1:
-                raise RuntimeError("the first attempt fails")
-
-    @app.task(name="member")
-    def member(ctx: Context, seconds: float) -> None:
-        with seen(ctx):
-            busy(seconds)
+    seen = Seen(recorder)
 
     @app.task(name="all_done")
     def all_done(ctx: Context) -> None:
@@ -137,59 +83,11 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
         with seen(ctx):
             pass
 
-    @app.task(name="once")
-    def once(ctx: Context, seconds: float) -> None:
-        busy(seconds)
-        runs: list[str] = []
-        try:
-            with ctx.transaction() as tx, seen(ctx) as run:
-                runs.append(run)
-                tx.execute(effect(ctx))
-                time.sleep(0.005)
-        except BaseException as error:
-            not_committed(ctx, runs, error)
-            raise
-
-    @app.task(name="aonce")
-    async def aonce(ctx: Context, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        runs: list[str] = []
-        try:
-            async with ctx.transaction() as tx:
-                with seen(ctx) as run:
-                    runs.append(run)
-                    done = tx.execute(effect(ctx))
-                    if asyncio.iscoroutine(done):
-                        await done
-        except BaseException as error:
-            not_committed(ctx, runs, error)
-            raise
-
-    @app.task(name="spin")
-    def spin(ctx: Context, seconds: float) -> None:
-        # PyDLL, unlike CDLL, keeps the GIL during the call: no other thread of the process runs.
+    @app.task(name="remote")
+    def remote(ctx: Context, seconds: float) -> None:
+        """What workers over HTTP run; in its queue no worker of ours looks."""
         with seen(ctx):
-            ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
-
-    @app.task(name="poison")
-    def poison(ctx: Context, how: str) -> None:
-        with seen(ctx):
-            if recorder is not None:
-                with_it = [child.pid for child in psutil.Process().children(recursive=True)]
-                recorder.nemesis("kill", [os.getpid(), *with_it], note=f"poison: {how}")
-            match how:
-                case "exit":
-                    os._exit(9)
-                case "SIGSEGV":
-                    ctypes.string_at(0)
-                case _:
-                    os.kill(os.getpid(), getattr(signal, how))
-            time.sleep(10)
-
-    @app.task(name="hog", retry=Retry.fixed("100ms", attempts=2))
-    def hog(ctx: Context, megabytes: int) -> int:
-        with seen(ctx):
-            return len(bytearray(megabytes << 20))
+            busy(seconds)
 
     if os.environ.get("LAB_NEWCOMER"):
 
@@ -204,17 +102,6 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
             return text * times
 
     return app
-
-
-def busy(seconds: float) -> None:
-    """In small pieces, so that the handler can be interrupted."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 0.02))
-
-
-def effect(ctx: Context) -> str:
-    return f"INSERT INTO effect (job, fence) VALUES ('{ctx.job_id}', {ctx.fence})"
 
 
 app = make(recorder=Recorder.from_env())

@@ -1,12 +1,15 @@
-"""What `lab/hooks/sitecustomize.py` does to a process: a death at a chosen call."""
+"""What `lab/hooks/sitecustomize.py` does to a process: a death at a chosen call, a name like others'."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import signal
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+TWIN = 7
 DRIVERS = {
     "winch.drivers.sqlite.driver": "SqliteDriver",
     "winch.drivers.postgres.driver": "PostgresDriver",
@@ -14,10 +17,38 @@ DRIVERS = {
 }
 
 
+def on_path() -> str:
+    """A PYTHONPATH with which a process meets the hooks."""
+    before = os.environ.get("PYTHONPATH")
+    root = Path(__file__).resolve().parents[1]
+    return os.pathsep.join([str(root / "lab" / "hooks"), str(root), *([before] if before else [])])
+
+
 def install() -> None:
     if place := os.environ.get("LAB_DIE_AT"):
         verb, when, number = place.split(":")
         die_at(verb, when, int(number))
+    if os.environ.get("LAB_TWIN"):
+        be_a_twin()
+
+
+class _Os:
+    """The module `os` of a process whose pid others have too, as in containers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def getpid(self) -> int:
+        return TWIN
+
+
+def be_a_twin() -> None:
+    """Have this worker's sessions say the host, pid and name that all its twins say."""
+    from winch.engine import worker
+
+    module: Any = worker
+    module.os = _Os()
+    module.socket = SimpleNamespace(gethostname=lambda: "twin")
 
 
 def die_at(verb: str, when: str, number: int) -> None:

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lab.app import LabApp, make
+from lab.app import PLAIN, LabApp, make
+from lab.http_worker import QUEUE as HTTP
 from winch import batch
 from winch.core.errors import EnqueueUncertain, StorageError
 from winch.core.ids import random_id
@@ -40,7 +41,7 @@ class Producer:
         self.rng = random.Random(seed)
         can = patiently(app).capabilities
         self.kinds: dict[Callable[[], int], int] = {self.plain: 40, self.later: 8, self.unique: 10}
-        self.kinds |= {self.one("stumble"): 6}
+        self.kinds |= {self.one("fail_then_ok"): 6, self.remote: 6}
         if can.has_gates:
             self.kinds |= {self.fifo: 12, self.limited: 10}
         if can.has_waits:
@@ -59,22 +60,25 @@ class Producer:
     # -- kinds: each returns how many jobs it asked for ---------------------------------------------
 
     def plain(self) -> int:
-        return self._call(self.rng.choice(["work", "awork"]), self._length())
+        return self._call(self.rng.choice(PLAIN), self._length())
 
     def one(self, task: str) -> Callable[[], int]:
         return lambda: self._call(task)
 
     def later(self) -> int:
-        return self._call("work", self._length(), delay=f"{self.rng.randrange(50, 2000)}ms")
+        return self._call("slow", self._length(), delay=f"{self.rng.randrange(50, 2000)}ms")
 
     def unique(self) -> int:
-        return self._call("work", self._length(), unique=f"key:{self.rng.randrange(KEYS)}")
+        return self._call("slow", self._length(), unique=f"key:{self.rng.randrange(KEYS)}")
 
     def fifo(self) -> int:
-        return self._call("work", self._length() / 2, fifo=f"acct:{self.rng.randrange(KEYS)}")
+        return self._call("slow", self._length() / 2, fifo=f"acct:{self.rng.randrange(KEYS)}")
 
     def limited(self) -> int:
         return self._call("limited", self._length())
+
+    def remote(self) -> int:
+        return self._call("remote", self._length(), queue=HTTP)
 
     def once(self) -> int:
         return self._call(self.rng.choice(["once", "aonce"]), self._length())
@@ -85,7 +89,7 @@ class Producer:
         notary = self.app.notary
         assert notary is not None
         notary.drawn.clear()
-        task, done = self.app.tasks.get("member"), self.app.tasks.get("all_done")
+        task, done = self.app.tasks.get("slow"), self.app.tasks.get("all_done")
         call = os.urandom(8).hex()
         try:
             with batch("lab", on_complete=done.bind()) as members:

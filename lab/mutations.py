@@ -58,6 +58,7 @@ CRON = "a tick forgets which windows it has decided, and no row stops the next o
 PERMIT = "the end of a claim does not give its permits back"
 CALLBACK = "the end of a job is not told to those that wait for it"
 ARCHIVE = "a repeated finish is not looked up among the kept jobs"
+HANDOVER = "a job that leaves its shard arrives as often as it is told, also when it has ended"
 LOCK = "gates are not locked before they are looked at"
 
 MUTATIONS = (
@@ -158,6 +159,24 @@ MUTATIONS = (
         "permit", "redis", PERMIT,
         (("redis/lua/parts/admit.lua", "call('HDEL', K.permits(key), j.id)", ""),),
         ("conformance:gates",),
+    ),
+    Mutation(
+        "cron row", "redis", CRON,
+        (
+            ("redis/lua/change_schedule.lua", "if (row and row.v or 0) ~= A.v then return nil end", ""),
+            ("redis/lua/change_schedule.lua", "if call('HEXISTS', K.runs(A.name), string.format('%d', run[1])) == 0 then", "do"),
+        ),
+        ("conformance:schedules",),
+    ),
+    Mutation(
+        "callback", "redis", CALLBACK,
+        (("redis/lua/parts/record.lua", "  look_again('job:' .. id)\n", ""),),
+        ("conformance:waits",),
+    ),
+    Mutation(
+        "hand-over", "redis+cluster", HANDOVER,
+        (("redis/lua/arrive.lua", " and not call('ZSCORE', K.arrived, id)", ""),),
+        ("test:tests/storage/test_redis_cluster.py::test_a_message_that_comes_again_changes_nothing",),
     ),
 )  # fmt: skip
 

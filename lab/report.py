@@ -23,7 +23,7 @@ HEAD = f"""# What was put through, and what came of it
 This page is written by `python -m lab.report` from kept results; nothing in it is typed by hand but these first lines. Each run is a real
 store, real producers and real worker processes: {PRODUCERS} producers enqueue {JOBS} jobs each within {SECONDS:g} s (plain, delayed, unique, FIFO,
 limited, batches with a callback, jobs that fail once, jobs in a transaction, a schedule of one a second; what a store does not
-have is left out), {WORKERS} workers run {SLOTS} at a time with a lease of 3 s. A fault strikes at times drawn from the seed. Then all is healed,
+have is left out), {WORKERS} workers run {SLOTS} at a time with a lease of 3 s, and one that knows only the HTTP API takes what is meant for it. A fault strikes at times drawn from the seed. Then all is healed,
 everything must become final and stay so for two leases, and the recorded history is judged by the rules of `winch.testing.history`. A run in
 which the fault was not seen to happen counts as failed.
 
@@ -74,9 +74,8 @@ def _row(name: str, title: str, store: str, runs: Sequence[Result]) -> str:
     last = runs[-1]
     measured = ", ".join(f"{what} {value:g}" for what, value in last.measures.items())
     failed = sum(not run.is_ok for run in runs)
-    return (
-        f"| {name} | {title} | {store} | {len(runs)} | {failed or ''} | {last.observed} | {measured} |"
-    )
+    seen = last.observed if last.is_ok else f"**failed**: {last.observed}"
+    return f"| {name} | {title} | {store} | {len(runs)} | {failed or ''} | {seen} | {measured} |"
 
 
 def _simulation() -> Iterator[str]:

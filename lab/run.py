@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import signal
 import subprocess
 import tempfile
 import threading
@@ -23,10 +24,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lab import load
-from lab.app import LEASE, SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
+from lab.app import SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
 from lab.results import Result
 from lab.stores import CannotRun, Store
+from tests.faults.apps import LEASE
 from tests.faults.fleet import Fleet, Worker, until
+from tests.servers import free_port
 from winch.core.errors import StorageError
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import JobFilter, SessionInfo
@@ -40,6 +43,8 @@ QUEUES = "default"
 # A sweep may just have passed when a lease ends, and a busy machine takes its time.
 TAKEOVER = timedelta(seconds=2 * SWEEP + 8)
 DRAIN = 120.0
+# Looking costs: the whole history is read, or the store is asked to count.
+STEP = 0.1
 SCHEDULE = "each second"
 
 
@@ -72,7 +77,10 @@ class Run:
         self.flags: list[str] = []
         self.is_over = threading.Event()
         self.measures: dict[str, float] = {}
+        # Sessions tell no pid by which a worker could be known: they all say the same.
+        self.are_twins = False
         self._producers: list[subprocess.Popen[bytes]] = []
+        self.over_http: list[subprocess.Popen[bytes]] = []
 
     # -- acting ------------------------------------------------------------------------------------
 
@@ -122,11 +130,13 @@ class Run:
                 return condition()
             return False
 
-        return until(holds, seconds, what, self.fleet.logs)
+        return until(holds, seconds, what, self.fleet.logs, STEP)
 
     def until_ready(self, worker: Worker) -> None:
         def is_there() -> bool:
             assert worker.process.poll() is None, worker.text()
+            if self.are_twins:
+                return sum(s.ended_at is None and s.pid for s in self.sessions()) >= len(self.workers)
             return bool(self.sessions_of(worker))
 
         self.until(is_there, 60, "a worker's session")
@@ -153,6 +163,7 @@ class Run:
     def begin(self) -> None:
         for _ in range(load.WORKERS):
             self.start_worker()
+        self._serve()
         for worker in self.workers:
             self.until_ready(worker)
         for number in range(load.PRODUCERS):
@@ -164,6 +175,12 @@ class Run:
             60,
             "the producers",
         )
+
+    def _serve(self) -> None:
+        """The HTTP API, and a worker that knows nothing else."""
+        port = str(free_port())
+        server = self.fleet.helper("-m", "winch", "serve", "-A", "lab.app:app", "--port", port)
+        self.over_http = [server, self.fleet.helper("-m", "lab.http_worker", port)]
 
     def heal(self) -> None:
         """Bring the fleet back to its size and let the producers end."""
@@ -220,6 +237,14 @@ class Run:
         for worker in left:
             code = worker.wait(40)
             assert code == 0, f"exit code {code}\n{worker.text()}"
+        for process in reversed(self.over_http):
+            assert process.poll() is None, f"what speaks HTTP has ended\n{self.fleet.logs()}"
+            process.terminate()
+            code = process.wait(40)
+            # The HTTP server ends its requests and then by the very signal, as its kind do.
+            assert code in (0, -signal.SIGTERM), (
+                f"exit code {code} of what speaks HTTP\n{self.fleet.logs()}"
+            )
 
     def history(self, windows: dict[str, tuple[datetime, ...]], takeover: timedelta | None) -> History:
         found = gather(
@@ -399,7 +424,7 @@ def work_goes_on(run: Run, since: float, seconds: float = 30) -> float:
         return any(isinstance(line, Ended) and line.mono > since for line in lines)
 
     with contextlib.suppress(AssertionError):
-        until(ended, seconds, "work to go on")
+        until(ended, seconds, "work to go on", step=STEP)
     return time.monotonic() - since
 
 

@@ -2,10 +2,10 @@
 
     python -m lab.soak --store sqlite --minutes 10
 
-The standard load goes on for minutes; every few seconds one of the store's faults strikes. One worker is
-never touched: its memory and its descriptors, the store's connections and its size are looked at every
-few seconds. After a warm-up of a third of the time they must stay where they are. Then all is healed and
-the history is judged as always.
+The standard load goes on for minutes; every few seconds one of the store's faults strikes. One worker
+and the HTTP server are never touched: their memory and their descriptors, the store's connections and
+its size are looked at every few seconds. After a warm-up of a third of the time they must stay where
+they are. Then all is healed and the history is judged as always.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab import load
 from lab.faults import FAULTS, Fault
 from lab.results import RESULTS
 from lab.run import Run, judge
-from lab.stores import STORES, Postgres, Redis, Sqlite, Store
+from lab.stores import STORES, Cluster, Postgres, Redis, Sqlite, Store
 
 KEPT = RESULTS / "soak.jsonl"
 EVERY = 5.0
@@ -34,6 +34,7 @@ STRIKES = {
     "sqlite": ("F1", "F2", "F28"),
     "postgres": ("F1", "F2", "F5", "F7", "F8", "F28"),
     "redis": ("F1", "F2", "F14", "F28"),
+    "redis+cluster": ("F1", "F2", "F28"),
 }
 # What a healthy process may still gain after its warm-up.
 MEMORY_MB, DESCRIPTORS, CONNECTIONS = 30, 12, 15
@@ -117,7 +118,7 @@ def _soak(run: Run, kinds: Sequence[type[Fault]], minutes: float) -> tuple[Soake
             if worker.process.poll() is not None:
                 run.replace(worker)
         if time.monotonic() >= due:
-            samples.append(look(watched.pids(), run.store))
+            samples.append(look([*watched.pids(), run.over_http[0].pid], run.store))
             due = time.monotonic() + EVERY
     for fault in faults:
         fault.heal()
@@ -178,9 +179,11 @@ def of_store(store: Store) -> tuple[int, int]:
         except psycopg.OperationalError:
             return 0, 0
         return (int(row[0]), int(row[1])) if row else (0, 0)
-    if isinstance(store, Redis):
-        info = store.server.info("everything")
-        return int(info["connected_clients"]), int(info["used_memory"])
+    if isinstance(store, Redis | Cluster):
+        servers = [store.server] if isinstance(store, Redis) else store.cluster.nodes
+        told = [server.info("everything") for server in servers]
+        clients, size = ("connected_clients", "used_memory")
+        return sum(int(one[clients]) for one in told), sum(int(one[size]) for one in told)
     assert isinstance(store, Sqlite)
     files = store.path.parent.glob(f"{store.path.name}*")
     return 0, sum(file.stat().st_size for file in files if file.is_file())

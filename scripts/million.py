@@ -1,11 +1,11 @@
-"""How long the dashboard takes with a million jobs in the store: overview, lists, one job, a search.
+"""How long the dashboard takes with a million jobs in the store: overview, lists, one job, searches.
 
     python scripts/million.py sqlite:////tmp/million.db [1000000]
     python scripts/million.py postgresql://…
 
-Fills the store with ready jobs where it has fewer, and leaves them there for the next run. Every page is
-asked for five times, in process, and each look goes to the store: what pages share for half a second is
-forgotten between two.
+Fills the store where it has fewer, and leaves the jobs there for the next run: a fifth are of a task
+that declares an argument for search, a few thousand have run, and some of those are dead. Every page is
+asked for seven times, in process, with pauses in which what pages share grows old.
 """
 
 from __future__ import annotations
@@ -14,66 +14,131 @@ import asyncio
 import statistics
 import sys
 import time
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import uuid4
 
 import httpx
 
 from winch import App
+from winch.core.lifecycle import JobState
+from winch.storage.params import ClaimParams, Finish, NewSession
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 
-ROUNDS = 5
+ROUNDS = 7
+LIMIT = 500.0
+BATCH = 10_000
+RUN = 5000
 PAGES = {
     "overview": "/",
     "jobs": "/jobs",
     "jobs, ready": "/jobs?state=ready",
-    "jobs of a queue": "/jobs?queue=q3",
+    "jobs, completed": "/jobs?state=completed",
     "jobs, dead": "/jobs?state=dead",
+    "jobs of a queue": "/jobs?queue=q3",
+    "jobs of a task": "/jobs?task=shop.add",
     "queues": "/queues",
+    "one queue": "/queues/q3",
     "dead letters": "/dead",
+    "flows": "/flows",
+    "workers": "/workers",
+    "limits": "/limits",
+    "one job": "/jobs/{newest}",
     "api: jobs": "/api/v1/jobs?limit=200",
+    "api: one job": "/api/v1/jobs/{newest}",
+    "api: why": "/api/v1/jobs/{newest}/why",
     "api: stats": "/api/v1/stats",
     "api: autoscale": "/api/v1/autoscale?queue=q3",
-    "search in arguments": "/jobs?q=args.n:{newest}",
-    "search in old arguments": "/jobs?q=args.n:7",
+    "search, declared, new": "/jobs?q=args.order_id:{charged}",
+    "search, declared, old": "/jobs?q=args.order_id:0",
+    "search, declared, none": "/jobs?q=args.order_id:none",
+}
+# Over the latest 100,000, and the answer says that it is partial: not in the limit.
+PARTIAL = {
+    "search, undeclared, new": "/api/v1/jobs?q=args.n:{late}",
+    "search, undeclared, old": "/api/v1/jobs?q=args.n:7",
 }
 
 
-def filled(app: App, wanted: int) -> str:
-    """At least so many jobs; returns the id of the newest."""
+@dataclass
+class Timing:
+    slowest: float
+    median: float
+    is_partial: bool
 
+
+def declare(app: App) -> None:
     @app.task(name="shop.add", queue="q0")
     def add(n: int, who: str = "") -> int:
         return n
 
+    @app.task(name="shop.charge", queue="q0", search=["order_id"])
+    def charge(order_id: int, who: str = "") -> int:
+        return order_id
+
+
+def fill(app: App, wanted: int) -> None:
+    """At least so many jobs."""
+    add, charge = app.tasks.get("shop.add"), app.tasks.get("shop.charge")
     there = sum(sum(queue.counts.values()) for queue in app.queues.list())
+    if there + 2 * RUN >= wanted:
+        return
     began = time.monotonic()
-    for start in range(there, wanted, 10_000):
-        calls = [
-            add.using(queue=f"q{n % 8}").bind(n, f"user-{n % 1000}")
-            for n in range(start, start + 10_000)
-        ]
-        app.enqueue_many(calls)
-    if there < wanted:
-        sys.stderr.write(f"stored {wanted - there:,} jobs in {time.monotonic() - began:.0f} s\n")
-    return str(app.jobs.list(limit=1)[0].id)
+    for start in range(0, wanted, BATCH):
+        block = start // BATCH
+        call = (charge if block % 5 == 0 else add).using(queue=f"q{block % 8}")
+        app.enqueue_many(call.bind(n, f"user-{n % 1000}") for n in range(start, start + BATCH))
+    sys.stderr.write(f"stored {wanted:,} jobs in {time.monotonic() - began:.0f} s\n")
+    run_some(app)
 
 
-async def measure(app: App, newest: str, count: int) -> dict[str, float]:
+def run_some(app: App) -> None:
+    driver, session = app.driver, str(uuid4())
+    driver.run(
+        driver.start_session(
+            NewSession(
+                id=session, worker="filler", host="here", pid=1, release="", queues=("q1",),
+                tasks=("shop.add", "shop.charge"), slots=1, lease=timedelta(minutes=10),
+            )
+        )
+    )  # fmt: skip
+    for _ in range(RUN // 500):
+        token = str(uuid4())
+        claims = driver.run(
+            driver.claim(ClaimParams(session=session, token=token, queues=("q1",), limit=500))
+        )
+        driver.run(
+            driver.finish(
+                [
+                    Finish(id=claim.id, token=token, to=JobState.DEAD, what="discarded", reason="no use")
+                    if place % 20 == 0
+                    else Finish(
+                        id=claim.id, token=token, to=JobState.COMPLETED, what="completed", result="1"
+                    )
+                    for place, claim in enumerate(claims)
+                ]
+            )
+        )
+    driver.run(driver.end_session(session))
+
+
+async def measure(app: App, newest: str, count: int) -> dict[str, Timing]:
     site = build(app, SiteConfig(auth="open", hosts=frozenset({"localhost"})))
     transport = httpx.ASGITransport(site, raise_app_exceptions=True)
-    found: dict[str, float] = {}
-    pages = {**PAGES, "one job": f"/jobs/{newest}"}
+    found: dict[str, Timing] = {}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
-        for name, path in pages.items():
-            spent = []
+        for name, path in (PAGES | PARTIAL).items():
+            spent, said = [], ""
+            charged = (count // BATCH - 5) * BATCH + 1
+            address = path.format(newest=newest, charged=charged, late=count - 1)
             for _ in range(ROUNDS):
-                await asyncio.sleep(0.51)  # longer than what is shared between pages lives
+                await asyncio.sleep(0.51)
                 began = time.monotonic()
-                headers = {"accept": "text/html"}
-                answer = await client.get(path.format(newest=count - 1), headers=headers)
-                answer.raise_for_status()
-                spent.append(time.monotonic() - began)
-            found[name] = statistics.median(spent) * 1000
+                answer = await client.get(address, headers={"accept": "text/html"})
+                said = answer.raise_for_status().text
+                spent.append((time.monotonic() - began) * 1000)
+            found[name] = Timing(max(spent), statistics.median(spent), '"is_partial":true' in said)
     await app.aclose()
     return found
 
@@ -82,13 +147,17 @@ def main() -> int:
     url, count = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
     app = App(url)
     app.migrate()
-    newest = filled(app, count)
+    declare(app)
+    fill(app, count)
+    newest = app.jobs.list(limit=1)[0].id
     found = asyncio.run(measure(app, newest, count))
     app.close()
-    for name, millis in found.items():
-        mark = "" if millis < 500 or name == "search in old arguments" else "  over 500 ms"
-        print(f"{name:<24} {millis:8.1f} ms{mark}")
-    return 1 if any(ms >= 500 for name, ms in found.items() if name != "search in old arguments") else 0
+    print(f"{'':<26}{'median':>10}{'slowest':>10}")
+    for name, timing in found.items():
+        mark = "  over" if name in PAGES and timing.median >= LIMIT else ""
+        said = "  partial" if name in PARTIAL and timing.is_partial else ""
+        print(f"{name:<26}{timing.median:>7.0f} ms{timing.slowest:>7.0f} ms{mark}{said}")
+    return 1 if any(found[name].median >= LIMIT for name in PAGES) else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
+from lab.hooked import on_path
 from lab.results import Result
 from lab.run import TAKEOVER, Run
 from lab.stores import STORES, Store
@@ -50,6 +51,10 @@ class Fault:
         return cls.own_stores.get(store) or STORES[store]
 
     # -- the course of a run -----------------------------------------------------------------------
+
+    def hook(self, **env: str) -> None:
+        """Let workers that start from now on meet `lab/hooked.py`."""
+        self.run.worker_env |= {"PYTHONPATH": on_path(), **env}
 
     def prepare(self) -> None:
         """Before any worker starts."""

@@ -122,7 +122,7 @@ class Herd(Fault):
             producer = Producer(app, self.run.recorder, f"{self.run.seed}/herd/{number}")
             gate.wait(60)
             try:
-                producer._call("work", 0.0)
+                producer._call("slow", 0.0)
             except Exception as error:  # told in the main thread
                 self.failed.append(repr(error))
 

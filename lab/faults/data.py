@@ -66,7 +66,7 @@ class PoisonedRows(Fault):
     def strike(self) -> None:
         driver = self.run.app.driver
         row = dict(self.rng.choice(self.BAD))
-        for task, ids in (("work", self.bad), ("newcomer", self.unknown)):
+        for task, ids in (("slow", self.bad), ("newcomer", self.unknown)):
             drawn = random_id(os.urandom(16))
             if task == "newcomer":
                 row = {"args": '{"seconds": 0.01}'}
@@ -271,7 +271,7 @@ class Uncommitted(Fault):
 
         def rival() -> None:
             call = self.run.recorder.sent([theirs])
-            job = self.other.tasks.get("work").using(id=theirs, unique=key).enqueue(0.01)
+            job = self.other.tasks.get("slow").using(id=theirs, unique=key).enqueue(0.01)
             told.append(job.id)
             outcome = ("acked", [theirs]) if job.id == theirs else ("failed", [theirs])
             self.run.recorder.told(call, *outcome)  # type: ignore[arg-type]
@@ -280,7 +280,7 @@ class Uncommitted(Fault):
         call = self.run.recorder.sent([mine])
         try:
             with self.run.app.transaction() as conn:
-                self.run.app.tasks.get("work").using(id=mine, unique=key, conn=conn).enqueue(0.5)
+                self.run.app.tasks.get("slow").using(id=mine, unique=key, conn=conn).enqueue(0.5)
                 thread.start()
                 time.sleep(self.rng.uniform(0.1, 1.0))
                 if told and told[0] == mine:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from lab.app import PLAIN
 from lab.faults.base import SINGLE, Fault
 from lab.faults.servers import ServerFault
 from lab.faults.workers import KillWorker
@@ -59,7 +60,7 @@ class FullDisk(ServerFault):
         failed = [
             Violation("I13", job.id, "it was failed for the store's full disk")
             for job in history.jobs
-            if job.task in ("work", "awork") and any(entry.what == "failed" for entry in job.history)
+            if job.task in PLAIN and any(entry.what == "failed" for entry in job.history)
         ]
         return failed + talkative(self)
 
@@ -167,7 +168,7 @@ class Synced(Fault):
         time.sleep(1)
         since = time.monotonic()
         for _ in range(40):
-            self.run.enqueue("work", 0.01)
+            self.run.enqueue("slow", 0.01)
         self.calls = self._asked(os.getpid(), since)
         self.tracer.send_signal(signal.SIGINT)
         self.tracer.wait(20)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar
 
-from lab.app import LEASE
 from lab.faults.base import Fault
 from lab.run import named, work_goes_on
+from tests.faults.apps import LEASE
 from winch.testing.history import History, Verdict, Violation
 from winch.testing.proxy import Proxy
 
@@ -55,7 +55,7 @@ class LostReply(NetworkFault):
         return [
             Violation("I14", job.id, "a lost reply was counted as a failure")
             for job in history.jobs
-            if job.task != "stumble" and any(entry.what == "failed" for entry in job.history)
+            if job.task != "fail_then_ok" and any(entry.what == "failed" for entry in job.history)
         ]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 
 from lab.faults.base import SQL, Fault
 from lab.run import named
@@ -13,8 +11,6 @@ from tests.faults.fleet import Worker
 from winch.testing.history import History, Verdict, Violation
 from winch.testing.history.lines import Nemesis, Started
 
-HOOKS = Path(__file__).resolve().parents[1] / "hooks"
-ROOT = HOOKS.parents[1]
 HOURS = 2 * 3600
 
 
@@ -26,10 +22,7 @@ class KillScheduler(Fault):
     takeover = None  # all of them may be dead at once
 
     def prepare(self) -> None:
-        before = os.environ.get("PYTHONPATH")
-        self.run.worker_env["PYTHONPATH"] = os.pathsep.join(
-            [str(HOOKS), str(ROOT), *([before] if before else [])]
-        )
+        self.hook()
 
     def begin(self) -> None:
         for worker in list(self.run.workers):

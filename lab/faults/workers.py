@@ -6,9 +6,10 @@ import os
 import signal
 import time
 
-from lab.app import LEASE
+from lab.app import PLAIN
 from lab.faults.base import SINGLE, Fault
 from lab.run import named
+from tests.faults.apps import LEASE
 from tests.faults.fleet import Worker
 from winch.core.lifecycle import JobState
 from winch.testing.history import History, Verdict, Violation
@@ -140,7 +141,7 @@ class RollingRestart(Fault):
         spent = [
             Violation("I15", job.id, f"a stop cost it an attempt: {job.attempt}")
             for job in history.jobs
-            if job.task in ("work", "awork") and job.state is JobState.COMPLETED and job.attempt != 1
+            if job.task in PLAIN and job.state is JobState.COMPLETED and job.attempt != 1
         ]
         return spent + [
             Violation("I15", None, f"worker {line.who} left jobs to their lease") for line in codes
@@ -149,18 +150,22 @@ class RollingRestart(Fault):
 
 class SameName(Fault):
     name = "F32"
-    title = "two workers of the same name, host and pid"
+    title = "all workers have the same name, host and pid, and are killed"
     every = (3.0, 5.0)
 
     def prepare(self) -> None:
-        self.run.worker_env["WINCH_WORKER_NAME"] = "twin"
+        self.hook(LAB_TWIN="1")
+        self.run.are_twins = True
 
     def strike(self) -> None:
         KillWorker.strike(self)  # type: ignore[arg-type]
 
     def observed(self, history: History, verdict: Verdict) -> str:
-        names = {session.worker for session in history.sessions}
-        return f"{len(history.sessions)} sessions of {len(names)} names" if len(names) == 1 else ""
+        ours = [session for session in history.sessions if session.pid]
+        names = {session.worker for session in ours}
+        killed = named(verdict, "killed")
+        is_so = killed and len(names) == 1 and len(ours) > len(self.run.workers)
+        return f"{len(ours)} sessions named {names.pop()}, {killed} killed" if is_so else ""
 
 
 class OutOfMemory(Fault):

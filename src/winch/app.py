@@ -26,6 +26,7 @@ from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.spool import Spool
 from winch.engine.task import Bound, Task, task_class
+from winch.storage.protocol import advice
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -173,7 +174,7 @@ class App:
             elif not status.is_ready:
                 raise SchemaMismatch(
                     f"{driver.describe()} has schema {status.current or 'none'}, this release needs "
-                    f"{status.newest}: run `winch migrate`"
+                    f"{status.newest}: {advice(status)}"
                 )
             self._is_checked = True
         return driver
@@ -289,6 +290,7 @@ class App:
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
+        search: Sequence[str] = ...,
     ) -> _Decorator: ...
     @overload
     def task(
@@ -310,6 +312,7 @@ class App:
         retry_budget: RetryBudget = ...,
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
+        search: Sequence[str] = ...,
     ) -> _CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

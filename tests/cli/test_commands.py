@@ -354,4 +354,4 @@ def test_doctor_says_what_the_sqlite_file_risks(winch: Command, app: App) -> Non
 
 def test_doctor_on_a_store_without_schema_says_migrate(winch: Command) -> None:
     answer = winch("doctor")
-    assert (answer.code, "run winch migrate" in answer.out) == (4, True)
+    assert (answer.code, "run `winch migrate`" in answer.out) == (4, True)

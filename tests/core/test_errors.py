@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 
 from winch.core import errors
-from winch.core.errors import JobFailed, UnknownTask, WinchError, did_you_mean
+from winch.core.errors import JobFailed, UnknownTask, WinchError, did_you_mean, within
 
 
 def test_every_error_is_a_winch_error() -> None:
@@ -32,3 +32,9 @@ def test_a_hint_names_the_nearest_word_or_nothing() -> None:
 def test_a_failed_job_tells_its_error() -> None:
     assert str(JobFailed("41", "dead", "ValueError: no")) == "job 41 is dead: ValueError: no"
     assert str(JobFailed("41", "cancelled", None)) == "job 41 is cancelled"
+
+
+def test_a_sentence_within_another_loses_its_capital_but_a_name_keeps_its_own() -> None:
+    assert within("Expected int, got str") == "expected int, got str"
+    assert within("JSON is malformed") == "JSON is malformed"
+    assert within("") == ""

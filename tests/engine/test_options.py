@@ -47,12 +47,6 @@ def test_a_wrong_option_is_refused_and_nothing_is_stored(options: dict[str, Any]
     assert app.jobs.list() == []
 
 
-@pytest.mark.parametrize("option", ["search"])
-def test_a_task_option_of_a_later_release_is_refused(option: str) -> None:
-    with pytest.raises(ConfigError, match="not available in this release"):
-        new_app().task(**{option: 1})  # type: ignore[call-overload]
-
-
 def test_options_reach_the_store() -> None:
     app = new_app()
 

@@ -1,7 +1,7 @@
 """The application that the fault tests run: tasks that say when they start and how they end.
 
 Workers find it as `tests.faults.apps:app` and their store in the environment; a test makes one for
-itself with `make(url)`.
+itself with `make(url)`. The lab's own (`lab/app.py`) is this one with more tasks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 import psutil
 
@@ -43,9 +43,12 @@ class FaultApp(App):
                 self._flaky = FlakyStorage(driver)
                 driver = self._flaky.driver
             if self.recorder is not None:
-                driver = Witness(driver, self.recorder).driver
+                driver = self.witnessed(driver, self.recorder)
             self._driver = driver
         return self._driver
+
+    def witnessed(self, driver: Driver, recorder: Recorder) -> Driver:
+        return Witness(driver, recorder).driver
 
     @property
     def flaky(self) -> FlakyStorage:
@@ -62,26 +65,54 @@ def make(
     is_flaky: bool = False,
     lease: float = LEASE,
 ) -> FaultApp:
-    app = FaultApp(
-        url,
-        events=events,
-        lease=timedelta(seconds=lease),
-        heartbeat=timedelta(seconds=HEARTBEAT),
-        sweep=timedelta(seconds=SWEEP),
-        poll=timedelta(seconds=POLL),
+    return with_tasks(
+        FaultApp(
+            url,
+            events=events,
+            lease=timedelta(seconds=lease),
+            heartbeat=timedelta(seconds=HEARTBEAT),
+            sweep=timedelta(seconds=SWEEP),
+            poll=timedelta(seconds=POLL),
+        ),
+        recorder,
+        is_flaky=is_flaky,
     )
-    app.recorder = recorder
-    app.is_flaky = is_flaky
 
-    kept: list[bytes] = []
+
+class Seen:
+    """Writes down when a handler starts and how it ends, where somebody records."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
 
     @contextmanager
-    def seen(ctx: Context) -> Iterator[None]:
-        if recorder is None:
-            yield
+    def __call__(self, ctx: Context) -> Iterator[str]:
+        if self._recorder is None:
+            yield ""
             return
-        with recorder.run(ctx):
-            yield
+        with self._recorder.run(ctx) as run:
+            yield run
+
+    def not_committed(self, ctx: Context, runs: list[str], error: BaseException) -> None:
+        """The body was done, and then its transaction was refused; or it could not even begin."""
+        if self._recorder is None:
+            return
+        if not runs:
+            with suppress(BaseException), self._recorder.run(ctx):
+                raise error
+        for run in runs:
+            self._recorder.failed(ctx, run, error)
+
+
+AnyApp = TypeVar("AnyApp", bound=FaultApp)
+
+
+def with_tasks(app: AnyApp, recorder: Recorder | None, *, is_flaky: bool = False) -> AnyApp:
+    """The app with one task of each kind."""
+    app.recorder = recorder
+    app.is_flaky = is_flaky
+    seen = Seen(recorder)
+    kept: list[bytes] = []
 
     @app.task(name="quick")
     def quick(ctx: Context, number: int = 0) -> int:
@@ -90,19 +121,13 @@ def make(
 
     @app.task(name="slow")
     def slow(ctx: Context, seconds: float) -> None:
-        # In small pieces, so that the handler can be interrupted. A process that is stopped finds on
-        # waking that its time is up.
         with seen(ctx):
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                time.sleep(0.02)
+            busy(seconds)
 
     @app.task(name="limited", limit=Limit(2))
     def limited(ctx: Context, seconds: float) -> None:
         with seen(ctx):
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                time.sleep(0.02)
+            busy(seconds)
 
     @app.task(name="aslow")
     async def aslow(ctx: Context, seconds: float) -> None:
@@ -135,21 +160,33 @@ def make(
             os.kill(os.getpid(), signal.SIGKILL)
 
     @app.task(name="once")
-    def once(ctx: Context, seconds: float, held: float) -> None:
-        time.sleep(seconds)
-        with ctx.transaction() as tx, seen(ctx):
-            tx.execute(effect(ctx))
-            time.sleep(held)
+    def once(ctx: Context, seconds: float, held: float = 0.005) -> None:
+        busy(seconds)
+        runs: list[str] = []
+        try:
+            with ctx.transaction() as tx, seen(ctx) as run:
+                runs.append(run)
+                tx.execute(effect(ctx))
+                time.sleep(held)
+        except BaseException as error:
+            seen.not_committed(ctx, runs, error)
+            raise
 
     @app.task(name="aonce")
-    async def aonce(ctx: Context, seconds: float, held: float) -> None:
+    async def aonce(ctx: Context, seconds: float, held: float = 0.0) -> None:
         await asyncio.sleep(seconds)
-        async with ctx.transaction() as tx:
-            with seen(ctx):
-                done = tx.execute(effect(ctx))
-                if asyncio.iscoroutine(done):
-                    await done
-                await asyncio.sleep(held)
+        runs: list[str] = []
+        try:
+            async with ctx.transaction() as tx:
+                with seen(ctx) as run:
+                    runs.append(run)
+                    done = tx.execute(effect(ctx))
+                    if asyncio.iscoroutine(done):
+                        await done
+                    await asyncio.sleep(held)
+        except BaseException as error:
+            seen.not_committed(ctx, runs, error)
+            raise
 
     @app.task(name="poison")
     def poison(ctx: Context, how: str) -> None:
@@ -250,6 +287,14 @@ def make(
         app.outbox.sink("orders", http=sink, retry=Retry.fixed("100ms", attempts=100))
 
     return app
+
+
+def busy(seconds: float) -> None:
+    """In small pieces, so that the handler can be interrupted. A process that is stopped finds on waking
+    that its time is up."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.02))
 
 
 def effect(ctx: Context) -> str:

@@ -18,14 +18,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def until(
-    condition: Callable[[], bool], seconds: float, what: str, more: Callable[[], str] = str
+    condition: Callable[[], bool],
+    seconds: float,
+    what: str,
+    more: Callable[[], str] = str,
+    step: float = 0.01,
 ) -> float:
     """Wait until `condition` holds; returns how long that took. Fails with what was waited for."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
             raise AssertionError(f"waited {seconds:g} s for {what}\n{more()}")
-        time.sleep(0.01)
+        time.sleep(step)
     return time.monotonic() - began
 
 

@@ -11,9 +11,12 @@ from tests.storage import time_machine
 from tests.storage.machine import STEADY, walk
 from winch.testing.conformance import MemoryTarget, Target
 
-EXAMPLES = {"memory": 250, "sqlite": 100, "postgres": 40, "redis": 30, "redis+cluster": 4}
-# With schedules, waits and undo among the steps; many more of them in the slow tests.
+# Walks of fifty steps each; ten times as many in the slow tests.
+EXAMPLES = {"memory": 80, "sqlite": 30, "postgres": 12, "redis": 10, "redis+cluster": 2}
+# With schedules, waits and undo among the steps.
 IN_TIME = {"memory": 20, "sqlite": 5, "postgres": 3, "redis": 8}
+
+MANY = pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
 
 
 def test_the_reference_keeps_the_invariants() -> None:
@@ -24,6 +27,7 @@ def test_the_reference_keeps_the_invariants() -> None:
     )
 
 
+@MANY
 @pytest.mark.parametrize(
     "driver",
     [
@@ -33,12 +37,11 @@ def test_the_reference_keeps_the_invariants() -> None:
         pytest.param("redis+cluster", marks=pytest.mark.servers),
     ],
 )
-def test_a_driver_does_what_the_reference_does(driver: str, target_of: Callable[[str], Target]) -> None:
-    walk(
-        target_of(driver),
-        reference=True,
-        settings=hypothesis.settings(STEADY, max_examples=EXAMPLES[driver]),
-    )
+def test_a_driver_does_what_the_reference_does(
+    driver: str, times: int, target_of: Callable[[str], Target]
+) -> None:
+    settings = hypothesis.settings(STEADY, max_examples=EXAMPLES[driver] * times)
+    walk(target_of(driver), reference=True, settings=settings)
 
 
 def test_the_reference_keeps_the_invariants_in_time() -> None:
@@ -46,7 +49,7 @@ def test_the_reference_keeps_the_invariants_in_time() -> None:
     time_machine.walk(MemoryTarget(), reference=False, settings=settings)
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+@MANY
 @pytest.mark.parametrize(
     "driver",
     [

@@ -19,8 +19,9 @@ from lab.mutations import MUTATIONS, PACKAGE
 from lab.report import PAGE, page
 from lab.results import Result, keep, load
 from lab.run import shortest
-from lab.simulate import Simulation, simulate
+from lab.simulate import simulate
 from lab.stores import STORES
+from lab.world import Simulation
 from winch.core.errors import ConfigError
 from winch.engine.order import QueueOrder
 from winch.testing.history import Violation

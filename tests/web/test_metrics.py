@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -18,9 +19,13 @@ import pytest
 
 from tests.servers import free_port
 from tests.web.kit import Web
+from winch import App
 from winch.core.job import Claim
-from winch.engine.exposition import MOST_PAIRS, Counters, Fleet
+from winch.engine.exposition import MOST_PAIRS, Counters, Fleet, missed_windows
+from winch.engine.maintenance.schedules import Ticker
 from winch.engine.rates import Rate, Tally
+from winch.engine.schedules import define
+from winch.storage.schedules import Put
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -93,6 +98,44 @@ def test_a_server_counts_what_the_fleet_does(web: Web) -> None:
     assert found["winch_job_queue_latency_seconds_bucket", frozenset({*own, ("le", "0.01")})] == 0
     mail = frozenset({("queue", "mail"), ("task", "shop.mail"), ("outcome", "lost")})
     assert found["winch_jobs_finished_total", mail] == 1
+
+
+def test_a_server_counts_what_is_enqueued_through_it_and_what_its_workers_enqueue(web: Web) -> None:
+    driver = web.app.ready()
+    web.ask("GET", "/metrics")
+    for number in range(3):
+        assert web.api("POST", "/jobs", {"task": "shop.add", "args": {"a": number}}).status_code == 202
+    tally = Tally("one")
+    tally.enqueued["default", "shop.add"] += 4
+    tally.ended(claim("shop.add"), "completed", 0.2)
+    tally.ended(claim("shop.add"), "snoozed", 0.2)
+    driver.run(driver.write_lines(tally.lines()))
+    found = samples(web.ask("GET", "/metrics").text)
+    own = frozenset({("queue", "default"), ("task", "shop.add")})
+    assert found["winch_jobs_enqueued_total", own] == 7
+    assert found["winch_jobs_started_total", own] == 2
+    again = samples(web.ask("GET", "/metrics").text)
+    assert again["winch_jobs_enqueued_total", own] == 7
+    op = frozenset({("op", "enqueue")})
+    assert found["winch_backend_operation_duration_seconds_count", op] == 3
+    assert found["winch_backend_operation_duration_seconds_sum", op] > 0
+
+
+def test_missed_windows_are_counted_by_who_found_them() -> None:
+    app = App("memory://")
+
+    @app.task(name="report.make")
+    def make() -> None: ...
+
+    definition = define(make, None, {"every": "1h", "misfire": "skip"})
+    put = Put(definition=definition.text, timing=definition.timing.key, is_new=True)
+    driver, before = app.ready(), datetime.now(UTC) - timedelta(hours=5)
+    driver.run(driver.change_schedule("nightly", put, now=before))
+    ticker = Ticker(driver, 1.0)
+    asyncio.run(ticker.run_once())
+    assert ticker.missed["nightly"] >= 1
+    text = "\n".join(missed_windows(ticker.missed))
+    assert f'winch_schedule_missed_total{{schedule="nightly"}} {ticker.missed["nightly"]}' in text
 
 
 def test_the_look_is_from_the_last_minutes_on(make_web: Callable[..., Web]) -> None:

@@ -26,6 +26,7 @@ from winch.core.errors import (
     UnknownTask,
     WinchError,
     did_you_mean,
+    within,
 )
 
 # name -> (module, attribute, the line in `winch --help`). The line is repeated here so that showing the
@@ -184,7 +185,7 @@ def run(argv: Sequence[str]) -> int:
 def _sentence(error: click.ClickException) -> str:
     """click's message as one line that also says where to read more."""
     message = " ".join(error.format_message().split()).rstrip(".")
-    message = message[:1].lower() + message[1:]
+    message = within(message)
     context = getattr(error, "ctx", None)
     if isinstance(error, click.UsageError) and context is not None:
         message += f"; see {context.command_path} --help"

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from winch.app import App
-from winch.cli import demo_dashboard, demo_jobs, demo_safety, text
-from winch.cli.dashboard import is_installed
+from winch.cli import demo_flow, demo_jobs, demo_safety, text
+from winch.cli.demo_dashboard import TourDashboard
 from winch.cli.demo_stage import WAIT, Stage, WorkerProcess
 from winch.cli.output import Column, Table, say
 from winch.cli.store import start_logging
@@ -28,6 +28,9 @@ ACTS = (
     demo_jobs.people,
     demo_jobs.versions,
     demo_jobs.schedule,
+    demo_flow.limits,
+    demo_flow.flows,
+    demo_flow.workflow,
     demo_safety.transactions,
     demo_safety.exactly_once,
     demo_safety.unique,
@@ -44,8 +47,9 @@ ACTS = (
 def demo(keep: bool, verbose: int) -> None:
     """A tour on SQLite: real jobs, a real worker, a real kill.
 
-    Takes about half a minute, needs nothing and leaves nothing behind. On a terminal it ends with the
-    dashboard on live data, until Ctrl-C. Exit 1 when a job does not end as it should.
+    Takes about half a minute, needs nothing and leaves nothing behind. The dashboard is there from the
+    beginning; on a terminal it stays, with jobs coming in, until Ctrl-C. Exit 1 when a job does not end
+    as it should.
     """
     start_logging(verbose)
     folder = Path(tempfile.mkdtemp(prefix="winch-demo-"))
@@ -54,17 +58,19 @@ def demo(keep: bool, verbose: int) -> None:
 
     app.configure({"url": f"sqlite:///{folder / 'demo.db'}"})
     stage = Stage(app)
+    dashboard = TourDashboard(folder)
     is_well = False
     is_kept = True
     try:
-        is_well = _perform(app, stage, folder)
-        if is_well and is_installed() and sys.stdin.isatty() and sys.stdout.isatty():
-            demo_dashboard.stay(app, folder)
+        is_well = _perform(app, stage, dashboard, folder)
+        if is_well and sys.stdin.isatty() and sys.stdout.isatty():
+            dashboard.stay(app)
         is_kept = keep or not is_well
     except KeyboardInterrupt:
         is_kept = keep
         raise
     finally:
+        dashboard.stop()
         app.close()
         if is_kept:
             say(f"the database and the worker's log are in {folder}")
@@ -84,15 +90,16 @@ def _leave_the_users_settings_alone(folder: Path) -> None:
     os.chdir(folder)
 
 
-def _perform(app: App, stage: Stage, folder: Path) -> bool:
+def _perform(app: App, stage: Stage, dashboard: TourDashboard, folder: Path) -> bool:
     say(text.bold("Winch demo") + text.dim(f"  in {folder}"))
     app.migrate()
     worker = WorkerProcess(folder)
     try:
         _start(app, stage, worker)
+        dashboard.start(stage)
         for act in ACTS:
             act(app, stage)
-        demo_dashboard.show(stage, folder)
+        dashboard.ask(stage)
         stage.title("The end")
         stage.tell("the worker gets a SIGTERM")
         code = worker.stop()

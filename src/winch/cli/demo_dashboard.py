@@ -1,4 +1,4 @@
-"""The dashboard in `winch demo`: served and asked; on a terminal it stays, with jobs coming in."""
+"""The dashboard of `winch demo`."""
 
 from __future__ import annotations
 
@@ -14,68 +14,82 @@ from winch.cli.demo_stage import SETTINGS, Stage, WorkerProcess
 from winch.cli.output import say
 
 
-def show(stage: Stage, folder: Path) -> None:
-    """Serve the dashboard, ask it what it shows, and stop it again."""
-    stage.title("The dashboard")
-    if not is_installed():
-        stage.tell("it needs an extra: pip install 'winch[web]'")
-        return
-    dashboard = _dashboard(folder)
-    try:
-        address = dashboard.start()
-        stage.tell(f"`winch serve` is at {address}")
-        completed = _asked(address).get("completed", 0)
+class TourDashboard:
+    """Served from the beginning, asked at the end; on a terminal it stays, with jobs coming in."""
+
+    def __init__(self, folder: Path) -> None:
+        url = f"sqlite:///{folder / 'demo.db'}"
+        self._folder = folder
+        self._server = Dashboard(["--url", url, "--port", "0", "--environment", "demo"], SETTINGS)
+        self._address: str | None = None
+
+    def start(self, stage: Stage) -> None:
+        stage.title("The dashboard")
+        if not is_installed():
+            stage.tell("it needs an extra: pip install 'winch[web]'")
+            return
+        self._address = self._server.start()
+        stage.tell(
+            f"`winch serve` is at {text.bold(str(self._address))}: open it and watch what follows"
+        )
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def ask(self, stage: Stage) -> None:
+        """See that it shows what has happened."""
+        if not is_installed():
+            return
+        stage.title("The dashboard")
+        completed = self._jobs().get("completed", 0)
         stage.tell(f"its overview answers, and {completed:,} completed jobs are in its numbers")
-    finally:
-        dashboard.stop()
-    word = "shows the jobs" if completed >= 1000 else "does not show them"
-    stage.expect("dashboard", "winch serve", "shows the jobs", lambda: word)
+        word = "shows the jobs" if completed >= 1000 else "does not show them"
+        stage.expect("dashboard", "winch serve", "shows the jobs", lambda: word)
 
+    def _jobs(self) -> dict[str, int]:
+        """What the server says about the jobs; nothing where it does not answer well."""
+        if self._address is None:
+            return {}
+        try:
+            with urllib.request.urlopen(self._address, timeout=10) as page:  # noqa: S310  # our own server
+                is_well = page.status == 200 and b"Overview" in page.read()
+            with urllib.request.urlopen(f"{self._address}api/v1/stats", timeout=10) as answer:  # noqa: S310
+                jobs: dict[str, int] = json.loads(answer.read())["jobs"]
+        except OSError:
+            return {}
+        return jobs if is_well else {}
 
-def _dashboard(folder: Path) -> Dashboard:
-    url = f"sqlite:///{folder / 'demo.db'}"
-    return Dashboard(["--url", url, "--port", "0", "--environment", "demo"], SETTINGS)
-
-
-def _asked(address: str | None) -> dict[str, int]:
-    """What the server says about the jobs; nothing where it does not answer well."""
-    if address is None:
-        return {}
-    try:
-        with urllib.request.urlopen(address, timeout=10) as page:  # noqa: S310  # our own server
-            is_well = page.status == 200 and b"Overview" in page.read()
-        with urllib.request.urlopen(f"{address}api/v1/stats", timeout=10) as answer:  # noqa: S310
-            jobs: dict[str, int] = json.loads(answer.read())["jobs"]
-    except OSError:
-        return {}
-    return jobs if is_well else {}
-
-
-def stay(app: App, folder: Path) -> None:
-    """Serve the dashboard with jobs coming in, until somebody has seen enough."""
-    from winch.cli.demo_tasks import add, count, doomed, flaky, greet, step
-
-    worker, dashboard = WorkerProcess(folder), _dashboard(folder)
-    worker.start()
-    try:
-        address = dashboard.start()
+    def stay(self, app: App) -> None:
+        """Keep it on live data until somebody has seen enough."""
+        if self._address is None:
+            return
+        worker = WorkerProcess(self._folder)
+        worker.start()
         say()
-        say(f"{text.bold('The dashboard')} with live jobs: {text.bold(str(address))}")
-        say(text.dim("Ctrl-C ends the tour."))
-        number = 0
-        while worker.is_alive:
-            number += 1
-            add.enqueue(number, b=1)
-            greet.enqueue("Ada")
-            app.enqueue_many([count.bind(n) for n in range(number % 40)])
-            if number % 3 == 0:
-                step.enqueue(number)
-                flaky.enqueue()
-            if number % 10 == 0:
-                doomed.enqueue(number % 90)
-            time.sleep(1.0)
-    except KeyboardInterrupt:
-        say()
-    finally:
-        dashboard.stop()
-        worker.kill()
+        say(f"{text.bold('The dashboard')} with live jobs: {text.bold(self._address)}")
+        say(text.dim(f"Kill a child of process {worker.pid} with -9 and watch. Ctrl-C ends the tour."))
+        try:
+            _keep_busy(app, worker)
+        except KeyboardInterrupt:
+            say()
+        finally:
+            worker.kill()
+
+
+def _keep_busy(app: App, worker: WorkerProcess) -> None:
+    from winch.cli.demo_tasks import add, count, doomed, flaky, greet, haul, step, unload
+
+    number = 0
+    while worker.is_alive:
+        number += 1
+        add.enqueue(number, b=1)
+        greet.enqueue("Ada")
+        unload.enqueue(number)
+        app.enqueue_many([count.bind(n) for n in range(number % 40)])
+        if number % 3 == 0:
+            step.enqueue(number)
+            flaky.enqueue()
+            haul.enqueue(steps=7)
+        if number % 10 == 0:
+            doomed.enqueue(number % 90)
+        time.sleep(1.0)

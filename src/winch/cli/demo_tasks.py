@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from winch.app import App
+from winch.core.limits import Limit
 from winch.core.outcome import Discard, Snooze
 from winch.core.retry import Retry
 from winch.engine.collected import Collected
@@ -115,6 +116,41 @@ def score(jobs: list[Collected[dict[str, Any]]]) -> None:
             job.discard("nobody is that small")
         else:
             job.done(len(jobs))
+
+
+@app.task(name="demo.unload", limit=Limit(2))
+async def unload(number: int) -> tuple[float, float]:
+    """One of many that want the same crane."""
+    began = time.time()
+    await asyncio.sleep(0.3)
+    return began, time.time()
+
+
+@app.task(name="demo.letter")
+def letter(number: int) -> int:
+    return number
+
+
+@app.task(name="demo.summary")
+def summary(numbers: list[int]) -> str:
+    return f"{len(numbers)} letters, the last is {numbers[-1]}"
+
+
+def pack(place: str) -> str:
+    return f"packed for {place}"
+
+
+def arrive(place: str, wind: str) -> str:
+    return f"in {place}, by a {wind} wind"
+
+
+@app.task(name="demo.voyage")
+async def voyage(ctx: Context, place: str) -> list[str]:
+    """Long work that is mostly waiting: what is done is stored, and nothing is held meanwhile."""
+    packed = await ctx.step(pack, place)
+    await ctx.sleep("500ms")
+    wind: str = await ctx.wait_for("wind", timeout="1m")
+    return [packed, "rested", f"a {wind} wind", await ctx.step(arrive, place, wind)]
 
 
 @app.task(name="demo.resize", version=2)

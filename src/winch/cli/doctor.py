@@ -10,6 +10,7 @@ from winch.cli.checks.preflight import check_preflight
 from winch.cli.output import emit_json, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.redact import mask_text
+from winch.storage.protocol import advice
 
 LIKE = {
     Level.OK: "completed",
@@ -41,7 +42,7 @@ def doctor(said: Said, preflight: bool) -> None:
                 findings += check_preflight(app)
         else:
             found = f"version {status.current or 'none'}, this release needs {status.newest}"
-            findings.append(Finding(Level.PROBLEM, "schema", found, "run winch migrate"))
+            findings.append(Finding(Level.PROBLEM, "schema", found, advice(status)))
     if said.as_json:
         emit_json({"store": where, "findings": [_data(finding) for finding in findings]})
     else:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from winch.core.errors import ConfigError, did_you_mean
+from winch.core.errors import ConfigError, did_you_mean, within
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -96,7 +96,7 @@ def _simulator(expression: str, start: datetime) -> CronSim:
         return CronSim(expression, start)
     except CronSimError as error:
         words = str(error)
-        raise ConfigError(f"cron {expression!r}: {words[:1].lower()}{words[1:]}") from None
+        raise ConfigError(f"cron {expression!r}: {within(words)}") from None
     except (AssertionError, IndexError, ValueError):  # it trusts some inputs more than it should
         raise ConfigError(f"cron {expression!r} cannot be read") from None
 

@@ -195,6 +195,11 @@ class LostClaim(WinchError):
     """This attempt's claim has ended: the job was rescued, and somebody else may be running it now."""
 
 
+def within(sentence: str) -> str:
+    """A sentence as it goes on after a colon: without its capital, unless a name begins with it."""
+    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint with the nearest known word, or nothing: `" (did you mean 'queue'?)"`."""
     close = difflib.get_close_matches(word, list(known), n=1)

@@ -113,7 +113,7 @@ def refuse_newer(applied: Mapping[int, str], migrations: Sequence[Migration]) ->
     if broken:
         raise SchemaMismatch(
             f"the store's schema is at step {max(broken):04} and this Winch knows up to "
-            f"{migrations[-1].number:04}: a later release has migrated it. Upgrade Winch here"
+            f"{migrations[-1].number:04}: a later release has migrated it; upgrade Winch here"
         )
 
 

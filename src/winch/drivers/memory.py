@@ -29,6 +29,7 @@ from winch.drivers.memory_schedules import MemorySchedules, ScheduleState
 from winch.drivers.memory_waits import MemoryWaits, WaitState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
+    MOST_AHEAD,
     Acted,
     Answer,
     ClaimParams,
@@ -900,7 +901,7 @@ class MemoryDriver(MemorySchedules, MemoryWaits):
                 now=self._now(now),
                 is_paused=job.queue in self._state.paused,
                 pause_reason=self._state.paused.get(job.queue, (None, None))[1],
-                ahead=ahead if job.state is JobState.READY else 0,
+                ahead=min(ahead, MOST_AHEAD) if job.state is JobState.READY else 0,
                 session=None if session is None else self._session_info(session),
                 serving=len(serving),
                 knowing=sum(1 for s in serving if job.task in s.info.tasks),

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from winch.core import codec
-from winch.core.errors import ConfigError, InvalidPayload, did_you_mean
+from winch.core.errors import ConfigError, InvalidPayload, did_you_mean, within
 from winch.engine.injection import Wanted, needs_async, wanted
 
 P = inspect.Parameter
@@ -356,5 +356,5 @@ def _reword(message: str) -> str:
     problem = problem.replace("`", "")
     path = where.strip("`").removeprefix("$.")
     if not path or path == "$":
-        return problem[:1].lower() + problem[1:]
-    return f"argument {path!r}: {problem[:1].lower() + problem[1:]}"
+        return within(problem)
+    return f"argument {path!r}: {within(problem)}"

@@ -32,7 +32,7 @@ from winch.core.ids import RUN, job_ids, parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
 from winch.core.unique import Duplicate
-from winch.engine import operation
+from winch.engine import operation, search_index
 from winch.engine.door import Door
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
@@ -44,7 +44,7 @@ from winch.engine.spool import Spool
 from winch.engine.task import Bound
 from winch.engine.transaction import Statements
 from winch.engine.why import explain
-from winch.storage.params import Acted, Enqueued, JobFilter, NewJob
+from winch.storage.params import Acted, Enqueued, JobFilter, Line, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 
@@ -129,6 +129,7 @@ class Client:
             or not is_checked
             or bound.options.conn is not None
             or bound.task.options.enqueue_rate is not None
+            or bound.task.options.search
             or self._runtime.middleware
             or self._spool() is not None
         ):
@@ -277,8 +278,10 @@ class Client:
         if isinstance(conn, Statements):
             conn = conn.connection
         if conn is not None:
+            yield from self.index(jobs, conn)
             answers: list[Enqueued] = yield OnConnection(conn, self._driver().enqueue(jobs))
             _raise_duplicate(jobs, answers)
+            yield from self._index_replaced(jobs, answers, conn)
             return answers
         answers = yield from self._send(jobs)
         self._tell_enqueued(jobs, answers)
@@ -303,6 +306,7 @@ class Client:
                 driver, is_checked = self._unchecked()
                 if not is_checked:
                     yield Blocking(self._driver)
+                yield from self.index(jobs)
                 answers: list[Enqueued] = yield driver.enqueue(jobs, is_repeat=is_uncertain)
             except StorageUnavailable as error:
                 is_uncertain = is_uncertain or error.maybe_applied
@@ -320,6 +324,7 @@ class Client:
                 raise
             else:
                 _raise_duplicate(jobs, answers)
+                yield from self._index_replaced(jobs, answers)
                 yield from self._forward_own(driver)
                 return answers
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
@@ -365,12 +370,32 @@ class Client:
             return jobs
         return [
             msgspec.structs.replace(
-                job, args=keys.seal(job.args, job=job.id, task=job.task, field="args")
+                job,
+                args=keys.seal(job.args, job=job.id, task=job.task, field="args"),
+                terms=search_index.sealed(keys, job.terms),
             )
             for job in jobs
         ]
 
+    def index(self, jobs: Sequence[NewJob], conn: object = None) -> Operation[None]:
+        """Write down what the jobs are found under, before they are stored."""
+        yield from self._keep(search_index.lines_of_all(jobs, self.surroundings.clock.now()), conn)
+
+    def _index_replaced(
+        self, jobs: Sequence[NewJob], answers: Sequence[Enqueued], conn: object = None
+    ) -> Operation[None]:
+        now = self.surroundings.clock.now()
+        yield from self._keep(search_index.lines_of_replaced(jobs, answers, now), conn)
+
+    def _keep(self, lines: Sequence[Line], conn: object) -> Operation[None]:
+        if lines and self._driver().capabilities.keeps_books:
+            verb = self._driver().write_lines(lines)
+            yield verb if conn is None else OnConnection(conn, verb)
+
     def _tell_enqueued(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
+        if (counted := self._runtime.counted) is not None:
+            stored = (job for job, answer in zip(jobs, answers, strict=True) if answer.is_new)
+            counted.update((job.queue, job.task) for job in stored)
         events = self._runtime.events
         if events.wants("enqueued"):
             for job, answer in zip(jobs, answers, strict=True):

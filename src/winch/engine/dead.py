@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -27,10 +27,12 @@ from winch.core.errors import (
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
+from winch.core.search import terms_of
 from winch.engine.keyring import Keyring, seal
 from winch.engine.operation import Operation, Pause
 from winch.engine.options import check_queue, with_attempts
 from winch.engine.registry import Registry
+from winch.engine.search_index import lines_of, sealed
 from winch.storage.params import Acted, DeadGroup, GroupFilter, JobFilter, Page, Trim
 from winch.storage.protocol import Driver
 
@@ -108,6 +110,7 @@ class DeadLetters:
             tally.matched += len(jobs)
             batches = editor.batches(jobs)  # checks the new arguments, in a dry run too
             if not dry_run:
+                yield from self._index(editor.terms, jobs)
                 for changes, ids in batches:
                     tally.add((yield self._driver().retry(ids, by=by, changes=changes)))
             if place is None:
@@ -115,6 +118,13 @@ class DeadLetters:
             if per_second is not None and not dry_run:
                 ahead = began + tally.matched / per_second - time.monotonic()
                 yield Pause(max(ahead, 0))
+
+    def _index(self, terms: tuple[str, ...], jobs: Sequence[JobRecord]) -> Operation[None]:
+        """Write down what the jobs will be found under with their new arguments."""
+        now = datetime.now(UTC)
+        lines = [line for job in jobs for line in lines_of(job.id, terms, now)]
+        if lines and self._driver().capabilities.keeps_books:
+            yield self._driver().write_lines(lines)
 
     def _page(
         self, which: JobFilter | Sequence[str], place: str | None, size: int, tally: _Tally
@@ -194,6 +204,7 @@ class _Editor:
         self._task: str | None = None
         self._packed: str | None = None
         self._version: int | None = None
+        self.terms: tuple[str, ...] = ()
 
     def batches(self, jobs: Iterable[JobRecord]) -> list[tuple[RetryChanges, list[str]]]:
         """The jobs by what is changed in them."""
@@ -226,6 +237,7 @@ class _Editor:
             known = self._tasks.get(task)
             self._packed = known.arguments.pack((), args)
             self._version = known.options.version
+            self.terms = sealed(self._keys, terms_of(self._packed, known.options.search))
         elif self._force:
             self._packed = codec.dumps(args, what=f"the arguments of {task}")
         else:

@@ -7,7 +7,7 @@ the roll-ups in the store: ask one server. Scrape one kind or the other, not bot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 
 import msgspec
@@ -45,6 +45,34 @@ def _escape(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
+Histogram = tuple[dict[int, int], float]
+"""How many fell under each of BOUNDS, by its place, and their sum."""
+
+
+def histogram(name: str, help_: str, samples: Iterable[tuple[dict[str, str], Histogram]]) -> list[str]:
+    """A family of histograms in the text format."""
+    lines = [f"# HELP {name} {help_}", f"# TYPE {name} histogram"]
+    for labels, (buckets, spent) in samples:
+        so_far = 0
+        for place, bound in enumerate(BOUNDS):
+            so_far += buckets.get(place, 0)
+            lines.append(_sample(f"{name}_bucket", {**labels, "le": _number(bound)}, so_far))
+        total = sum(buckets.values())
+        lines.append(_sample(f"{name}_bucket", {**labels, "le": "+Inf"}, total))
+        lines.append(_sample(f"{name}_sum", labels, round(spent, 6)))
+        lines.append(_sample(f"{name}_count", labels, total))
+    return lines
+
+
+def missed_windows(missed: Mapping[str, int]) -> list[str]:
+    return family(
+        "winch_schedule_missed_total",
+        "counter",
+        "Windows of schedules that this process has found missed.",
+        (({"schedule": name}, number) for name, number in sorted(missed.items())[:MOST_LABELS]),
+    )
+
+
 def build_info(backend: str) -> list[str]:
     facts = {"version": version("winch"), "backend": backend}
     return family("winch_build_info", "gauge", "Release and store.", [(facts, 1)])
@@ -67,6 +95,18 @@ class Counters:
     def render(self) -> list[str]:
         """The families of counters and histograms."""
         lines = family(
+            "winch_jobs_enqueued_total",
+            "counter",
+            "Jobs stored by workers, and here by this process.",
+            ((labels, rate.enqueued) for labels, rate in self._labelled()),
+        )
+        lines += family(
+            "winch_jobs_started_total",
+            "counter",
+            "Attempts that were started, counted at their end.",
+            ((labels, sum(rate.run.values())) for labels, rate in self._labelled()),
+        )
+        lines += family(
             "winch_jobs_finished_total",
             "counter",
             "Attempts that ended, by outcome.",
@@ -98,19 +138,21 @@ class Counters:
         for (queue, task), rate in sorted(self._totals.items()):
             yield {"queue": queue, "task": task}, rate
 
+    def take(self, stored: dict[tuple[str, str], int]) -> None:
+        """Count the jobs that a process has stored, by queue and task, and forget them there."""
+        for place in list(stored):  # others go on counting
+            queue, task = place
+            self.add({queue: {task: Rate(enqueued=stored.pop(place))}})
+
     def _histogram(self, name: str, help_: str, which: str) -> list[str]:
-        lines = [f"# HELP {name} {help_}", f"# TYPE {name} histogram"]
-        for labels, rate in self._labelled():
-            buckets: dict[int, int] = getattr(rate, which)
-            so_far = 0
-            for place, bound in enumerate(BOUNDS):
-                so_far += buckets.get(place, 0)
-                lines.append(_sample(f"{name}_bucket", {**labels, "le": _number(bound)}, so_far))
-            total = sum(buckets.values())
-            lines.append(_sample(f"{name}_bucket", {**labels, "le": "+Inf"}, total))
-            lines.append(_sample(f"{name}_sum", labels, round(getattr(rate, f"{which}_seconds"), 6)))
-            lines.append(_sample(f"{name}_count", labels, total))
-        return lines
+        return histogram(
+            name,
+            help_,
+            (
+                (labels, (getattr(rate, which), getattr(rate, f"{which}_seconds")))
+                for labels, rate in self._labelled()
+            ),
+        )
 
 
 def _outcomes(rate: Rate) -> Iterator[tuple[str, int]]:

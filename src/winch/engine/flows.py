@@ -486,11 +486,13 @@ def _stored(
         return
     if conn is not None:
         connection = getattr(conn, "connection", conn) if hasattr(conn, "result") else conn
+        yield from client.index(jobs, connection)
         yield OnConnection(connection, driver.enqueue_after(jobs, waits, claim=claim))
         return
     is_repeat = False
     for pause in (*PAUSES, None):
         try:
+            yield from client.index(jobs)
             answer = yield driver.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat)
         except StorageUnavailable as error:
             if pause is None:

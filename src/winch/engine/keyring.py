@@ -6,12 +6,14 @@ another task or to another field of the same job does not open. The id of the ke
 old keys go on reading what they wrote while new texts are written with the new one.
 
 Errors, tracebacks, logs, progress, tags and headers are not encrypted: people look for jobs by them.
+Arguments that a task declares for `search` are found by a keyed hash of their values.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import os
 import re
 from collections.abc import Mapping
@@ -65,6 +67,10 @@ class Keyring:
             )
         cipher = _cipher()
         self._ciphers: dict[str, AESGCM] = {name: cipher(key) for name, key in keys.items()}
+        # Another key for another purpose: what one is used for tells nothing about the other.
+        self._blinds: dict[str, bytes] = {
+            name: hmac.digest(key, b"winch search", "sha256") for name, key in keys.items()
+        }
 
     @classmethod
     def parse(cls, text: str) -> Keyring:
@@ -91,6 +97,11 @@ class Keyring:
             "aesgcm", self.current, base64.b64encode(nonce).decode(), base64.b64encode(data).decode()
         )
         return msgspec.json.encode(sealed).decode()
+
+    def blind(self, term: str, name: str | None = None) -> str:
+        """A search term as only who has the key can make it."""
+        digest = hmac.digest(self._blinds[name or self.current], term.encode(), "sha256")
+        return base64.urlsafe_b64encode(digest[: len(term) * 3 // 4]).decode()
 
     def _open(self, found: Envelope, *, job: str, task: str, field: Field) -> str:
         from cryptography.exceptions import InvalidTag

@@ -20,9 +20,8 @@ from winch.core.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
 from winch.core.unique import Unique
 
 DEFAULT_TIMEOUT = timedelta(minutes=15)
-# Named in the specification, built by a later release: refused, never silently ignored.
-LATER = frozenset({"search"})
 MOST_COLLECTED = 2000
+MOST_SEARCHED = 8
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +45,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_budget: RetryBudget | None = None
     scope: tuple[str, ...] = ()
     enqueue_rate: Rate | None = None
+    search: tuple[str, ...] = ()
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,11 +139,6 @@ def with_attempts(options: str | None, attempts: int) -> str:
 
 
 def _refuse(where: str, name: str, known: Sequence[str]) -> None:
-    if name in LATER:
-        raise ConfigError(
-            f"{where}({name}=…) is not available in this release; nothing was enqueued. "
-            "Leave the option out, or wait for the release that brings it"
-        )
     raise ConfigError(f"{where}() has no option {name!r}{did_you_mean(name, known)}")
 
 
@@ -283,6 +278,14 @@ def _enqueue_rate(value: object) -> Rate:
     return value
 
 
+def _search(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"search must be a list of argument names, like ['order_id'], got {value!r}")
+    if len(value) > MOST_SEARCHED:
+        raise ConfigError(f"search takes up to {MOST_SEARCHED} arguments, got {len(value)}")
+    return tuple(dict.fromkeys(_name(one, "an argument in search") for one in value))
+
+
 def _scope(value: object) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple):
@@ -333,6 +336,7 @@ _CHECKS: dict[str, Any] = {
     "retry_budget": _retry_budget,
     "scope": _scope,
     "enqueue_rate": _enqueue_rate,
+    "search": _search,
     "fifo": _fifo,
     "tenant": _tenant,
     "conn": lambda conn: conn,

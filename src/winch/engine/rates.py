@@ -8,6 +8,7 @@ lines of all processes. A process that is killed takes the last few seconds with
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -57,6 +58,8 @@ class Rate(msgspec.Struct, omit_defaults=True):
     crashed: int = 0
     timeouts: int = 0
     """Those of the failed and the dead that took too long."""
+    enqueued: int = 0
+    """Jobs that the process has stored, in its handlers mostly."""
     run: dict[int, int] = {}
     wait: dict[int, int] = {}
     run_seconds: float = 0.0
@@ -66,6 +69,7 @@ class Rate(msgspec.Struct, omit_defaults=True):
         for name in OUTCOMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.timeouts += other.timeouts
+        self.enqueued += other.enqueued
         for place, number in other.run.items():
             self.run[place] = self.run.get(place, 0) + number
         for place, number in other.wait.items():
@@ -76,7 +80,7 @@ class Rate(msgspec.Struct, omit_defaults=True):
     def less(self, before: Rate) -> Rate:
         """What was added since `before`."""
         return Rate(
-            **{name: getattr(self, name) - getattr(before, name) for name in (*OUTCOMES, "timeouts")},
+            **{name: getattr(self, name) - getattr(before, name) for name in _COUNTS},
             run={place: number - before.run.get(place, 0) for place, number in self.run.items()},
             wait={place: number - before.wait.get(place, 0) for place, number in self.wait.items()},
             run_seconds=self.run_seconds - before.run_seconds,
@@ -94,6 +98,7 @@ class Rate(msgspec.Struct, omit_defaults=True):
 
 
 OUTCOMES = ("completed", "failed", "dead", "cancelled", "snoozed", "crashed")
+_COUNTS = (*OUTCOMES, "timeouts", "enqueued")
 Rates = dict[str, dict[str, Rate]]  # queue -> task -> rate
 
 
@@ -162,6 +167,8 @@ class Tally:
         self._owner = owner
         self._cells: dict[tuple[str, str], _Cell] = {}
         self._recent: _Cell | None = None
+        self.enqueued: Counter[tuple[str, str]] = Counter()
+        """Jobs that this process has stored, by queue and task; the client counts them."""
         self._last: tuple[Claim, float] | None = None
         self._totals: dict[tuple[Span, int], Rates] = {}
         self._changed: set[tuple[Span, int]] = set()
@@ -205,6 +212,9 @@ class Tally:
         added: Rates = {}
         for (queue, task), cell in self._cells.items():
             added.setdefault(queue, {})[task] = cell.rate()
+        for stored in list(self.enqueued):  # threads go on counting
+            queue, task = stored
+            added.setdefault(queue, {}).setdefault(task, Rate()).enqueued += self.enqueued.pop(stored)
         for span in SPANS:
             place = (span, now // span.seconds)
             self._changed.add(place)

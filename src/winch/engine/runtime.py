@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -31,6 +32,9 @@ class Runtime:
         self.lease: Callable[[], timedelta] = lambda: timedelta(seconds=30)
         self.lifespans: list[Lifespan] = []
         self.resources: dict[str, Any] = {}
+        # Where what is stored is counted, by queue and task; who shows or writes the numbers brings it.
+        self.counted: Counter[tuple[str, str]] | None = None
+        self.missed: Mapping[str, int] = {}
         self._stack: contextlib.AsyncExitStack | None = None
 
     def add_lifespan(self, function: Lifespan) -> None:

@@ -33,6 +33,7 @@ from winch.core.schedule import (
 from winch.engine.operation import Operation
 from winch.engine.options import EnqueueOptions, _name, enqueue_options
 from winch.engine.registry import Registry
+from winch.engine.search_index import lines_of_runs
 from winch.engine.task import Bound, Task, alike
 from winch.storage.params import NewJob
 from winch.storage.protocol import Driver
@@ -203,7 +204,8 @@ class ScheduleDesk:
             if not given.keys() & set(JOB_OPTIONS):
                 # What was said about the job when it was added stays.
                 job = msgspec.structs.replace(before.job, args=after.job.args, version=after.job.version,
-                                              unique_key=after.job.unique_key)  # fmt: skip
+                                              unique_key=after.job.unique_key,
+                                              terms=after.job.terms)  # fmt: skip
                 after = msgspec.structs.replace(after, job=job)
         else:
             after = _retimed(before, merged)
@@ -234,6 +236,9 @@ class ScheduleDesk:
     def trigger(self, name: str) -> Operation[ScheduleRun]:
         changed = yield from self._change(name, Trigger(self._draw_id()))
         run: ScheduleRun = changed.runs[0]
+        known = yield self._driver().schedules(name=name)
+        if known.found and (lines := lines_of_runs(known.found[0].definition, [run])):
+            yield self._driver().write_lines(lines)
         return run
 
     def skip(self, name: str) -> Operation[datetime]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from winch.core.clock import Clock
 from winch.core.errors import ConfigError, QueueFull, StorageError, WinchError
 from winch.engine.log import log
 from winch.engine.operation import Blocking, Operation
+from winch.engine.search_index import lines_of_all
 from winch.storage.params import NewJob
 from winch.storage.protocol import Driver
 
@@ -136,6 +137,9 @@ class Spool:
 
     def _store(self, driver: Driver, jobs: list[NewJob]) -> Operation[None]:
         try:
+            lines = lines_of_all(jobs, datetime.now(UTC))
+            if lines and driver.capabilities.keeps_books:
+                yield driver.write_lines(lines)
             yield driver.enqueue(jobs, is_repeat=True)
         except (StorageError, QueueFull):
             raise  # not now; the file stays and is sent again

@@ -45,6 +45,7 @@ from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
 from winch.engine.service import Backoff, Service
+from winch.engine.timing import watch
 from winch.engine.vitals import Vitals
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
@@ -258,6 +259,9 @@ class Supervisor:
         self._driver = driver = self._connect(hello)
         self._lease = self.vitals.lease = hello.lease
         self.vitals.backend = driver.name
+        watch(driver, self.vitals.timings)
+        ticker = Ticker(driver, hello.poll)
+        self.vitals.missed = ticker.missed
         if self._grace is None:  # said in the app's code, which only its children read
             self._grace = hello.grace
         self._heart = Heart(driver, hello.lease, time.monotonic)
@@ -266,7 +270,7 @@ class Supervisor:
             Leases(self._heart, min(hello.heartbeat, hello.lease / 10), self.lease_over),
             Pulses(self),
             Promoter(driver, hello.poll),
-            Ticker(driver, hello.poll),
+            ticker,
             Rescuer(driver, hello.sweep, self._heart.proven_at),
             Pruner(driver),
             *self._more(driver),

@@ -12,6 +12,7 @@ from winch.core import codec
 from winch.core.codec import MAX_ARGS_BYTES
 from winch.core.errors import ConfigError, InvalidPayload
 from winch.core.gates import FIFO, GateUse, with_gates, with_one_more
+from winch.core.search import terms_of
 from winch.core.unique import Duplicate, Until, key_of
 from winch.engine.arguments import Arguments
 from winch.engine.collected import CollectedArguments
@@ -61,6 +62,7 @@ class Task(Generic[P, R]):
         self.arguments.check_names(keys)
         if options.enqueue_rate is not None and options.enqueue_rate.key is not None:
             self.arguments.check_names([options.enqueue_rate.key])
+        self.arguments.check_names(options.search)
         self.has_keyed_gates: bool = bool(keys)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
@@ -296,6 +298,8 @@ class Bound(Generic[R]):
         if self.task.has_keyed_gates:
             gates = job_gates(self.task, self.options, self.args) or ()
             like = _replace(like, options=with_gates(like.options, gates))
+        if self.task.options.search:
+            like = _replace(like, terms=terms_of(self.args, self.task.options.search))
         unique = self.options.unique or self.task.options.unique
         if unique is None and not like.is_given_id:
             return _replace(like, id=drawn_id, args=self.args)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from winch.engine.exposition import Counters, build_info, family
+from winch.engine.exposition import Counters, build_info, family, missed_windows
 from winch.engine.health import Checks
+from winch.engine.timing import Timings
 
 # The supervisor looks at its children several times a second; one that has not for so long is stuck.
 STILL = 10.0
@@ -26,6 +27,9 @@ class Vitals:
     beaten_at: float | None = None
     """When the last answered heartbeat was, on the monotonic clock; None before the first."""
     counters: Counters = field(default_factory=Counters)
+    timings: Timings = field(default_factory=Timings)
+    missed: Mapping[str, int] = field(default_factory=dict)
+    """Missed windows by schedule."""
     running: Callable[[], Iterable[int]] = lambda: ()
     """How many jobs run in each child that has begun a session."""
 
@@ -72,4 +76,5 @@ class Vitals:
                 [({}, round(at, 3))],
             )
         lines += build_info(self.backend) + self.counters.render()
+        lines += missed_windows(self.missed) + self.timings.render()
         return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from winch.core.duration import format_duration
 from winch.core.lifecycle import JobState
-from winch.storage.params import Facts
+from winch.storage.params import MOST_AHEAD, Facts
 
 
 def explain(facts: Facts) -> str:
@@ -72,11 +72,11 @@ def _ready(facts: Facts) -> str:
     if facts.ahead and facts.job.tenant is not None:
         return (
             f"It is ready and waits for the turn of its tenant {facts.job.tenant!r}: tenants of queue "
-            f"{facts.job.queue!r} take turns; {facts.ahead:,} of its jobs were there before."
+            f"{facts.job.queue!r} take turns; {_ahead(facts)} of its jobs were there before."
         )
     if facts.ahead:
         return (
-            f"It is ready and waits for a free slot; {facts.ahead:,} "
+            f"It is ready and waits for a free slot; {_ahead(facts)} "
             f"{'job' if facts.ahead == 1 else 'jobs'} of queue {facts.job.queue!r} go first."
         )
     return "It is ready and next in its queue; a worker takes it as soon as a slot is free."
@@ -114,6 +114,10 @@ def _blocked(facts: Facts) -> str:
                 f"It is held with its scope {gate.key.removeprefix('scope:')!r}, which opens "
                 f"{_opens(facts)}{because}. It loses no attempt.{ahead}"
             )
+
+
+def _ahead(facts: Facts) -> str:
+    return f"{facts.ahead:,}{' or more' if facts.ahead >= MOST_AHEAD else ''}"
 
 
 def _opens(facts: Facts) -> str:

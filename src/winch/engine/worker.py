@@ -115,6 +115,7 @@ class Worker:
         self._places = Places(board, config.kill_after)
         self._finisher = Finisher(driver, self._places.written)
         self.tally: Tally = Tally(os.urandom(8).hex())
+        runtime.counted = self.tally.enqueued
         self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self.tally)
         self._prefetch = Prefetch(config.concurrency)
         self._waiting: deque[Waiting] = deque()

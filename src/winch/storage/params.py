@@ -20,11 +20,13 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
     `on_duplicate` says what becomes of it when a live job holds its `unique_key`; with `unique_within`
     one that was stored less than so long ago holds it too, and with `unique_until` STARTED one that runs
-    does not. A job that is put off runs at most `max_wait` after it was created.
+    does not. A job that is put off runs at most `max_wait` after it was created. `terms` is what it is
+    to be found under: the client writes that into a book (`engine.search_index`), no store looks at it.
     """
 
     id: str
     task: str
+    terms: tuple[str, ...] = ()
     args: str
     queue: str = "default"
     version: int = 1
@@ -344,8 +346,12 @@ class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
 
 
+# How far a store counts the jobs before one that waits: that there are more is all one wants to know.
+MOST_AHEAD = 10_000
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `why` needs to explain one job."""
+    """Everything `why` needs to explain one job. `ahead` is counted up to MOST_AHEAD."""
 
     job: JobRecord
     now: datetime

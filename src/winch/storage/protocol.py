@@ -447,6 +447,13 @@ class SchemaStatus(Protocol):
     def is_ready(self) -> bool: ...
 
 
+def advice(status: SchemaStatus) -> str:
+    """What to do about a schema that is not ready."""
+    if status.current is not None and status.current > status.newest:
+        return "a later release has migrated it; upgrade Winch here"
+    return "run `winch migrate`"
+
+
 class Driver(Storage, Protocol):
     """A store: its verbs, the runners that carry them out, and its upkeep."""
 

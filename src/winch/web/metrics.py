@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from winch.core.lifecycle import JobState
-from winch.engine.exposition import MOST_LABELS, build_info, family
+from winch.engine.exposition import MOST_LABELS, build_info, family, missed_windows
 from winch.engine.schedules import Schedule, ScheduleDesk
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ async def render(site: Site, now: datetime) -> str:
         lines += _of_limits((await driver.arun(driver.limits()))[:MOST_LABELS])
     lines += build_info(driver.name)
     await site.client.arun(site.fleet.look(driver, int(now.timestamp())))
+    site.fleet.counters.take(site.stored)
     lines += site.fleet.counters.render()
+    lines += missed_windows(site.app.runtime.missed)
+    lines += site.timings.render()
     return "\n".join(lines) + "\n"
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import WinchError
-from winch.core.job import JobRecord
 from winch.core.redact import mask_text
 from winch.engine import operation
 from winch.engine.log import log
 from winch.engine.operation import Operation
 from winch.storage.params import Acted, Line, Lines
 from winch.storage.protocol import Driver
-from winch.web import search
+from winch.web.finding import Finder
+from winch.web.search import Search
 from winch.web.wire import OperationOut
 
 BOOK = "operation"
@@ -115,9 +115,8 @@ class Operations:
 
 
 def walk(
-    driver: Driver,
-    wanted: search.Search,
-    sees: search.Test,
+    finder: Finder,
+    wanted: Search,
     act: Callable[[Sequence[str]], Operation[list[Acted]]] | None,
     note: Callable[..., None],
 ) -> Operation[None]:
@@ -125,7 +124,7 @@ def walk(
     matched = acted = refused = 0
     after: str | None = None
     while True:
-        found = yield from search.find(driver, wanted, sees, after=after, limit=BATCH)
+        found = yield from finder.find(wanted, after=after, limit=BATCH)
         ids = [job.id for job in found.jobs]
         matched += len(ids)
         if ids and act is not None:
@@ -136,7 +135,3 @@ def walk(
         after = found.next
         if after is None:
             return
-
-
-def sees_all(_: JobRecord) -> bool:
-    return True

@@ -1,16 +1,15 @@
 """The words of the search box: `task:send_email state:dead args.user_id:42 attempt:>3 duration:>10s`.
 
-What the store has an index for becomes its filter; the rest is looked at job by job, newest first, over
-a bounded number of jobs. A search that stops early says so and tells where it would go on.
+This reads them; `web/finding.py` looks for the jobs. What the store has an index for becomes its filter,
+arguments that tasks declare are kept apart, the rest is a test that each job must pass.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,13 +20,9 @@ from winch.core.errors import ConfigError, did_you_mean
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord, level_of
 from winch.core.lifecycle import JobState
-from winch.engine.operation import Operation
-from winch.storage.params import JobFilter, Page
-from winch.storage.protocol import Driver
+from winch.core.search import text_of
+from winch.storage.params import JobFilter
 
-MOST_SCANNED = 100_000
-MOST_SECONDS = 2.0
-CHUNK = 500
 WORDS = ("task", "state", "queue", "tag", "group", "id", "tenant", "worker", "error", "attempt",
          "duration", "wait", "enqueued", "priority", "args.NAME")  # fmt: skip
 _STATES = tuple(str(state) for state in JobState)
@@ -42,14 +37,20 @@ class Search:
     which: JobFilter
     ids: tuple[str, ...] | None = None
     tests: tuple[Test, ...] = ()
+    args: tuple[tuple[str, str], ...] = ()
+    """Whole arguments and the values they must have; they are among the tests, too."""
 
-
-@dataclass
-class Found:
-    jobs: list[JobRecord] = field(default_factory=list)
-    next: str | None = None
-    scanned: int = 0
-    is_partial: bool = False
+    def fits(self, job: JobRecord) -> bool:
+        """Whether a job that was found by other means is one of these."""
+        which = self.which
+        return (
+            (not which.states or job.state in which.states)
+            and which.task in (None, job.task)
+            and which.queue in (None, job.queue)
+            and (which.tag is None or which.tag in job.tags)
+            and which.fingerprint in (None, job.fingerprint)
+            and all(test(job) for test in self.tests)
+        )
 
 
 def parse_states(text: str | None) -> tuple[JobState, ...]:
@@ -77,6 +78,7 @@ def parse(
     said: dict[str, Any] = {"queue": queue, "task": task, "tag": tag, "fingerprint": group}
     states = parse_states(state)
     tests: list[Test] = []
+    args: list[tuple[str, str]] = []
     ids: tuple[str, ...] | None = None
     try:
         words = shlex.split(q or "")
@@ -101,9 +103,11 @@ def parse(
             ids = (parse_id(value),)
         else:
             tests.append(_test(name, value))
+            if name.startswith("args."):
+                args.append((name.removeprefix("args."), value))
     for name in ("queue", "task", "tag", "fingerprint"):
         said[name] = said[name] or None
-    return Search(JobFilter(states=states, **said), ids, tuple(tests))
+    return Search(JobFilter(states=states, **said), ids, tuple(tests), tuple(args))
 
 
 def _is_id(word: str) -> bool:
@@ -166,7 +170,11 @@ def _took(job: JobRecord) -> timedelta | None:
 
 
 def _args_test(path: list[str], value: str) -> Test:
+    hint = msgspec.json.encode(path[-1]).decode()
+
     def holds(job: JobRecord) -> bool:
+        if hint not in job.args:  # a hundred thousand are looked at, and few have it
+            return False
         try:
             found = json.loads(job.args)
         except ValueError:
@@ -175,7 +183,7 @@ def _args_test(path: list[str], value: str) -> Test:
             if not isinstance(found, dict) or part not in found:
                 return False
             found = found[part]
-        return found == value or json.dumps(found) == value
+        return text_of(found) == value or json.dumps(found) == value
 
     return holds
 
@@ -199,48 +207,3 @@ def _compare(sign: str, bound: Any) -> Callable[[Any], bool]:
     if sign == ">":
         return lambda found: bool(found > bound)
     return lambda found: bool(found == bound)
-
-
-def find(
-    driver: Driver, search: Search, sees: Test, *, after: str | None = None, limit: int = 50
-) -> Operation[Found]:
-    """Up to `limit` jobs that match and that the caller `sees`, newest first."""
-    found = Found()
-    if search.ids is not None:
-        records = yield driver.get(list(search.ids))
-        found.jobs = [job for job in records if job is not None and sees(job) and _fits(job, search)]
-        return found
-    if after is not None:
-        after = parse_id(after, "cursor")
-    began = time.monotonic()
-    is_plain = not search.tests
-    while True:
-        size = limit - len(found.jobs) if is_plain else CHUNK
-        which = msgspec.structs.replace(search.which, limit=size, after=after)
-        page: Page = yield driver.list_jobs(which)
-        for job in page.jobs:
-            found.scanned += 1
-            after = job.id
-            if sees(job) and all(test(job) for test in search.tests):
-                found.jobs.append(job)
-                if len(found.jobs) == limit:
-                    has_more = page.next is not None or job.id != page.jobs[-1].id
-                    found.next = job.id if has_more else None
-                    return found
-        if page.next is None:
-            return found
-        if found.scanned >= MOST_SCANNED or time.monotonic() - began > MOST_SECONDS:
-            found.next, found.is_partial = after, True
-            return found
-
-
-def _fits(job: JobRecord, search: Search) -> bool:
-    which = search.which
-    return (
-        (not which.states or job.state in which.states)
-        and which.task in (None, job.task)
-        and which.queue in (None, job.queue)
-        and (which.tag is None or which.tag in job.tags)
-        and which.fingerprint in (None, job.fingerprint)
-        and all(test(job) for test in search.tests)
-    )

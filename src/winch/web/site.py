@@ -8,6 +8,7 @@ import hmac
 import inspect
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,14 +23,16 @@ from winch.core import codec
 from winch.core.errors import InvalidPayload, WinchError
 from winch.engine.exposition import Fleet
 from winch.engine.log import log
+from winch.engine.timing import Timings, watch
 from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
-from winch.web import search
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.audit import Audit
+from winch.web.finding import Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import Call, Reply, Route
+from winch.web.search import Search
 from winch.web.sessions import Sessions
 from winch.web.throttle import Throttle
 from winch.web.tokens import PREFIX as TOKEN_PREFIX
@@ -45,6 +48,7 @@ Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]
 BODY_SECONDS = 30.0
 # Polled by every open page; one read of the store serves all of them for this long.
 CACHE_SECONDS = 0.5
+CACHE_TIMES = 5
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Site:
         self._opening = asyncio.Lock()
         self._cache: dict[str, tuple[float, Any]] = {}
         self.fleet: Fleet = Fleet()
+        self.stored: Counter[tuple[str, str]] = Counter()
+        self.timings: Timings = Timings()
         self._throttle = Throttle()
         self._secret: bytes | None = None
         self._openapi: dict[str, Any] | None = None
@@ -98,7 +104,14 @@ class Site:
                 self.audit: Audit = Audit(self.driver)
                 self.operations: Operations = Operations(self.driver)
                 self.sessions: Sessions = Sessions(self.driver)
+                self._count()
                 self._is_open = True
+
+    def _count(self) -> None:
+        """Have noted what /metrics tells of this process; a worker in it counts for the roll-ups."""
+        watch(self.driver, self.timings)
+        if self.app.runtime.counted is None:
+            self.app.runtime.counted = self.stored
 
     async def close(self) -> None:
         self.is_stopping = True
@@ -106,10 +119,13 @@ class Site:
             await self.operations.close()
 
     async def _cached(self, name: str, read: Callable[[], Awaitable[Any]]) -> Any:
-        at, value = self._cache.get(name, (0.0, None))
-        if time.monotonic() - at > CACHE_SECONDS:
+        until, value = self._cache.get(name, (0.0, None))
+        began = time.monotonic()
+        if began > until:
             value = await read()
-            self._cache[name] = (time.monotonic(), value)
+            now = time.monotonic()
+            # A look at a million jobs is shared for longer: open pages must not keep the store busy.
+            self._cache[name] = (now + max(CACHE_SECONDS, CACHE_TIMES * (now - began)), value)
         return value
 
     def forget(self) -> None:
@@ -136,11 +152,12 @@ class Site:
         return seq
 
     async def search(
-        self, access: Access, wanted: search.Search, *, after: str | None = None, limit: int = 50
-    ) -> search.Found:
-        return await self.client.arun(
-            search.find(self.driver, wanted, access.sees, after=after, limit=limit)
-        )
+        self, access: Access, wanted: Search, *, after: str | None = None, limit: int = 50
+    ) -> Found:
+        return await self.client.arun(self.finder(access).find(wanted, after=after, limit=limit))
+
+    def finder(self, access: Access) -> Finder:
+        return Finder(self.driver, self.app.runtime, access.sees)
 
     def openapi(self) -> dict[str, Any]:
         if self._openapi is None:

@@ -102,11 +102,13 @@ class Upkeep:
         # A read-only server may run on a role that cannot write; it leaves the upkeep to others.
         if not self._is_read_only and driver.capabilities.keeps_books:
             lease = said.lease.total_seconds()
+            ticker = Ticker(driver, said.poll.total_seconds())
+            self._app.runtime.missed = ticker.missed
             proof = Proof(driver, lease, said.heartbeat.total_seconds())
             self._services = [
                 proof,
                 Promoter(driver, said.poll.total_seconds()),
-                Ticker(driver, said.poll.total_seconds()),
+                ticker,
                 Rescuer(driver, said.sweep.total_seconds(), proof.proven_at),
                 Pruner(driver),
                 Sampler(driver),

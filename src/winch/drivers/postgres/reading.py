@@ -11,6 +11,7 @@ from winch.drivers.postgres.gates import GateVerbs
 from winch.drivers.postgres.rows import read_event, read_job, read_moment, read_queue, read_session
 from winch.drivers.postgres.steps import Body
 from winch.storage.params import (
+    MOST_AHEAD,
     DeadGroup,
     Depth,
     Event,
@@ -23,7 +24,12 @@ from winch.storage.params import (
 )
 from winch.storage.verbs import Verb
 
-UNUSUAL = FINAL - {JobState.COMPLETED}
+# States whose jobs are few among very many others have statements of their own.
+_FEW = {
+    "list_jobs.unusual": FINAL - {JobState.COMPLETED},
+    "list_jobs.running": {JobState.RUNNING},
+    "list_jobs.waiting": LIVE - {JobState.READY, JobState.RUNNING},
+}
 
 
 class ReadingVerbs(GateVerbs):
@@ -42,8 +48,7 @@ class ReadingVerbs(GateVerbs):
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         states = frozenset(which.states) or frozenset(JobState)
-
-        name = "list_jobs.unusual" if states <= UNUSUAL else "list_jobs"
+        name = next((name for name, few in _FEW.items() if states <= few), "list_jobs")
         if which.fingerprint is not None:
             name = "list_jobs.alike"
 
@@ -118,7 +123,13 @@ class ReadingVerbs(GateVerbs):
             if job is None:
                 return None
             ((at, paused_at, reason, ahead, serving, knowing),) = yield self._step(
-                "explain", is_alone=True, id=job.id, queue=job.queue, task=job.task, now=now
+                "explain",
+                is_alone=True,
+                id=job.id,
+                queue=job.queue,
+                task=job.task,
+                most=MOST_AHEAD,
+                now=now,
             )
             rows = []
             if job.session is not None:
@@ -132,7 +143,7 @@ class ReadingVerbs(GateVerbs):
                 now=read_moment(at),
                 is_paused=paused_at is not None,
                 pause_reason=reason,
-                ahead=ahead,
+                ahead=min(ahead, MOST_AHEAD),
                 session=read_session(rows[0]) if rows else None,
                 serving=serving,
                 knowing=knowing,

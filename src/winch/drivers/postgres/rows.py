@@ -87,9 +87,9 @@ def write_jobs(jobs: Iterable[NewJob]) -> str:
     ).decode()
 
 
-# What jobs stored by `enqueue.alike` may differ in, what they share, and what they must not have: all
-# other fields, also those that a later release adds.
-_OWN = ("id", "args", "headers")
+# What jobs stored by `enqueue.alike` may differ in (terms are stored elsewhere), what they share, and
+# what they must not have: all other fields, also those that a later release adds.
+_OWN = ("id", "args", "headers", "terms")
 _SHARED = ("task", "version", "queue", "priority", "options", "expires", "max_attempts", "keep")
 _ABSENT = tuple(field for field in NewJob.__struct_fields__ if field not in (*_OWN, *_SHARED))
 _plain_job = NewJob(id="", task="", args="")

@@ -20,6 +20,7 @@ from winch.drivers.redis.rows import (
     read_session,
 )
 from winch.storage.params import (
+    MOST_AHEAD,
     DeadGroup,
     Depth,
     Event,
@@ -210,7 +211,7 @@ class ReadingVerbs(GateVerbs):
                 now=from_micros(at),
                 is_paused=paused_at is not None,
                 pause_reason=reason,
-                ahead=max(ahead, 0) if job.state is JobState.READY else 0,
+                ahead=min(max(ahead, 0), MOST_AHEAD) if job.state is JobState.READY else 0,
                 session=read_session(own[0]) if own else None,
                 serving=len(serving),
                 knowing=sum(job.task in one.tasks for one in serving),

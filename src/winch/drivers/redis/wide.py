@@ -22,6 +22,7 @@ from winch.drivers.redis.scripts import Batch, Call, command
 from winch.drivers.redis.shards import EVERYWHERE, HOME, SHARDS, shard_of, tags
 from winch.drivers.redis.working import STRETCH, TooMany
 from winch.storage.params import (
+    MOST_AHEAD,
     DeadGroup,
     Depth,
     Event,
@@ -196,7 +197,7 @@ class WideReads(Moving):
                 if session is not None:
                     every = yield from self.sessions(is_ended_too=True).steps()
                     session = next((one for one in every if one.id == session.id), session)
-                return msgspec.structs.replace(facts, ahead=ahead, session=session)
+                return msgspec.structs.replace(facts, ahead=min(ahead, MOST_AHEAD), session=session)
             return None
 
         return self._read("explain", body)

@@ -215,7 +215,7 @@ def _gathered(
     """The same with those of one envelope together, wherever they stood in the call."""
     found: dict[object, tuple[NewJob, dict[str, str]]] = {}
     for job, args in groups:
-        alike = _astuple(msgspec.structs.replace(job, id="", args="", is_given_id=False))
+        alike = _astuple(msgspec.structs.replace(job, id="", terms=(), args="", is_given_id=False))
         key = tuple(tuple(part.items()) if isinstance(part, dict) else part for part in alike)
         group = found.setdefault(key, (job, {}))
         group[1].update(args)

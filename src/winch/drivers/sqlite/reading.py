@@ -12,6 +12,7 @@ from winch.drivers.sqlite import gates
 from winch.drivers.sqlite.bodies import Body, ask, holders, micros, read_jobs, verb
 from winch.drivers.sqlite.rows import read_events, read_moment, read_session, to_json
 from winch.storage.params import (
+    MOST_AHEAD,
     DeadGroup,
     Depth,
     Event,
@@ -129,7 +130,7 @@ class ReadingVerbs:
             if job is None:
                 return None
             paused = yield from ask("explain.paused", queue=job.queue)
-            ahead = yield from ask("explain", id=job.id)
+            ahead = yield from ask("explain", id=job.id, most=MOST_AHEAD)
             serving = yield from ask("explain.serving", queue=job.queue, task=job.task)
             session = yield from ask("sessions.one", session=job.session)
             holder = None
@@ -141,7 +142,7 @@ class ReadingVerbs:
                 now=from_micros(micros(now)),
                 is_paused=bool(paused),
                 pause_reason=paused[0][0] if paused else None,
-                ahead=ahead[0][0],
+                ahead=min(ahead[0][0], MOST_AHEAD),
                 session=read_session(session[0]) if session else None,
                 serving=serving[0][0],
                 knowing=serving[0][1],

@@ -1,11 +1,15 @@
-"""Deletes final jobs whose keeping time is over, and dead ones that are too many, in small batches."""
+"""Deletes final jobs whose keeping time is over, dead ones that are too many, and what gone jobs were
+found under; all in small batches."""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 from winch.core.retention import DEAD_COUNT
+from winch.engine import operation
 from winch.engine.log import log
+from winch.engine.search_index import SWEPT, sweep
 from winch.engine.service import Service
 from winch.storage.params import Trim
 from winch.storage.protocol import Driver
@@ -14,6 +18,8 @@ BATCH = 1000
 EVERY = 60.0
 # To see that no task has too many dead jobs takes a walk along an index: not every minute.
 TRIM_EVERY = 600.0
+# While there are lines of the search index left to look at.
+SWEEP_EVERY = 10.0
 
 
 class Pruner(Service):
@@ -24,13 +30,25 @@ class Pruner(Service):
         self._driver = driver
         self._every = every
         self._trim_at = 0.0
+        self._sweep_after: str | None = None
 
     async def run_once(self) -> float:
         pruned = await self._driver.arun(self._driver.prune(limit=BATCH))
         if pruned:
             log.debug("pruned %d jobs", pruned)
         trimmed = await self._trim()
-        return 0.2 if max(pruned, trimmed) >= BATCH else self._every
+        struck = await self._sweep()
+        if max(pruned, trimmed) >= BATCH or struck >= SWEPT // 4:
+            return 0.2
+        return self._every if self._sweep_after is None else min(self._every, SWEEP_EVERY)
+
+    async def _sweep(self) -> int:
+        if not self._driver.capabilities.keeps_books:
+            return 0
+        now = datetime.now(UTC)
+        swept = await operation.arun(self._driver, sweep(self._driver, self._sweep_after, now))
+        self._sweep_after = swept.after
+        return swept.struck
 
     async def _trim(self) -> int:
         if time.monotonic() < self._trim_at:

@@ -6,9 +6,12 @@ nobody has dealt with a later one meanwhile. The time is the store's, as it told
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from winch.engine.log import log
+from winch.engine.search_index import lines_of_runs
 from winch.engine.service import Service
 from winch.storage.protocol import Driver
 from winch.storage.schedules import Answered, RunKind, ScheduleRow, ScheduleRun, Tick
@@ -28,6 +31,8 @@ class Ticker(Service):
         self._poll = poll
         self._hair = hair
         self._is_told: set[str] = set()
+        self.missed: Counter[str] = Counter()
+        """How many windows of each schedule this one has found missed."""
 
     async def run_once(self) -> float:
         if not self._driver.capabilities.has_schedules:
@@ -56,7 +61,10 @@ class Ticker(Service):
             return
         self._is_told.discard(row.name)
         if changed.answer is Answered.DONE:
+            if lines := lines_of_runs(row.definition, changed.runs):
+                await self._driver.arun(self._driver.write_lines(lines))
             for run in changed.runs:
+                self.missed[run.schedule] += run.kind is RunKind.MISSED
                 _tell(run)
 
 

@@ -311,8 +311,8 @@ async def bulk(call: Call, action: str, body: FilterBody) -> OperationOut:
     wanted = search.parse(**said)
     if body.ids is not None:
         ids = tuple(dict.fromkeys(parse_id(job_id, "id") for job_id in body.ids))
-        wanted = search.Search(wanted.which, ids, wanted.tests)
-    driver, access, by = call.site.driver, call.access, call.by
+        wanted = search.Search(wanted.which, ids, wanted.tests, wanted.args)
+    driver, finder, by = call.site.driver, call.site.finder(call.access), call.by
 
     def act(ids: Sequence[str]) -> Operation[list[Acted]]:
         if action == "cancel":
@@ -328,7 +328,7 @@ async def bulk(call: Call, action: str, body: FilterBody) -> OperationOut:
     done = await call.site.operations.start(
         action,
         by,
-        lambda note: walk(driver, wanted, access.sees, chosen, note),
+        lambda note: walk(finder, wanted, chosen, note),
         is_dry_run=body.dry_run,
     )
     shown_ids = None if body.ids is None else len(body.ids)

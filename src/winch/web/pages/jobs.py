@@ -14,6 +14,7 @@ from winch.core.lifecycle import JobState
 from winch.web import search
 from winch.web.api import jobs as api
 from winch.web.api.queues import CAP
+from winch.web.finding import Found
 from winch.web.pages.base import go, one, page, part
 from winch.web.pages.timeline import draw, phases
 from winch.web.problems import Problem
@@ -38,7 +39,7 @@ async def list_page(call: Call) -> Response:
     said: JobsQuery = call.query
     filters = {name: getattr(said, name) for name in FILTERS if getattr(said, name)}
     error = ""
-    found = search.Found()
+    found = Found()
     try:
         wanted = search.parse(**filters)
         found = await call.site.search(call.access, wanted, after=said.cursor, limit=50)

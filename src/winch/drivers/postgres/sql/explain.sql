@@ -1,5 +1,5 @@
--- explain: the moment, the queue's pause, how many ready jobs stand before this one, and how many live
--- sessions serve the queue and know the task.
+-- explain: the moment, the queue's pause, how many ready jobs stand before this one (counted up to :most of each
+-- kind, which has an index of its own), and how many live sessions serve the queue and know the task.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -15,28 +15,40 @@ SELECT
     (SELECT pause_reason FROM {schema}.queue WHERE name = :queue AND paused_at IS NOT NULL),
     (
         SELECT count(*)
-        FROM {schema}.job AS other
-        WHERE other.filed = 'ready'
-            AND other.gate IS NULL
-            AND other.state = 'ready'
-            AND other.queue = (SELECT queue FROM mine)
-            AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+        FROM (
+            SELECT
+            FROM {schema}.job AS other
+            WHERE other.filed = 'ready'
+                AND other.gate IS NULL
+                AND other.state = 'ready'
+                AND other.queue = (SELECT queue FROM mine)
+                AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+            LIMIT :most
+        ) AS line
     ) + (
         SELECT count(*)
-        FROM {schema}.job AS other
-        WHERE other.filed = 'ready'
-            AND other.gate IS NOT NULL
-            AND other.tenant IS NULL
-            AND other.queue = (SELECT queue FROM mine)
-            AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+        FROM (
+            SELECT
+            FROM {schema}.job AS other
+            WHERE other.filed = 'ready'
+                AND other.gate IS NOT NULL
+                AND other.tenant IS NULL
+                AND other.queue = (SELECT queue FROM mine)
+                AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+            LIMIT :most
+        ) AS line
     ) + (
         SELECT count(*)
-        FROM {schema}.job AS other
-        WHERE other.filed = 'ready'
-            AND other.gate IS NOT NULL
-            AND other.tenant IS NOT NULL
-            AND other.queue = (SELECT queue FROM mine)
-            AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+        FROM (
+            SELECT
+            FROM {schema}.job AS other
+            WHERE other.filed = 'ready'
+                AND other.gate IS NOT NULL
+                AND other.tenant IS NOT NULL
+                AND other.queue = (SELECT queue FROM mine)
+                AND (other.sort_key, other.id) < ((SELECT sort_key FROM mine), (SELECT id FROM mine))
+            LIMIT :most
+        ) AS line
     ),
     count(session.id),
     count(session.id) FILTER (WHERE :task = ANY (session.tasks))

@@ -65,3 +65,35 @@ WHERE fingerprint = :fingerprint::text
     AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
 ORDER BY archive.id DESC
 LIMIT :limit;
+
+-- list_jobs.running: the same for running jobs only, which are few among many that wait.
+SELECT
+    id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+    tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+    fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE
+FROM {schema}.job
+WHERE id IN (SELECT id FROM {schema}.claimed)
+    AND state = 'running'
+    AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND (:task::text IS NULL OR task = :task::text)
+    AND (:queue::text IS NULL OR queue = :queue::text)
+    AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
+ORDER BY job.id DESC
+LIMIT :limit;
+
+-- list_jobs.waiting: the same for scheduled, retrying and blocked jobs only. They have indexes of their own, and the
+-- planner knows whether they are few.
+SELECT
+    id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+    tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+    fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE
+FROM {schema}.job
+WHERE filed = ANY (:states::text[])
+    AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND (:task::text IS NULL OR task = :task::text)
+    AND (:queue::text IS NULL OR queue = :queue::text)
+    AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
+ORDER BY job.id DESC
+LIMIT :limit;

@@ -1,20 +1,29 @@
--- explain: how many ready jobs of the queue stand before this one; one look for each of the two indexes.
+-- explain: how many ready jobs of the queue stand before this one, counted up to :most; one look for each of the two
+-- indexes.
 SELECT (
     SELECT count(*)
-    FROM winch_job AS other
-    JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
-    WHERE other.state = 'ready'
-        AND other.gate IS NULL
-        AND other.queue = mine.queue
-        AND (other.sort_key, other.id) < (mine.sort_key, mine.id)
+    FROM (
+        SELECT 1
+        FROM winch_job AS other
+        JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
+        WHERE other.state = 'ready'
+            AND other.gate IS NULL
+            AND other.queue = mine.queue
+            AND (other.sort_key, other.id) < (mine.sort_key, mine.id)
+        LIMIT :most
+    )
 ) + (
     SELECT count(*)
-    FROM winch_job AS other
-    JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
-    WHERE other.state = 'ready'
-        AND other.gate IS NOT NULL
-        AND other.queue = mine.queue
-        AND (other.sort_key, other.id) < (mine.sort_key, mine.id)
+    FROM (
+        SELECT 1
+        FROM winch_job AS other
+        JOIN winch_job AS mine ON mine.id = :id AND mine.state = 'ready'
+        WHERE other.state = 'ready'
+            AND other.gate IS NOT NULL
+            AND other.queue = mine.queue
+            AND (other.sort_key, other.id) < (mine.sort_key, mine.id)
+        LIMIT :most
+    )
 );
 
 -- explain.paused: why claims from this queue find nothing.

@@ -1,0 +1,95 @@
+"""A worker that knows Winch only over HTTP: it claims, works, and completes, until it is told to stop.
+
+    python -m lab.http_worker PORT
+
+What it is not answered it asks again, as a worker in any language would: a completion names its token,
+so a second one changes nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from winch.testing.history import Recorder
+from winch.testing.history.lines import Ended, Stamp, Started
+
+QUEUE = "http"
+LEASE = "6s"
+TIMEOUT = 10.0
+
+
+class HttpWorker:
+    def __init__(self, port: int, recorder: Recorder) -> None:
+        self._port = port
+        self._recorder = recorder
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            status, said = self._post(
+                f"queues/{QUEUE}/claim",
+                {"max": 2, "lease": LEASE, "wait": "1s", "worker": "lab over HTTP"},
+            )
+            jobs = said["jobs"] if status == 200 else []
+            for job in jobs:
+                self._work(job)
+            if status != 200:
+                self.is_over.wait(0.3)
+
+    def _work(self, job: dict[str, Any]) -> None:
+        about = {"run": os.urandom(8).hex(), "job": job["id"], "token": job["token"]}
+        self._recorder.write(Started(**_now(), **about, attempt=job["attempt"]))
+        time.sleep(job["args"]["seconds"])
+        self._recorder.write(Ended(**_now(), **about, is_ok=True))
+        # 404: the store was set back to a time before this job. 409: the claim has ended meanwhile.
+        until(
+            lambda: (
+                self._post(f"jobs/{job['id']}/complete", {"token": job["token"]})[0] in (200, 404, 409)
+            )
+        )
+
+    def _post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """The status and what was said; 0 when there was no answer."""
+        wire = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
+        try:
+            wire.request(
+                "POST", f"/api/v1/{path}", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            answer = wire.getresponse()
+            return answer.status, json.loads(answer.read() or b"null")
+        except (OSError, http.client.HTTPException, ValueError):
+            return 0, None
+        finally:
+            wire.close()
+
+
+def until(is_done: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not is_done():
+        if time.monotonic() > end:
+            raise TimeoutError(f"no answer for {seconds:g} s")
+        time.sleep(0.3)
+
+
+def _now() -> Stamp:
+    return {"pid": os.getpid(), "mono": time.monotonic(), "wall": time.time()}
+
+
+def main(port: str) -> None:
+    recorder = Recorder.from_env()
+    assert recorder is not None
+    worker = HttpWorker(int(port), recorder)
+    signal.signal(signal.SIGTERM, lambda *_: worker.is_over.set())
+    worker.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

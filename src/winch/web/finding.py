@@ -1,0 +1,120 @@
+"""Looking for the jobs of a search: by the index of declared arguments, else job by job, newest first,
+over a bounded number of jobs. A search that stops early says so and tells where it would go on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+
+from winch.core.ids import parse_id
+from winch.core.job import JobRecord
+from winch.core.search import term_of
+from winch.engine.keyring import revealed
+from winch.engine.operation import Operation
+from winch.engine.runtime import Runtime
+from winch.engine.search_index import found_under, spellings
+from winch.storage.params import Page
+from winch.storage.protocol import Driver
+from winch.web.search import Search, Test
+
+MOST_SCANNED = 100_000
+MOST_SECONDS = 5.0
+CHUNK = 500
+
+
+@dataclass
+class Found:
+    jobs: list[JobRecord] = field(default_factory=list)
+    next: str | None = None
+    scanned: int = 0
+    is_partial: bool = False
+
+
+class Finder:
+    """Finds jobs in one store, for one caller, who `sees` some of them."""
+
+    def __init__(self, driver: Driver, runtime: Runtime, sees: Test) -> None:
+        self._driver = driver
+        self._runtime = runtime
+        self._sees = sees
+
+    def find(self, search: Search, *, after: str | None = None, limit: int = 50) -> Operation[Found]:
+        """Up to `limit` jobs that match, newest first."""
+        if search.ids is not None:
+            records = yield self._driver.get(list(search.ids))
+            return Found([job for job in records if job is not None and self._is_one(job, search)])
+        if after is not None:
+            after = parse_id(after, "cursor")
+        if (terms := self._terms(search)) is not None:
+            return (yield from self._by_index(search, terms, after, limit))
+        return (yield from self._by_walking(search, after, limit))
+
+    def _terms(self, search: Search) -> tuple[str, ...] | None:
+        """What the index has these jobs under; None where it does not have all of them."""
+        if not self._driver.capabilities.keeps_books:
+            return None
+        for name, value in search.args:
+            if self._is_declared(name, search.which.task):
+                return spellings(self._runtime.keys(), term_of(name, value))
+        return None
+
+    def _is_declared(self, name: str, task: str | None) -> bool:
+        """Whether all jobs that have this argument are in the index: those of this task, or those of
+        every task that takes it."""
+        tasks = self._runtime.tasks
+        wanted = [tasks.get(known) for known in tasks.names if task in (None, known)]
+        taking = [one for one in wanted if name in inspect.signature(one.fn).parameters]
+        return bool(taking) and all(name in one.options.search for one in taking)
+
+    def _by_index(
+        self, search: Search, terms: tuple[str, ...], after: str | None, limit: int
+    ) -> Operation[Found]:
+        found = Found()
+        while True:
+            ids = yield from found_under(self._driver, terms, after=after, limit=CHUNK)
+            records = (yield self._driver.get(ids)) if ids else []
+            for job_id, job in zip(ids, records, strict=True):
+                found.scanned += 1
+                after = job_id
+                if job is not None and self._is_one(job, search):
+                    found.jobs.append(job)
+                    if len(found.jobs) == limit:
+                        found.next = job_id if job_id != ids[-1] or len(ids) == CHUNK else None
+                        return found
+            if len(ids) < CHUNK:
+                return found
+
+    def _by_walking(self, search: Search, after: str | None, limit: int) -> Operation[Found]:
+        found = Found()
+        began = time.monotonic()
+        is_plain = not search.tests
+        while True:
+            size = limit - len(found.jobs) if is_plain else CHUNK
+            which = msgspec.structs.replace(search.which, limit=size, after=after)
+            page: Page = yield self._driver.list_jobs(which)
+            for job in page.jobs:
+                found.scanned += 1
+                after = job.id
+                if self._is_one(job, search):
+                    found.jobs.append(job)
+                    if len(found.jobs) == limit:
+                        has_more = page.next is not None or job.id != page.jobs[-1].id
+                        found.next = job.id if has_more else None
+                        return found
+            if page.next is None:
+                return found
+            if found.scanned >= MOST_SCANNED or time.monotonic() - began > MOST_SECONDS:
+                found.next, found.is_partial = after, True
+                return found
+
+    def _is_one(self, job: JobRecord, search: Search) -> bool:
+        if not self._sees(job):
+            return False
+        keys = self._runtime.keys()
+        if keys is not None and search.tests:
+            job = revealed(keys, job)
+        return search.fits(job)

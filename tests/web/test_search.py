@@ -1,0 +1,208 @@
+"""`search=[…]`: jobs are found by declared arguments through an index, on every store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.web.kit import LoopThread, Web
+from winch import App, ConfigError, Keyring, Retry, Unique, chain
+from winch.core.search import BOOK
+from winch.engine.search_index import YOUNG, sweep
+from winch.storage.params import Lines
+from winch.web import finding
+from winch.web.mount import build
+from winch.web.site import SiteConfig
+
+
+def searching(app: App) -> None:
+    @app.task(name="shop.charge", queue="pay", search=["order_id"], retry=Retry.never())
+    def charge(order_id: int, note: str = "") -> None:
+        if note == "die":
+            raise ValueError(note)
+
+    @app.task(name="shop.ship", search=["order_id", "to"])
+    def ship(order_id: int, to: str = "here") -> None: ...
+
+    @app.task(name="shop.index", search=["doc"], unique=Unique("doc", mode="replace"))
+    def index(doc: str) -> None: ...
+
+
+def found(web: Web, q: str, **more: str) -> list[str]:
+    answer = web.api("GET", "/jobs", params={"q": q, **more})
+    assert answer.status_code == 200, answer.text
+    said = answer.json()
+    assert not said["is_partial"], said
+    return [job["id"] for job in said["jobs"]]
+
+
+def lines(app: App) -> int:
+    return len(app.driver.run(app.driver.read_lines(Lines(book=BOOK, limit=10_000))))
+
+
+@pytest.fixture
+def no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that walks over jobs fails: what is found comes from the index."""
+
+    def walked(*_: object) -> None:
+        raise AssertionError("the search walked over jobs")
+
+    monkeypatch.setattr(finding.Finder, "_by_walking", walked)
+
+
+def test_declared_arguments_are_found_through_the_index(web: Web, no_walk: None) -> None:
+    searching(web.app)
+    charge, ship = web.app.tasks.get("shop.charge"), web.app.tasks.get("shop.ship")
+    web.app.enqueue_many([charge.bind(n) for n in range(30)])
+    wanted = charge.enqueue(42)
+    other = ship.using(id="0190a2b4-0000-7000-8000-000000000001").enqueue(42, "there")
+    assert found(web, "task:shop.charge args.order_id:42") == [wanted.id]
+    assert found(web, "args.order_id:42") == [wanted.id, other.id]
+    assert found(web, "args.order_id:42 args.to:there") == [other.id]
+    assert found(web, "args.order_id:42 state:dead") == []
+    assert found(web, "args.order_id:777") == []
+    assert found(web, "args.order_id:7", queue="pay") != []
+
+
+def test_an_index_goes_on_page_by_page(web: Web, no_walk: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    searching(web.app)
+    monkeypatch.setattr(finding, "CHUNK", 4)
+    charge = web.app.tasks.get("shop.charge")
+    jobs = [job.id for job in web.app.enqueue_many([charge.bind(1, str(n)) for n in range(9)])]
+    seen, cursor = [], None
+    while True:
+        params = {"q": "args.order_id:1", "limit": "2", **({"cursor": cursor} if cursor else {})}
+        said = web.api("GET", "/jobs", params=params).json()
+        seen += [job["id"] for job in said["jobs"]]
+        cursor = said["next"]
+        if cursor is None:
+            break
+    assert seen == sorted(jobs, reverse=True)
+
+
+def test_an_argument_that_a_task_takes_undeclared_is_looked_for_in_the_latest(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching(web.app)
+
+    @web.app.task(name="shop.refund")
+    def refund(order_id: int) -> None: ...
+
+    monkeypatch.setattr(finding, "CHUNK", 5)
+    monkeypatch.setattr(finding, "MOST_SCANNED", 10)
+    oldest = refund.enqueue(9)
+    web.app.enqueue_many([refund.bind(n) for n in range(20, 60)])
+    said = web.api("GET", "/jobs", params={"q": "args.order_id:9"}).json()
+    assert said["is_partial"]
+    assert said["jobs"] == []
+    assert oldest.id not in found(web, "task:shop.charge args.order_id:9")
+
+
+def test_a_replaced_job_is_found_by_its_new_arguments(web: Web, no_walk: None) -> None:
+    @web.app.task(name="shop.sync", search=["page"], unique=Unique(key="sync", mode="replace"))
+    def sync(page: int) -> None: ...
+
+    first = sync.using(delay="1h").enqueue(1)
+    second = sync.using(delay="1h").enqueue(2)
+    assert second.id == first.id
+    assert found(web, "args.page:2") == [first.id]
+    assert found(web, "args.page:1") == []
+
+
+def test_a_replayed_job_is_found_by_its_edited_arguments(
+    make_web: Callable[..., Web], no_walk: None
+) -> None:
+    web = make_web("sqlite")
+    searching(web.app)
+    job = web.app.tasks.get("shop.charge").enqueue(5, "die")
+    web.app.run_worker(queues=["pay"], burst=True)
+    assert job.refresh().state == "dead"
+    web.app.dead.replay(ids=[job.id], args={"order_id": 6})
+    assert found(web, "args.order_id:6") == [job.id]
+    assert found(web, "args.order_id:5") == []
+
+
+def test_members_of_flows_and_jobs_of_schedules_are_found(
+    make_web: Callable[..., Web], no_walk: None
+) -> None:
+    web = make_web("sqlite")
+    searching(web.app)
+    charge, ship = web.app.tasks.get("shop.charge"), web.app.tasks.get("shop.ship")
+    chain(charge.bind(81), ship.bind(82, "far")).enqueue()
+    assert len(found(web, "args.order_id:81")) == len(found(web, "args.order_id:82")) == 1
+    web.app.schedules.add("nightly", task="shop.charge", cron="0 2 * * *", args={"order_id": 83})
+    web.app.schedules.trigger("nightly")
+    assert len(found(web, "args.order_id:83")) == 1
+
+
+def test_values_of_encrypted_arguments_are_found_and_not_stored(
+    tmp_path: Path, runner: LoopThread, no_walk: None
+) -> None:
+    url = f"sqlite:///{tmp_path / 'winch.db'}"
+    old, new = os.urandom(32), os.urandom(32)
+    before = App(url, keys=Keyring({"k1": old}))
+    before.migrate()
+    searching(before)
+    first = before.tasks.get("shop.ship").enqueue(1, "CANARY")
+    plain = App("memory://")
+    plain.migrate()
+    searching(plain)
+    plain.tasks.get("shop.ship").enqueue(1, "CANARY")
+    terms = {_term(key) for key in _keys(plain)}
+    assert not terms & {_term(key) for key in _keys(before)}, "a term that anybody can make is stored"
+    before.close()
+    after = App(url, keys=Keyring({"k1": old, "k2": new}, current="k2"))
+    searching(after)
+    second = after.tasks.get("shop.ship").enqueue(2, "CANARY")
+    web = Web(after, build(after, SiteConfig(auth="open", hosts=frozenset({"localhost"}))), runner)
+    assert found(web, "task:shop.ship args.to:CANARY") == [second.id, first.id]
+    assert b"CANARY" not in (tmp_path / "winch.db").read_bytes()
+    web.close()
+    plain.close()
+
+
+def _keys(app: App) -> list[str]:
+    return [line.key for line in app.driver.run(app.driver.read_lines(Lines(book=BOOK)))]
+
+
+def _term(key: str) -> str:
+    return key.partition(":")[0]
+
+
+def test_lines_of_jobs_that_are_gone_are_struck_and_young_ones_stay(web: Web) -> None:
+    searching(web.app)
+    charge = web.app.tasks.get("shop.charge")
+    kept, gone = charge.enqueue(1), charge.enqueue(1)
+    web.app.jobs.delete(gone.id)
+    now = datetime.now(UTC)
+    assert web.app.client.run(sweep(web.app.driver, None, now)).struck == 0
+    assert lines(web.app) == 2
+    later = now + YOUNG + timedelta(minutes=1)
+    assert web.app.client.run(sweep(web.app.driver, None, later)).struck == 1
+    assert [key.rpartition(":")[2] for key in _keys(web.app)] == [kept.id]
+
+
+def test_tasks_without_search_write_no_lines(web: Web) -> None:
+    web.add.enqueue(1)
+    web.app.enqueue_many([web.add.bind(n) for n in range(5)])
+    assert lines(web.app) == 0
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("order_id", "search must be a list of argument names"),
+        (["order"], "has no argument 'order'"),
+        ([7], "an argument in search must be a non-empty text"),
+        ([f"a{n}" for n in range(9)], "search takes up to 8 arguments"),
+    ],
+)
+def test_a_wrong_search_is_refused(given: object, message: str) -> None:
+    def task(order_id: int) -> None: ...
+
+    with pytest.raises(ConfigError, match=message):
+        App("memory://").task(name="t", search=given)(task)  # type: ignore[call-overload]
