@@ -35,7 +35,7 @@ PAGES = {
     "new-job": "/jobs/new?task=shop.charge",
 }
 # Kept with the documentation; the others are for whoever works on the pages.
-KEPT = ("overview", "flow")
+KEPT = ("overview", "jobs", "job", "flow")
 
 
 def shop(url: str) -> tuple[App, dict[str, Any]]:
@@ -111,13 +111,14 @@ async def fill(app: App, tasks: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    into = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
+    into = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images").resolve()
     into.mkdir(parents=True, exist_ok=True)
     chromium = os.environ.get("WINCH_TEST_CHROMIUM") or shutil.which("chromium")
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder:
-        app, tasks = shop(f"sqlite:///{folder}/shop.db")
+        os.chdir(folder)
+        app, tasks = shop("sqlite:///shop.db")
         flow = asyncio.run(fill(app, tasks))
         paths = {**PAGES, "flow": f"/flows/{flow}", "queue": "/queues/payments"}
         [dead, *_] = app.jobs.list(state="dead", limit=1)

@@ -20,19 +20,28 @@ hypothesis.settings.load_profile("winch")
 def postgres_server() -> Iterator[Databases]:
     """One PostgreSQL server for the whole run: $WINCH_TEST_PG, or one of our own.
 
-    Shared by all tests, so nobody stops it; a test that must, starts a `PostgresServer` for itself.
+    Shared by all tests, so nobody stops it; a test that must, starts a `PostgresServer` for itself. That
+    is why it need not sync: nothing is to outlive it.
     """
     if url := os.environ.get("WINCH_TEST_PG"):
         given = Databases(url)
         yield given
         given.drop_all()
     else:
-        with PostgresServer() as server:
+        with PostgresServer(fsync=False) as server:
             yield server
 
 
 @pytest.fixture
 def postgres_url(postgres_server: Databases) -> Iterator[str]:
+    """The URL of a database with Winch's schema that no other test sees."""
+    url = postgres_server.new_store()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: Databases) -> Iterator[str]:
     """The URL of an empty database that no other test sees."""
     url = postgres_server.new_database()
     yield url

@@ -44,6 +44,7 @@ import psycopg
 from psycopg import sql
 
 from tests.server_guard import kill_tree, remove_shared_memory
+from winch.drivers.postgres.driver import PostgresDriver
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -290,6 +291,7 @@ class Databases:
             raise ServerError(f"expected a URL such as postgresql://localhost/postgres, got {url!r}")
         self.url = url
         self._made: set[str] = set()
+        self._store: str | None = None
 
     def new_database(self, template: str = "template1") -> str:
         """Make an empty database (or a copy of `template`) and return its URL."""
@@ -299,6 +301,16 @@ class Databases:
         parts = urlsplit(self.url)
         query = f"?{parts.query}" if parts.query else ""
         return f"{parts.scheme}://{parts.netloc}/{name}{query}"
+
+    def new_store(self) -> str:
+        """Make a database with Winch's schema: the copy of one that was migrated once."""
+        if self._store is None:
+            url = self.new_database()
+            driver = PostgresDriver.from_url(url)
+            driver.migrate()
+            driver.close()
+            self._store = urlsplit(url).path.removeprefix("/")
+        return self.new_database(template=self._store)
 
     def drop_database(self, url: str) -> None:
         """Drop a database made here, also while clients are connected to it."""
@@ -313,6 +325,7 @@ class Databases:
         for name in sorted(self._made):
             self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
         self._made.clear()
+        self._store = None
 
     def _execute(self, statement: str, *names: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:

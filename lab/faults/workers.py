@@ -67,20 +67,26 @@ class StopWorker(Fault):
     every = (0.5, 2.0)
 
     def strike(self) -> None:
-        victim = self._busy()
-        if victim is not None:
+        while (victim := self._busy()) is not None:
             victim.stop()
-            time.sleep(LEASE + 3)
+            is_holding = self._holds(victim)  # what it had may have ended just before
+            if is_holding:
+                time.sleep(LEASE + 3)
             victim.go_on()
+            if is_holding:
+                return
 
     def _busy(self) -> Worker | None:
         """A worker with jobs in its hands: stopping an idle one shows nothing."""
         while not self.run.is_over.is_set():
             for worker in self.rng.sample(self.run.workers, len(self.run.workers)):
-                if any(session.running for session in self.run.sessions_of(worker)):
+                if self._holds(worker):
                     return worker
             time.sleep(0.02)
         return None
+
+    def _holds(self, worker: Worker) -> bool:
+        return any(session.running for session in self.run.sessions_of(worker))
 
     def observed(self, history: History, verdict: Verdict) -> str:
         stopped, rescued = named(verdict, "stopped"), named(verdict, "rescued")

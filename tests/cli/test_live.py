@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tests.cli.command import Command, start_session
 from winch import App, JobState
+from winch.web.audit import Audit
 
 TASKS = """
     import os, time
@@ -113,6 +114,8 @@ def test_workers_are_quieted_woken_dumped_and_stopped_by_name(winch: Command, ap
         gone = winch("workers", "stop", first)
         assert gone.code == 69
         assert "no live worker named" in gone.err
+    noted = [line.action for line in app.client.run(Audit(app.driver).read())]
+    assert noted == ["stop worker", "worker stacks", "resume worker", "quiet worker"]
 
 
 def test_a_quiet_worker_claims_nothing_even_in_a_new_child(winch: Command, app: App) -> None:

@@ -27,14 +27,14 @@ def test_health_of_an_unreachable_store_exits_1(winch: Command) -> None:
     assert (answer.code, answer.json["checks"]["store"]["status"]) == (1, "fail")
 
 
-def test_schema_is_asked_for_and_made(winch: Command, postgres_url: str) -> None:
-    assert winch("jobs", "list", url=postgres_url).code == 4
-    assert winch("migrate", "--check", url=postgres_url).code == 4
-    assert "CREATE TABLE" in winch("migrate", "--sql", url=postgres_url).out
-    made = winch("migrate", url=postgres_url)
+def test_schema_is_asked_for_and_made(winch: Command, empty_postgres_url: str) -> None:
+    assert winch("jobs", "list", url=empty_postgres_url).code == 4
+    assert winch("migrate", "--check", url=empty_postgres_url).code == 4
+    assert "CREATE TABLE" in winch("migrate", "--sql", url=empty_postgres_url).out
+    made = winch("migrate", url=empty_postgres_url)
     assert made.code == 0, made.err
-    assert winch("jobs", "list", "--json", url=postgres_url).json == {"jobs": [], "next": None}
-    assert winch("--schema", "other", "jobs", "list", url=postgres_url).code == 4
+    assert winch("jobs", "list", "--json", url=empty_postgres_url).json == {"jobs": [], "next": None}
+    assert winch("--schema", "other", "jobs", "list", url=empty_postgres_url).code == 4
 
 
 def test_doctor_names_the_transaction_that_holds_back_vacuum(

@@ -27,10 +27,7 @@ GIVEN = "0192c8f0-0000-7000-8000-000000000001"
 @pytest.fixture(scope="module")
 def shared_url(postgres_server: Databases) -> Iterator[str]:
     """A database with a schema, made once: each test finds its tables empty."""
-    url = postgres_server.new_database()
-    app = App(url)
-    app.migrate()
-    app.close()
+    url = postgres_server.new_store()
     with psycopg.connect(url) as conn:
         conn.execute("CREATE TABLE effect (n integer)")
     yield url

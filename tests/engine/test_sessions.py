@@ -31,10 +31,7 @@ ASOME = ["psycopg", "asyncpg", "sqlalchemy session", "sqlalchemy session on asyn
 
 @pytest.fixture(scope="module")
 def shared_url(postgres_server: Databases) -> Iterator[str]:
-    url = postgres_server.new_database()
-    app = App(url)
-    app.migrate()
-    app.close()
+    url = postgres_server.new_store()
     with psycopg.connect(url) as conn:
         conn.execute("CREATE TABLE effect (n integer)")
     yield url

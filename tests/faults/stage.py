@@ -57,7 +57,7 @@ class Stage:
             self._server.start()
             url = self._server.url
         elif url is None:
-            url = self._made = databases.new_database()
+            url = self._made = databases.new_store()
         self.url = url
         (self.folder / "history").mkdir()
         self.recorder = Recorder(self.folder / "history")

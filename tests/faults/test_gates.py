@@ -82,7 +82,7 @@ CREATE OR REPLACE FUNCTION winch.lock_gates(keys text[]) RETURNS integer LANGUAG
 @contextmanager
 def one_permit(server: Databases) -> Iterator[tuple[PostgresDriver, str]]:
     """A store with a job in each of two queues, both under a limit of one."""
-    url = server.new_database()
+    url = server.new_store()
     driver = PostgresDriver.from_url(url)
     try:
         driver.migrate()

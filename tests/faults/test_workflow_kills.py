@@ -118,7 +118,7 @@ def test_killed_at_every_place_each_effect_is_there_once_on_postgres(
     import psycopg
 
     def fresh() -> tuple[str, Callable[[str], list[tuple[Any, ...]]]]:
-        url = postgres_server.new_database()
+        url = postgres_server.new_store()
 
         def ask(statement: str) -> list[tuple[Any, ...]]:
             with psycopg.connect(url, autocommit=True) as conn:

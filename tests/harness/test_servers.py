@@ -142,9 +142,9 @@ def test_given_server_gets_databases_and_loses_only_those(shared: PostgresServer
         query(ours, "SELECT 1")
 
 
-def test_each_test_has_an_empty_database(postgres_url: str) -> None:
-    assert query(postgres_url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
-    execute(postgres_url, "CREATE TABLE load (id int)")
+def test_each_test_has_an_empty_database(empty_postgres_url: str) -> None:
+    assert query(empty_postgres_url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
+    execute(empty_postgres_url, "CREATE TABLE load (id int)")
 
 
 def test_client_settings_do_not_steer_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.register_assert_rewrite("winch.testing.conformance")
 
 from tests.redis_servers import RedisCluster, RedisServer  # noqa: E402  # below, or the line above is late
-from tests.servers import Databases, PostgresServer  # noqa: E402  # the same
+from tests.servers import Databases  # noqa: E402  # the same
 from winch.testing.conformance import (  # noqa: E402  # the same
     MemoryTarget,
     PostgresTarget,
@@ -31,19 +31,6 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="session")
-def fast_postgres() -> Iterator[Databases]:
-    """A server of our own that does not wait for the disk: what a verb does is the question here, and
-    thousands of small commits are made to find out."""
-    if url := os.environ.get("WINCH_TEST_PG"):
-        given = Databases(url)
-        yield given
-        given.drop_all()
-    else:
-        with PostgresServer(fsync=False) as server:
-            yield server
-
-
-@pytest.fixture(scope="session")
 def memory_target() -> Target:
     return MemoryTarget()
 
@@ -56,17 +43,17 @@ def sqlite_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 @pytest.fixture(scope="session")
-def postgres_target(fast_postgres: Databases, runner: asyncio.Runner) -> Iterator[Target]:
-    target = PostgresTarget(fast_postgres.new_database())
+def postgres_target(postgres_server: Databases, runner: asyncio.Runner) -> Iterator[Target]:
+    target = PostgresTarget(postgres_server.new_store())
     yield target
     runner.run(target.aclose())
     target.close()
 
 
 @pytest.fixture(scope="session")
-def postgres_leases_target(fast_postgres: Databases, runner: asyncio.Runner) -> Iterator[Target]:
+def postgres_leases_target(postgres_server: Databases, runner: asyncio.Runner) -> Iterator[Target]:
     """Where every claim is made as those by the hundred are."""
-    target = PostgresTarget(fast_postgres.new_database())
+    target = PostgresTarget(postgres_server.new_store())
     for driver in target._drivers.values():
         driver._batch_from = 1  # type: ignore[attr-defined]
     yield target

@@ -83,8 +83,8 @@ def without_fence_in_postgres(patch: pytest.MonkeyPatch, request: pytest.Fixture
             assert again != text
             text = again.replace("SELECT outcome.job, outcome.by_token", "SELECT outcome.job")
         patch.setitem(STATEMENTS, name, replace(statement, text=text))
-    server: Databases = request.getfixturevalue("fast_postgres")
-    return PostgresTarget(server.new_database())
+    server: Databases = request.getfixturevalue("postgres_server")
+    return PostgresTarget(server.new_store())
 
 
 Break = Callable[[pytest.MonkeyPatch, pytest.FixtureRequest], Target]

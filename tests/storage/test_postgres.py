@@ -334,8 +334,8 @@ def test_one_batch_of_a_thousand_claims_of_many_kinds(store: Store) -> None:
 # -- errors ------------------------------------------------------------------------------------------
 
 
-def test_without_a_schema_every_door_says_migrate(postgres_url: str) -> None:
-    driver = PostgresDriver.from_url(postgres_url)
+def test_without_a_schema_every_door_says_migrate(empty_postgres_url: str) -> None:
+    driver = PostgresDriver.from_url(empty_postgres_url)
     assert driver.check_schema().current is None
     assert not driver.check_schema().is_ready
     verbs: list[Verb[Any]] = [driver.enqueue([new_job()]), driver.counts(), driver.prune()]

@@ -32,7 +32,7 @@ BATCHES = 5
 
 @pytest.fixture(scope="module")
 def store(postgres_server: Any) -> Iterator[Store]:
-    url = postgres_server.new_database()
+    url = postgres_server.new_store()
     driver = PostgresDriver.from_url(url)
     driver.migrate()
     yield Store(driver, url)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(scope="module")
 def database(postgres_server: Any) -> Iterator[str]:
-    url = postgres_server.new_database()
+    url = postgres_server.new_store()
     driver = PostgresDriver.from_url(url)
     driver.migrate()
     driver.close()

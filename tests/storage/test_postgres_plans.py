@@ -48,7 +48,7 @@ INSERT INTO winch.archive (
 SELECT
     (lpad(to_hex(n), 12, '0') || '70008000000000000001')::uuid, now(), now(), now(), 0, 1, 0, 1, 0, 0,
     winch.drop_on(state, NULL, now()), false, false, state, 'default', 'task.' || n % 50, '{}',
-    CASE state WHEN 'dead' THEN 'f00' || n % 30 END
+    CASE state WHEN 'dead' THEN 'f00' || n / 100 % 30 END
 FROM generate_series(1, 20000) AS n
 CROSS JOIN LATERAL (
     SELECT CASE n % 100 WHEN 0 THEN 'dead' WHEN 1 THEN 'cancelled' ELSE 'completed' END AS state

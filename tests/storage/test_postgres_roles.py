@@ -80,8 +80,8 @@ class Roles:
 
 
 @pytest.fixture(scope="module")
-def roles(fast_postgres: Databases) -> Iterator[Roles]:
-    made = Roles(fast_postgres.new_database())
+def roles(postgres_server: Databases) -> Iterator[Roles]:
+    made = Roles(postgres_server.new_database())
     yield made
     made.drop()
 

@@ -42,8 +42,8 @@ def watcher(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
 # -- migrations --------------------------------------------------------------------------------------
 
 
-def test_migrating_says_what_it_did_and_does_it_once(postgres_url: str) -> None:
-    driver = PostgresDriver.from_url(postgres_url)
+def test_migrating_says_what_it_did_and_does_it_once(empty_postgres_url: str) -> None:
+    driver = PostgresDriver.from_url(empty_postgres_url)
     assert "CREATE TABLE" in driver.migration_sql()
     assert '"winch".job' in driver.migration_sql()
     assert driver.migrate() == [step.label for step in schema.MIGRATIONS]
@@ -54,9 +54,9 @@ def test_migrating_says_what_it_did_and_does_it_once(postgres_url: str) -> None:
     assert (status.current, status.newest, status.is_ready) == (newest, newest, True)
 
 
-def test_two_migrators_at_once_do_each_step_once(postgres_url: str) -> None:
+def test_two_migrators_at_once_do_each_step_once(empty_postgres_url: str) -> None:
     def migrate() -> list[str]:
-        return PostgresDriver.from_url(postgres_url, events=True).migrate()
+        return PostgresDriver.from_url(empty_postgres_url, events=True).migrate()
 
     taken = [
         step for migrator in [Background(migrate) for _ in range(4)] for step in migrator.result(60)
@@ -65,9 +65,9 @@ def test_two_migrators_at_once_do_each_step_once(postgres_url: str) -> None:
 
 
 def test_a_migrator_that_died_halfway_left_nothing(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = PostgresDriver.from_url(postgres_url)
+    driver = PostgresDriver.from_url(empty_postgres_url)
     first = schema.MIGRATIONS[0]
     broken = Migration(1, "first", first.sql + "\nSELECT 1/0;")
     with monkeypatch.context() as patched:
@@ -79,9 +79,9 @@ def test_a_migrator_that_died_halfway_left_nothing(
 
 
 def test_a_migrator_goes_on_where_another_stopped(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = PostgresDriver.from_url(postgres_url)
+    driver = PostgresDriver.from_url(empty_postgres_url)
     driver.migrate()
     second = Migration(900, "second", "CREATE TABLE {schema}.second (id integer);")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, second))

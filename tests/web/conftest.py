@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.redis_servers import RedisServer
-from tests.servers import Databases, PostgresServer
+from tests.servers import Databases
 from tests.web.kit import LoopThread, Web
 from winch import App
 from winch.web.mount import build
@@ -28,23 +28,9 @@ def runner() -> Iterator[LoopThread]:
 
 
 @pytest.fixture(scope="session")
-def web_postgres() -> Iterator[str]:
-    """One migrated database for all of these tests; it need not outlive a power cut."""
-
-    def prepared(server: Databases) -> str:
-        url = server.new_database()
-        app = App(url)
-        app.migrate()
-        app.close()
-        return url
-
-    if url := os.environ.get("WINCH_TEST_PG"):
-        given = Databases(url)
-        yield prepared(given)
-        given.drop_all()
-    else:
-        with PostgresServer(fsync=False) as server:
-            yield prepared(server)
+def web_postgres(postgres_server: Databases) -> str:
+    """One migrated database for all of these tests."""
+    return postgres_server.new_store()
 
 
 @pytest.fixture(scope="session")

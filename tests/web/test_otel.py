@@ -23,6 +23,8 @@ from winch.cli.worker import formatter
 from winch.integrations.otel import OpenTelemetry
 from winch.testing import virtual
 
+DURATION = "messaging.client.operation.duration"
+
 
 class Seen:
     """What an app told OpenTelemetry."""
@@ -229,7 +231,8 @@ def test_metrics_have_the_names_of_the_conventions(seen: Seen) -> None:
     sends = {p["messaging.destination.name"]: n for p, n in found["messaging.client.sent.messages"]}
     assert sends == {"low": 2, "default": 1}
     assert sum(n for _, n in found["messaging.client.consumed.messages"]) == 3
-    assert sum(n for _, n in found["messaging.client.operation.duration"]) == 2
+    sent = [n for p, n in found[DURATION] if p["messaging.operation.type"] == "send"]
+    assert sum(sent) == 2
     ran = found["messaging.process.duration"]
     assert sum(n for _, n in ran) == 3
     assert [p.get("error.type") for p, _ in ran if p["messaging.destination.name"] == "default"] == [
@@ -242,6 +245,42 @@ def test_metrics_have_the_names_of_the_conventions(seen: Seen) -> None:
     }
     assert waits == {"low": 2, "default": 1}
     assert {"winch.queue.oldest_age", "winch.worker.slots"} <= set(found)
+
+
+def test_claims_and_settlements_are_spans_where_they_are_asked_for(seen: Seen) -> None:
+    told = Seen(receive_spans=True, settle_spans=True)
+    for one in (seen, told):
+
+        @one.app.task(name="shop.add", retry=Retry.fixed("1s", attempts=2))
+        def add(a: int) -> None:
+            if a < 0:
+                raise ValueError(a)
+
+        with virtual(one.app) as world:
+            add.enqueue(1)
+            world.run_all()
+            add.enqueue(-1)
+            world.run_all()
+    assert not seen.spans("receive") + seen.spans("ack") + seen.spans("nack")
+    kinds = {point["messaging.operation.type"] for point, _ in seen.metrics()[DURATION]}
+    assert kinds == {"send", "receive", "settle"}
+    good, bad = told.spans("send")
+    [ack] = told.spans("ack")
+    assert (ack.name, ack.kind) == ("ack default", SpanKind.CLIENT)
+    assert dict(ack.attributes or {})["messaging.operation.type"] == "settle"
+    assert good.context is not None
+    assert [link.context.span_id for link in ack.links] == [good.context.span_id]
+    assert bad.context is not None
+    for span in told.spans("nack"):
+        assert [link.context.span_id for link in span.links] == [bad.context.span_id]
+    assert (len(told.spans("nack")), len(told.spans("receive"))) == (2, 3)
+    assert told.spans("receive")[0].attributes == {
+        "messaging.system": "winch",
+        "messaging.operation.name": "receive",
+        "messaging.operation.type": "receive",
+        "messaging.destination.name": "default",
+        "messaging.batch.message_count": 1,
+    }
 
 
 APP = """
@@ -268,7 +307,7 @@ provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(ToFile()))
 trace.set_tracer_provider(provider)
 app = App("sqlite:///winch.db")
-app.use(OpenTelemetry())
+app.use(OpenTelemetry(receive_spans=True, settle_spans=True))
 
 @app.task(queue="cell", isolate="process")
 def alone() -> int:
@@ -292,7 +331,12 @@ def test_spans_are_linked_across_three_processes(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     spans = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
     by_name = {span["name"]: span for span in spans}
-    assert set(by_name) == {"send thread", "process thread", "send cell", "process cell", "inner"}
+    run = {f"{word} {queue}" for word in ("receive", "process", "ack") for queue in ("thread", "cell")}
+    assert set(by_name) == {"send thread", "send cell", "inner", *run}
+    for queue in ("thread", "cell"):
+        for word in ("receive", "ack"):
+            assert by_name[f"{word} {queue}"]["links"] == [by_name[f"send {queue}"]["id"]]
+        assert by_name[f"receive {queue}"]["pid"] == by_name[f"ack {queue}"]["pid"]
     assert by_name["process thread"]["links"] == [by_name["send thread"]["id"]]
     assert by_name["send cell"]["parent"] == by_name["process thread"]["id"]
     assert by_name["process cell"]["links"] == [by_name["send cell"]["id"]]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from winch.cli import NO_WORKER, text
+from winch.cli.audit import noted
 from winch.cli.output import Column, Table, complain, emit_json, remark, say
 from winch.cli.processes import send, supervisor_of
 from winch.cli.store import Said, json_option, opened, store_options
@@ -87,7 +88,7 @@ def quiet(said: Said, names: tuple[str, ...], is_all: bool, is_off: bool) -> Non
     reached.
     """
     number, done = (signal.SIGCONT, "claims again") if is_off else (signal.SIGUSR1, "quiet")
-    _signal(said, names, is_all, number, done)
+    _signal(said, names, is_all, number, done, "resume worker" if is_off else "quiet worker")
 
 
 @workers.command()
@@ -98,7 +99,7 @@ def stop(said: Said, names: tuple[str, ...], is_all: bool) -> None:
     Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
     reached.
     """
-    _signal(said, names, is_all, signal.SIGTERM, "told to stop")
+    _signal(said, names, is_all, signal.SIGTERM, "told to stop", "stop worker")
 
 
 @workers.command()
@@ -109,10 +110,17 @@ def stacks(said: Said, names: tuple[str, ...], is_all: bool) -> None:
     Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
     reached.
     """
-    _signal(said, names, is_all, signal.SIGUSR2, "writes its stacks to its log")
+    _signal(said, names, is_all, signal.SIGUSR2, "writes its stacks to its log", "worker stacks")
 
 
-def _signal(said: Said, names: tuple[str, ...], is_all: bool, number: signal.Signals, done: str) -> None:
+def _signal(
+    said: Said,
+    names: tuple[str, ...],
+    is_all: bool,
+    number: signal.Signals,
+    done: str,
+    action: str,
+) -> None:
     if bool(names) == is_all:
         raise click.UsageError("name the workers (winch workers list), or say --all")
     with opened(said) as app:
@@ -132,6 +140,9 @@ def _signal(said: Said, names: tuple[str, ...], is_all: bool, number: signal.Sig
             errors.append(str(error))
         else:
             told.setdefault(pid, []).append(name)
+    with opened(said) as app:
+        for pid, named in told.items():
+            noted(app, action, ", ".join(named), pid=pid)
     if said.as_json:
         emit_json(
             {

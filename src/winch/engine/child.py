@@ -100,7 +100,7 @@ class Child:
                 case Retire(why=why):
                     self.worker.retire(why)
                 case Quiet(is_quiet=is_quiet):
-                    self.worker.quiet(is_quiet)
+                    self.worker.quiet(is_quiet or self._asked.is_set())
                 case SessionLost(session=session):
                     # In the background: with the store out of reach this lasts, and a stop may come.
                     self._renewing = asyncio.create_task(self.worker.session_lost(session))
@@ -119,6 +119,8 @@ class Child:
         # A second request, or one that comes while it retires, may leave less time than the first.
         self.worker.end_by(self._end_by)
         self._asked.set()
+        # Also where it has not started yet: a claim that is made only to be given back is one too many.
+        self.worker.quiet(True)
 
     def _dump(self) -> None:
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)

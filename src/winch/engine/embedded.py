@@ -97,7 +97,15 @@ class EmbeddedWorker:
         self.worker: Worker = Worker(
             self._driver, self._runtime, self._config, on_session=self._heart.add
         )
-        await self.worker.start()
+        # Before the worker starts: between its session and its first claim it asks the store several
+        # things, and a slow store would let its lease run out meanwhile.
+        self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
+        self._beating.start()
+        try:
+            await self.worker.start()
+        except BaseException:
+            self._stopped.set()
+            raise
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),
             Ticker(self._driver, said.poll.total_seconds()),
@@ -109,8 +117,6 @@ class EmbeddedWorker:
             asyncio.create_task(service.run(), name=f"winch {service.name}")
             for service in self._services
         ]
-        self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
-        self._beating.start()
         return self.worker
 
     async def __aexit__(self, *error: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Sequence
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable
@@ -27,10 +28,15 @@ class Finisher:
     """The one writer of outcomes in a worker."""
 
     def __init__(
-        self, driver: Driver, written: Callable[[Sequence[Finish | ClaimRef]], None] = lambda _: None
+        self,
+        driver: Driver,
+        written: Callable[[Sequence[Finish | ClaimRef]], None] = lambda _: None,
+        settled: Callable[[Sequence[Finish], float], None] = lambda _, __: None,
     ) -> None:
+        """`written` is told what the store knows by now, `settled` how long it took for outcomes."""
         self._driver = driver
         self._written = written
+        self._settled = settled
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
@@ -108,6 +114,7 @@ class Finisher:
     async def _finish(self, batch: Sequence[Finish]) -> None:
         while True:
             try:
+                sent = time.monotonic()
                 answers = await self._driver.arun(self._driver.finish(batch))
             except (StorageUnavailable, StorageFull) as error:
                 await asyncio.sleep(self._backoff.failed(error))
@@ -116,6 +123,7 @@ class Finisher:
                 await self._finish_apart(batch, error)
                 return
             self._backoff.worked()
+            self._settled(batch, time.monotonic() - sent)
             if Answer.LOST in answers:
                 for outcome, answer in zip(batch, answers, strict=True):
                     if answer is Answer.LOST:

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from winch.core.job import Claim
     from winch.engine.context import Context
-    from winch.storage.params import NewJob
+    from winch.storage.params import Finish, NewJob
 
 
 class Middleware:
@@ -24,6 +25,12 @@ class Middleware:
     def stored(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
         """After `enqueue_all`: the store has taken these jobs, or `error` kept it from that. With
         `conn=` they are there only once the caller's transaction commits."""
+
+    def claimed(self, claims: Sequence[Claim], seconds: float) -> None:
+        """A worker has taken these jobs to run; the store took so long."""
+
+    def settled(self, outcomes: Sequence[Finish], seconds: float) -> None:
+        """The store has answered what became of these attempts, and took so long."""
 
     async def run(self, ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Around one attempt of any kind of task: `return await call_next()`. What it raises instead of

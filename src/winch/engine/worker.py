@@ -50,7 +50,7 @@ from winch.engine.spool import Spool
 from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.engine.watching import Cancels, Notes, Watch
-from winch.storage.params import ClaimRef, Declared, NewSession
+from winch.storage.params import ClaimRef, Declared, Finish, NewSession
 from winch.storage.protocol import Driver
 
 # A slot whose jobs never wait lets the loop turn after so many seconds: claims and finishes must move.
@@ -113,7 +113,7 @@ class Worker:
         )
         # A started job has a place on the board until the store knows of its end.
         self._places = Places(board, config.kill_after)
-        self._finisher = Finisher(driver, self._places.written)
+        self._finisher = Finisher(driver, self._places.written, self._tell_settled)
         self.tally: Tally = Tally(os.urandom(8).hex())
         runtime.counted = self.tally.enqueued
         self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self.tally)
@@ -306,7 +306,8 @@ class Worker:
             running = self.attempts
         for attempt in running:
             attempt.interrupt(Interrupt.LOST, self._monotonic())
-        self._fetcher.given_up.clear()
+        if self._services:  # it may be lost while this worker still starts
+            self._fetcher.given_up.clear()
         if self._is_draining:
             return
         backoff = Backoff("session")
@@ -461,9 +462,15 @@ class Worker:
             self._finisher.release([ref_of(claim) for claim in claims])
             return
         now = self._monotonic()
+        for middleware in self._runtime.middleware:
+            middleware.claimed(claims, now - sent)
         self._waiting.extend([(claim, sent, now) for claim in claims])
         self._all_ended.clear()
         self._wake_slot()
+
+    def _tell_settled(self, outcomes: Sequence[Finish], seconds: float) -> None:
+        for middleware in self._runtime.middleware:
+            middleware.settled(outcomes, seconds)
 
     def _wake_slot(self) -> None:
         """Wake one slot: it wakes the next when its job waits. Jobs that are over as soon as they have

@@ -21,20 +21,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from winch.core.errors import ConfigError
 from winch.core.flow import FLOW_HEADER
+from winch.core.lifecycle import JobState
 from winch.core.outcome import Directive, RetryAfter
 from winch.engine.middleware import Middleware
 from winch.storage.schedules import SCHEDULE_HEADER
 
 if TYPE_CHECKING:
     from winch.app import App
+    from winch.core.job import Claim
     from winch.engine.context import Context
-    from winch.storage.params import NewJob
+    from winch.storage.params import Finish, NewJob
 
 SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
+MOST_ORIGINS = 100_000
+_ACKED = (JobState.COMPLETED, JobState.CANCELLED)
 TRACE_MODES = ("link", "child", "both")
 # What the conventions advise, and more for jobs, which may take an hour.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 900,
@@ -46,13 +50,17 @@ Attributes = dict[str, str | int | float]
 class OpenTelemetry(Middleware):
     """Give an instance to `app.use(…)`. `trace_mode`: an attempt's span begins a trace of its own and
     links to the enqueue (`link`), is the enqueue's child (`child`), or is both (`both`). With
-    `create_spans=False` a call that enqueues many jobs makes one span, not one for each job as well."""
+    `create_spans=False` a call that enqueues many jobs makes one span, not one for each job as well.
+    With `receive_spans` and `settle_spans` each claim of a worker, and each answer to what it has done,
+    is a span that links to the enqueues of its jobs: many, for who looks for a slow store."""
 
     def __init__(
         self,
         *,
         trace_mode: Literal["link", "child", "both"] = "link",
         create_spans: bool = True,
+        receive_spans: bool = False,
+        settle_spans: bool = False,
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: metrics.MeterProvider | None = None,
     ) -> None:
@@ -60,6 +68,10 @@ class OpenTelemetry(Middleware):
             raise ConfigError(f"trace_mode must be one of {', '.join(TRACE_MODES)}, got {trace_mode!r}")
         self._trace_mode = trace_mode
         self._create_spans = create_spans
+        self._receive_spans = receive_spans
+        self._settle_spans = settle_spans
+        # Where claimed jobs came from, until the store has answered what became of them.
+        self._origins: dict[str, tuple[str, SpanContext]] = {}
         release = version("winch")
         self._tracer = trace.get_tracer("winch", release, tracer_provider, schema_url=SCHEMA)
         self._meter = meter = metrics.get_meter("winch", release, meter_provider, schema_url=SCHEMA)
@@ -72,7 +84,7 @@ class OpenTelemetry(Middleware):
         self._operation_duration = meter.create_histogram(
             "messaging.client.operation.duration",
             "s",
-            "How long the store took to take jobs.",
+            "How long the store took to take jobs, to hand them out, and to take what became of them.",
             explicit_bucket_boundaries_advisory=BUCKETS,
         )
         self._process_duration = meter.create_histogram(
@@ -148,6 +160,50 @@ class OpenTelemetry(Middleware):
         only = jobs[0].queue if len(counts) == 1 else None
         spent = time.monotonic() - began
         self._operation_duration.record(spent, {**_facts("send", "send", only), **failure})
+
+    # -- claim and finish --------------------------------------------------------------------------
+
+    def claimed(self, claims: Sequence[Claim], seconds: float) -> None:
+        by_queue: dict[str, list[SpanContext]] = {}
+        for claim in claims:
+            origin = trace.get_current_span(propagate.extract(claim.headers)).get_span_context()
+            by_queue.setdefault(claim.queue, []).append(origin)
+            if self._settle_spans:
+                if len(self._origins) >= MOST_ORIGINS:
+                    self._origins.clear()  # of jobs that were given back
+                self._origins[claim.id] = (claim.queue, origin)
+        for queue, origins in by_queue.items():
+            said = _facts("receive", "receive", queue)
+            self._operation_duration.record(seconds, said)
+            if self._receive_spans:
+                self._past_span(f"receive {queue}", said, origins, seconds)
+
+    def settled(self, outcomes: Sequence[Finish], seconds: float) -> None:
+        self._operation_duration.record(seconds, _facts("settle", "settle", None))
+        if not self._settle_spans:
+            return
+        found: dict[tuple[str, str], list[SpanContext]] = {}
+        for outcome in outcomes:
+            word = "ack" if outcome.to in _ACKED else "nack"
+            queue, origin = self._origins.pop(outcome.id, (None, trace.INVALID_SPAN_CONTEXT))
+            if queue is not None:
+                found.setdefault((word, queue), []).append(origin)
+        for (word, queue), origins in found.items():
+            self._past_span(f"{word} {queue}", _facts(word, "settle", queue), origins, seconds)
+
+    def _past_span(
+        self, name: str, said: Attributes, origins: Sequence[SpanContext], seconds: float
+    ) -> None:
+        """A span of what has just ended, linked to where its jobs came from."""
+        now = time.time_ns()
+        span = self._tracer.start_span(
+            name,
+            kind=SpanKind.CLIENT,
+            links=[Link(origin) for origin in origins if origin.is_valid],
+            attributes={**said, "messaging.batch.message_count": len(origins)},
+            start_time=now - int(seconds * 1e9),
+        )
+        span.end(now)
 
     # -- run ---------------------------------------------------------------------------------------
 

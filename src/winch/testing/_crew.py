@@ -110,6 +110,7 @@ class Crew:
         self._runners: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
+        self._runners = [asyncio.create_task(self._beat())]
         await self.worker.start()
         said = self._settings
         self._services = [
@@ -118,8 +119,7 @@ class Crew:
             Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
             Pruner(self._driver),
         ]
-        self._runners = [asyncio.create_task(service.run()) for service in self._services]
-        self._runners.append(asyncio.create_task(self._beat()))
+        self._runners += [asyncio.create_task(service.run()) for service in self._services]
 
     async def _beat(self) -> None:
         polling.set("heart")

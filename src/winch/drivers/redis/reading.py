@@ -59,7 +59,7 @@ class ReadingVerbs(GateVerbs):
             is_exact = not (which.task or which.queue or which.tag)
             count = which.limit + 1 if is_exact else max(STRETCH, which.limit + 1)
             while len(found) <= which.limit:
-                ids, *parts = yield self._call(
+                ids, *parts, further = yield self._call(
                     "list_jobs",
                     states={state.value: True for state in which.states},
                     fingerprint=which.fingerprint,
@@ -67,12 +67,11 @@ class ReadingVerbs(GateVerbs):
                     count=count,
                     small=SMALL,
                 )
-                for job in read_jobs(parts, names := [job_id.decode() for job_id in ids]):
-                    if job is not None and _matches(job, which):
-                        found.append(job)
-                if len(ids) < count:
+                jobs = read_jobs(parts, [job_id.decode() for job_id in ids])
+                found += [job for job in jobs if job is not None and _matches(job, which)]
+                if not further:
                     break
-                after = names[-1]
+                after = further.decode()
                 count = STRETCH
             page = tuple(found[: which.limit])
             return Page(page, page[-1].id if len(found) > which.limit else None)
@@ -110,14 +109,14 @@ class ReadingVerbs(GateVerbs):
         alike: list[JobRecord] = []
         after = None
         while True:
-            ids, *parts = yield self._call(
+            ids, *parts, further = yield self._call(
                 "list_jobs", states={}, fingerprint=fingerprint, after=after, count=STRETCH, small=0
             )
             names = [job_id.decode() for job_id in ids]
             alike += [job for job in read_jobs(parts, names) if job is not None and job.queue == queue]
-            if len(ids) < STRETCH:
+            if not further:
                 break
-            after = names[-1]
+            after = further.decode()
         moments = [job.finished_at for job in alike if job.finished_at is not None]
         if not moments:
             return []
