@@ -1,6 +1,6 @@
 """What flow control and composition cost, each beside plain jobs in the same run.
 
-    python scripts/flow_cost.py                          all four, on SQLite and a temporary PostgreSQL
+    python scripts/flow_cost.py                          all four, on SQLite and servers of its own
     python scripts/flow_cost.py chord --store postgres   one of them: chord, sleepers, blocked, fairness
 
 chord      10,000 members and a callback, CPU time per member, beside as many plain jobs (at most 1.5x)
@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
 
+from tests.redis_servers import RedisServer
 from tests.servers import PostgresServer
 from winch import App, Limit, chord
 from winch.core.ids import random_id
@@ -40,6 +41,7 @@ from winch.core.lifecycle import JobState
 from winch.storage.params import ClaimParams, Finish, NewSession
 
 BATCH = 100
+STORES = ("sqlite", "postgres", "redis")
 
 
 class Bench:
@@ -53,7 +55,9 @@ class Bench:
 
     def cpu(self) -> float:
         """Seconds of CPU, of this process and of the server's, also those that have ended."""
-        for process in self._server.children() if self._server is not None else ():
+        if self._server is None:
+            return time.process_time()
+        for process in (self._server, *self._server.children()):
             with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 self._seen[process.pid] = times.user + times.system
@@ -72,6 +76,12 @@ def bench(store: str) -> Iterator[Bench]:
             made = Bench(f"sqlite:///{folder}/cost.db", None)
             yield made
             made.app.close()
+            return
+        if store == "redis":
+            with RedisServer() as redis:
+                made = Bench(redis.url, psutil.Process(redis.pid))
+                yield made
+                made.app.close()
             return
         with PostgresServer() as server:
             made = Bench(server.new_database(), psutil.Process(server.pid))
@@ -296,12 +306,12 @@ def main(argv: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", nargs="*", choices=[*MEASURES, []], default=list(MEASURES))
-    parser.add_argument("--store", choices=("sqlite", "postgres"))
+    parser.add_argument("--store", choices=STORES)
     parser.add_argument("--size", type=int, help="other than 10,000 members or 100,000 jobs")
     said = parser.parse_args(argv)
     for what in said.what or MEASURES:
         measure, size = MEASURES[what]
-        for store in [said.store] if said.store else ["sqlite", "postgres"]:
+        for store in [said.store] if said.store else STORES:
             measure(store, said.size or size)
     return 0
 

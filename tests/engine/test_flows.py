@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from winch import (
     Context,
     InvalidPayload,
     JobState,
+    Middleware,
     Retry,
     WinchError,
     batch,
@@ -27,6 +29,7 @@ from winch import (
 )
 from winch.core.flow import Edge, Inputs, member_id, read_inputs
 from winch.engine.flow_look import mermaid, svg
+from winch.storage.params import NewJob
 from winch.testing import World, virtual
 
 ONCE = Retry.fixed("1s", attempts=1)
@@ -186,6 +189,62 @@ def test_any_shape_runs_in_its_order(app: App, tasks: Tasks) -> None:
             made.enqueue()
 
 
+def test_compositions_stand_inside_others(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        made = chain(
+            tasks.fetch.bind("a"),
+            chord(
+                [chain(tasks.resize.partial(width=w), tasks.upload.partial()) for w in (1, 2)],
+                tasks.told.bind("inner"),
+            ),
+            tasks.told.bind("outer"),
+        ).enqueue()
+        world.run_all()
+        states = [job.state for job in app.flows.members(made.id)]
+    assert states == [JobState.COMPLETED] * 7
+    assert told(tasks) == ["told inner", "told outer"]
+
+
+def test_a_chord_of_chains_takes_their_last_results_in_order(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        parts = [chain(tasks.fetch.bind(name), tasks.resize.partial()) for name in "abc"]
+        f = flow("outer")
+        inner = f.add(group(parts))
+        after = f.add(tasks.told.bind("after"), after=[inner])
+        f.add_many((tasks.score.bind(n) for n in range(3)), after=[after])
+        handle = f.enqueue()
+        world.run_all()
+        assert handle.result() == [0, 1, 4]
+    assert told(tasks) == ["told after"]
+    with pytest.raises(ConfigError, match="cannot have a flow that is stored as a part"):
+        chain(f)
+    with pytest.raises(ConfigError, match="cannot have nothing as a part"):
+        chain(flow())
+
+
+def test_members_come_from_an_iterator_in_chunks(app: App, tasks: Tasks) -> None:
+    made: list[int] = []
+    stored: list[int] = []
+
+    def calls() -> Iterator[Any]:
+        for number in range(1700):
+            made.append(number)
+            yield tasks.score.bind(number % 7)
+
+    class Watch(Middleware):
+        def enqueue_all(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+            stored.append(len(made))
+            return jobs
+
+    app.use(Watch())
+    with virtual(app) as world:
+        handle = chord(calls(), tasks.total.partial()).enqueue()
+        assert stored == [500, 1000, 1500, 1700]
+        assert app.flows.get(handle.id).note.members == 1701
+        world.run_all()
+        assert handle.result() == sum((number % 7) ** 2 for number in range(1700))
+
+
 def test_wrong_compositions_are_refused(app: App, tasks: Tasks) -> None:
     other = flow()
     node = other.add(tasks.fetch.bind("u"))
@@ -197,7 +256,7 @@ def test_wrong_compositions_are_refused(app: App, tasks: Tasks) -> None:
         with pytest.raises(ConfigError, match="on_failure"):
             other.add(tasks.upload.partial(), after=[node], on_failure="x")  # type: ignore[arg-type]
         with pytest.raises(InvalidPayload, match="no result before it"):
-            chain(tasks.upload.partial())
+            chain(tasks.upload.partial()).enqueue()
         with pytest.raises(InvalidPayload, match="leave it out"):
             tasks.upload.partial(data="x")
         with pytest.raises(InvalidPayload, match="no argument 'colour'"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import msgspec
+import pytest
 
 from tests.faults.apps import HEARTBEAT, LEASE, SETTINGS, SWEEP, FaultApp, make
 from tests.faults.fleet import Fleet, Worker, until
@@ -25,6 +26,8 @@ from winch.testing.history import History, Recorder, Verdict, check, gather, rea
 from winch.testing.history.lines import Ended, Started
 
 STORES = ("sqlite", "postgres")
+# For faults that lie in the worker and not in its store: each time on one, with `make test-all` on both.
+ONE_STORE = [pytest.param(one, marks=[pytest.mark.slow] * (one == "postgres")) for one in STORES]
 # What scenarios found out, for the end of the run.
 MEASURED: list[str] = []
 # A sweep may just have passed when a lease ends, and a slow machine takes its time.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.stage import STORES, Stage
+from tests.faults.stage import ONE_STORE, Stage
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
 
@@ -63,9 +63,7 @@ def receiving() -> Iterator[Receiver]:
 
 
 @pytest.mark.scenario
-@pytest.mark.parametrize(
-    "store", [pytest.param(one, marks=[pytest.mark.slow] * (one == "postgres")) for one in STORES]
-)
+@pytest.mark.parametrize("store", ONE_STORE)
 def test_killed_relays_lose_nothing_and_keep_the_order(store: str, postgres_server: Databases) -> None:
     with Stage("kill -9 of relays", store, postgres_server) as stage, receiving() as receiver:
         outbox = stage.app.outbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from tests.faults.stage import STORES, Stage
+from tests.faults.stage import ONE_STORE, STORES, Stage
 from tests.servers import Databases
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
@@ -74,7 +74,7 @@ def test_a_poison_job_among_fifty_dies_after_three_deaths_and_the_fifty_complete
         stage.measured(f"3 deaths, {len(crashed)} of 50 counted a crash, all final in {took:.1f} s")
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ONE_STORE)
 def test_running_out_of_memory_is_a_failure_like_any_other(
     store: str, postgres_server: Databases
 ) -> None:
@@ -98,9 +98,7 @@ def test_running_out_of_memory_is_a_failure_like_any_other(
         stage.judge()
 
 
-@pytest.mark.parametrize(
-    "store", [pytest.param(one, marks=[pytest.mark.slow] * (one == "postgres")) for one in STORES]
-)
+@pytest.mark.parametrize("store", ONE_STORE)
 def test_a_poison_job_in_a_collecting_call_is_found_too(store: str, postgres_server: Databases) -> None:
     with Stage("poison in a collecting call", store, postgres_server) as stage:
         collector = stage.app.tasks.get("collector")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.stage import STORES, Stage
+from tests.faults.stage import ONE_STORE, Stage
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
 
@@ -15,7 +15,7 @@ def pids(stage: Stage, jobs: list[str]) -> list[int]:
     return [int(job.result or 0) for job in stage.jobs(jobs)]
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ONE_STORE)
 def test_a_child_is_replaced_after_so_many_jobs(store: str, postgres_server: Databases) -> None:
     with Stage("--max-jobs 5", store, postgres_server) as stage:
         jobs = stage.enqueue("where", times=23)

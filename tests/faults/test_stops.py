@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.faults.fleet import Worker
 from tests.faults.stage import STORES, Stage
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
@@ -61,6 +62,13 @@ def test_jobs_past_the_grace_are_released_with_no_attempt_spent(
         stage.measured(f"TERM to exit {took:.2f} s with a grace of 1 s")
 
 
+def until_gone(worker: Worker) -> None:
+    """One signal after the other to its last moment: they must not take its exit code away."""
+    while worker.process.poll() is None:
+        worker.term_again()
+        time.sleep(0.002)
+
+
 def test_a_second_signal_stops_at_once(store: str, postgres_server: Databases) -> None:
     with Stage("SIGTERM twice", store, postgres_server) as stage:
         worker = stage.worker(concurrency=4, grace="60s")
@@ -70,6 +78,7 @@ def test_a_second_signal_stops_at_once(store: str, postgres_server: Databases) -
         stage.until(lambda: "stopping" in worker.text(), 5, "the first signal to be heard")
         began = time.monotonic()
         worker.term_again()
+        until_gone(worker)
         assert worker.wait(10) == 0
         took = time.monotonic() - began
         assert {(job.state, job.attempt) for job in stage.jobs(jobs)} == {(JobState.READY, 0)}

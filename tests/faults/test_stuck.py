@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.faults.apps import LEASE
-from tests.faults.stage import STORES, Stage
+from tests.faults.stage import ONE_STORE, Stage
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
 
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.servers,
     pytest.mark.faults,
     pytest.mark.scenario,
-    pytest.mark.parametrize("store", STORES),
+    pytest.mark.parametrize("store", ONE_STORE),
 ]
 
 SOON = {"WINCH_KILL_AFTER": "500ms"}

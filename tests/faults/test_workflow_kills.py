@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +53,44 @@ def begin(url: str, order: int) -> App:
     return app
 
 
-def run(url: str, place: int = 0) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.faults.workflow_app", url, str(place)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+class Runner:
+    """Runs the workflow in processes that are forked from one that has imported all they need."""
+
+    def __init__(self, errors: Path) -> None:
+        self._errors = errors.open("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.workflow_app"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def run(self, url: str, place: int = 0) -> tuple[int, int]:
+        """The exit code, and how many places were passed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{url} {place}\n")
+        self._process.stdin.flush()
+        code, places = self._process.stdout.readline().split()
+        return int(code), int(places)
+
+    @property
+    def errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()[-4000:]
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._errors.close()
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[Runner]:
+    made = Runner(tmp_path / "errors.txt")
+    yield made
+    made.close()
 
 
 def check(app: App, ask: Callable[[str], list[tuple[Any, ...]]], order: int) -> None:
@@ -78,42 +107,41 @@ def check(app: App, ask: Callable[[str], list[tuple[Any, ...]]], order: int) -> 
     app.close()
 
 
-def enumerate_kills(store: Store, order: int, every: int) -> None:
+def enumerate_kills(runner: Runner, store: Store, order: int, every: int) -> None:
     url, ask = store()
     app = begin(url, order)
-    done = run(url)
-    assert done.returncode == 0, done.stderr
-    places = int(done.stdout)
+    code, places = runner.run(url)
+    assert code == 0, runner.errors
     check(app, ask, order)
     assert places > 50
     killed = 0
     for place in range(1 + every // 2, places + 1, every):
         url, ask = store()
         app = begin(url, order)
-        first = run(url, place)
-        killed += first.returncode == -signal.SIGKILL
-        again = run(url)
-        assert again.returncode == 0, (place, again.stderr)
+        code, _ = runner.run(url, place)
+        killed += code == -signal.SIGKILL
+        code, _ = runner.run(url)
+        assert code == 0, (place, runner.errors)
         check(app, ask, order)
     assert killed >= (places // every) * 0.9
 
 
-def test_killed_at_some_places_each_effect_is_there_once(sqlite_store: Store) -> None:
-    enumerate_kills(sqlite_store, 7, every=23)
+def test_killed_at_some_places_each_effect_is_there_once(sqlite_store: Store, runner: Runner) -> None:
+    enumerate_kills(runner, sqlite_store, 7, every=23)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [7, -7])
 def test_killed_at_every_place_each_effect_is_there_once_on_sqlite(
-    sqlite_store: Store, order: int
+    sqlite_store: Store, runner: Runner, order: int
 ) -> None:
-    enumerate_kills(sqlite_store, order, every=1)
+    enumerate_kills(runner, sqlite_store, order, every=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [7, -7])
 def test_killed_at_every_place_each_effect_is_there_once_on_postgres(
-    postgres_server: Databases, order: int
+    postgres_server: Databases, runner: Runner, order: int
 ) -> None:
     import psycopg
 
@@ -128,4 +156,4 @@ def test_killed_at_every_place_each_effect_is_there_once_on_postgres(
         ask("CREATE TABLE effect (name text)")
         return url, ask
 
-    enumerate_kills(fresh, order, every=1)
+    enumerate_kills(runner, fresh, order, every=1)

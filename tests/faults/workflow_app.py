@@ -1,9 +1,10 @@
 """A workflow on a real store, in a process that kills itself at a chosen statement.
 
-    python -m tests.faults.workflow_app URL [PLACE]
+    python -m tests.faults.workflow_app
 
-Runs a worker until the workflow is final. PLACE counts the calls of the store that are not mere polling,
-before and after each; at that one the process is killed by SIGKILL, as by somebody else.
+Reads lines "URL PLACE" and forks a process for each: Winch is imported once. Answers "CODE PLACES".
+The process runs a worker until the workflow is final. PLACE counts the calls of the store that are not
+mere polling, before and after each; at that one the process is killed by SIGKILL, as by somebody else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import os
 import signal
 import sys
+import traceback
 from datetime import timedelta
 from typing import Any
 
@@ -20,12 +22,10 @@ import winch
 from winch.core.lifecycle import JobState
 from winch.testing._life import POLLS
 
-IS_RUN = __name__ == "__main__"
-URL = sys.argv[1] if IS_RUN else "memory://"
-PLACE = int(sys.argv[2]) if IS_RUN else 0
+PLACE = 0
 JOB = "019b76da-a800-7000-89e7-a54d87bdc1f7"
 
-app = winch.App(URL)
+app = winch.App("memory://")
 passed = itertools.count(1)
 
 
@@ -44,29 +44,33 @@ def mark(tx: Any, name: str) -> str:
     return name
 
 
-@app.task(name="pack")
-def pack(line: int, *, ctx: winch.Context) -> str:
-    ctx.step(mark, f"pack {line}", name="mark", transaction=True)
-    return f"box {line}"
+def made(url: str) -> winch.App:
+    app = winch.App(url)
 
+    @app.task(name="pack")
+    def pack(line: int, *, ctx: winch.Context) -> str:
+        ctx.step(mark, f"pack {line}", name="mark", transaction=True)
+        return f"box {line}"
 
-@app.task(name="checkout", retry=winch.Retry.fixed("10ms", attempts=2, jitter="none"))
-def checkout(order: int, *, ctx: winch.Context) -> list[Any]:
-    def undo(name: str) -> None:
-        with app.client.driver().transaction() as conn:  # type: ignore[attr-defined]
-            conn.execute(f"INSERT INTO effect VALUES ('undo {name}')")
+    @app.task(name="checkout", retry=winch.Retry.fixed("10ms", attempts=2, jitter="none"))
+    def checkout(order: int, *, ctx: winch.Context) -> list[Any]:
+        def undo(name: str) -> None:
+            with app.client.driver().transaction() as conn:  # type: ignore[attr-defined]
+                conn.execute(f"INSERT INTO effect VALUES ('undo {name}')")
 
-    for name in ("reserve", "charge"):
-        ctx.step(mark, name, name=name, transaction=True, undo=undo)
-    approval = ctx.wait_for(f"approval:{order}", timeout="2d")
-    ctx.step(mark, "invoice", name="invoice", transaction=True)
-    ctx.sleep("50ms")
-    boxes = ctx.gather(pack.bind(1), pack.bind(2))  # type: ignore[call-arg]
-    for name in ("ship", "tell", "close"):
-        ctx.step(mark, name, name=name, transaction=True)
-    if order < 0:
-        raise ConnectionError("the very end")
-    return [approval, boxes]
+        for name in ("reserve", "charge"):
+            ctx.step(mark, name, name=name, transaction=True, undo=undo)
+        approval = ctx.wait_for(f"approval:{order}", timeout="2d")
+        ctx.step(mark, "invoice", name="invoice", transaction=True)
+        ctx.sleep("50ms")
+        boxes = ctx.gather(pack.bind(1), pack.bind(2))  # type: ignore[call-arg]
+        for name in ("ship", "tell", "close"):
+            ctx.step(mark, name, name=name, transaction=True)
+        if order < 0:
+            raise ConnectionError("the very end")
+        return [approval, boxes]
+
+    return app
 
 
 def counted(driver: Any) -> None:
@@ -117,5 +121,32 @@ async def main() -> None:
     raise SystemExit("the workflow did not end")
 
 
-if IS_RUN:
-    asyncio.run(main())
+def begun(url: str, place: int) -> tuple[int, int]:
+    """How a process ended that ran the workflow, and how many places it has passed. There is no thread
+    and no connection yet where this is called, so that a fork is a fresh start."""
+    global app, PLACE
+    reader, writer = os.pipe()
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            os.dup2(writer, sys.stdout.fileno())
+            app, PLACE = made(url), place
+            asyncio.run(main())
+            sys.stdout.flush()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(said or 0)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        url, number = line.split()
+        code, places = begun(url, int(number))
+        sys.stdout.write(f"{code} {places}\n")
+        sys.stdout.flush()

@@ -24,6 +24,7 @@ from tests.model.handover import MoveDesign, MoveModel, MoveScope
 from tests.model.protocol import ProtocolModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel, ScheduleScope
 from tests.model.store import Design
+from tests.model.together import TogetherDesign, TogetherModel
 from tests.model.waits import WaitDesign, WaitModel, WaitScope
 from tests.model.world import Scope
 
@@ -86,6 +87,7 @@ BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)
 WAITS = WaitScope("waits")
+TOGETHER = "members together"
 
 # A job moves from its shard of a cluster to the home shard.
 MOVES = MoveScope("hand-over", deaths=2)
@@ -198,6 +200,13 @@ HOLDS: tuple[Case, ...] = (
     ),
     Case(
         "the protocol",
+        TOGETHER,
+        None,
+        partial(explore, TogetherModel(TogetherDesign())),
+        ("dies", "is added", "is done", "makes the callback ready"),
+    ),
+    Case(
+        "the protocol",
         MOVES.name,
         None,
         partial(explore, MoveModel(MoveDesign(), MOVES)),
@@ -256,6 +265,10 @@ def _wait_breaks(name: str, design: WaitDesign) -> Case:
     return Case(name, WAITS.name, Rule.SETTLES, walk)
 
 
+def _together_breaks(name: str, rule: Rule, design: TogetherDesign) -> Case:
+    return Case(name, TOGETHER, rule, partial(explore, TogetherModel(design), (rule,)))
+
+
 def _move_breaks(name: str, rule: Rule, design: MoveDesign, scope: MoveScope = MOVES) -> Case:
     return Case(name, scope.name, rule, partial(explore, MoveModel(design, scope), (rule,)))
 
@@ -289,6 +302,21 @@ BROKEN: tuple[Case, ...] = (
     ),
     _wait_breaks("what is left is counted before the lock", WaitDesign(counts="before the lock")),
     _wait_breaks("keys leave the list before the look is over", WaitDesign(takes_keys="at once")),
+    # Members that are waited for together.
+    _together_breaks(
+        "an end leaves out a key that is in the list",
+        Rule.SETTLES,
+        TogetherDesign(skips="what is in the list"),
+    ),
+    _together_breaks(
+        "members are looked at before the keys are taken up",
+        Rule.SETTLES,
+        TogetherDesign(looks="before the keys"),
+    ),
+    _together_breaks(
+        "members are counted by a number nobody locks", Rule.SETTLES, TogetherDesign(counts="a number")
+    ),
+    _together_breaks("members are added by who has ended", Rule.EARLY, TogetherDesign(grows="whenever")),
     # Fences that are none.
     _breaks("finish by id", Rule.FINAL, ATTEMPTS, Design(finish_fence="id")),
     _breaks("finish by state (running)", Rule.FOREIGN_RUN, ATTEMPTS, Design(finish_fence="state")),

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import random
+import signal
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -171,10 +172,19 @@ def run_worker(
         try:
             return await supervisor.run()
         finally:
+            _be_deaf()
             if port is not None:
                 await port.stop()
 
     sys.exit(asyncio.run(run()))
+
+
+def _be_deaf() -> None:
+    """All has ended: one more signal to stop would only replace the exit code that tells how."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _health_port(vitals: Vitals, host: str, port: int) -> HealthPort:

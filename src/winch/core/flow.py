@@ -1,8 +1,9 @@
 """Compositions as values: members, and the edges between them.
 
-A flow is stored as plain jobs. Each member's id follows from the flow's id and the member's name, so
-that a repeat stores nothing twice, and a member can name those before it without a list: by name and
-count. What a member needs to know about them is in one header.
+A flow is stored as plain jobs. Each member's id follows from the flow's id, the member's name and its
+number, so that a repeat stores nothing twice, and a member can name those before it without a list: by
+name and count. Those of one name have ids that begin alike, so that a store tells by one look at its
+index whether any of them is live. What a member needs to know about them is in one header.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Literal
 
 import msgspec
 
-from winch.core.errors import InvalidPayload
+from winch.core.errors import ConfigError, InvalidPayload
 
 # Every member's, with the flow's id.
 FLOW_HEADER = "winch-flow"
 # What comes before the member, for those that wait.
 INPUTS_HEADER = "winch-inputs"
 TAG = "flow:"
+MOST_MEMBERS = 1 << 24
 
 Policy = Literal["skip", "fail", "continue"]
 POLICIES = ("skip", "fail", "continue")
@@ -47,18 +49,31 @@ class Inputs(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def ids(self) -> list[tuple[str, Policy]]:
         return [
-            (member_id(self.flow, edge.name, number), edge.policy)
+            (prefix + numbered(number), edge.policy)
             for edge in self.edges
+            for prefix in [members_prefix(self.flow, edge.name)]
             for number in range(edge.count)
         ]
 
 
-def member_id(flow: str, name: str, number: int = 0) -> str:
-    """The id of a member: it sorts beside its flow's id, and is the same however often it is asked
-    for."""
-    digest = hashlib.sha256(f"{flow}\0{name}\0{number}".encode()).hexdigest()
+def members_prefix(flow: str, name: str) -> str:
+    """What the ids of all members of one name begin with, and no other id does. They
+    sort beside their flow's id, and are the same however often they are asked for."""
+    digest = hashlib.sha256(f"{flow}\0{name}".encode()).hexdigest()
     variant = "89ab"[int(digest[0], 16) & 3]
-    return f"{flow[:8]}-{flow[9:13]}-7{digest[1:4]}-{variant}{digest[4:7]}-{digest[7:19]}"
+    return f"{flow[:8]}-{flow[9:13]}-7{digest[1:4]}-{variant}{digest[4:7]}-{digest[7:13]}"
+
+
+def member_id(flow: str, name: str, number: int = 0) -> str:
+    """The id of a member: those of one name are numbered, and sort by their number."""
+    return members_prefix(flow, name) + numbered(number)
+
+
+def numbered(number: int) -> str:
+    """The end of a member's id."""
+    if not 0 <= number < MOST_MEMBERS:
+        raise ConfigError(f"a flow has at most {MOST_MEMBERS:,} members of one kind")
+    return f"{number:06x}"
 
 
 def tag_of(flow: str) -> str:

@@ -36,6 +36,7 @@ from winch.storage.params import (
     ClaimRef,
     DeadGroup,
     Depth,
+    Ending,
     Enqueued,
     Event,
     Facts,
@@ -766,6 +767,13 @@ class MemoryDriver(MemorySchedules, MemoryWaits):
             return [self._state.live.get(i) or self._state.archive.get(i) for i in ids]
 
         return self._verb("get", body, is_read=True)
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> list[Ending | None]:
+            jobs = (self._state.live.get(i) or self._state.archive.get(i) for i in ids)
+            return [None if job is None else Ending(job.state, job.task, job.result) for job in jobs]
+
+        return self._verb("results", body, is_read=True)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Page:

@@ -13,6 +13,7 @@ from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted, Wait
 from winch.storage.verbs import Verb
 from winch.storage.waits import (
+    ALL,
     AWAITED_HEADER,
     DEAD,
     JOB,
@@ -21,7 +22,7 @@ from winch.storage.waits import (
     SIGNAL,
     Sent,
     Taken,
-    job_key,
+    ended_keys,
     signal_key,
 )
 
@@ -146,7 +147,7 @@ class MemoryWaits:
             waits = self._state.waits
             looked, waits.rechecks = waits.rechecks[:limit], waits.rechecks[limit:]
             looked += [DEAD + key.removeprefix(JOB) for key in looked if key.startswith(JOB)]
-            opened = {key for key in looked if self._has_come(key)}
+            opened = {key for key in set(looked) if self._has_come(key)}
             ready = []
             for job_id, waiting in list(waits.waiting.items()):
                 job = self._state.live.get(job_id)
@@ -172,6 +173,9 @@ class MemoryWaits:
     def _has_come(self, key: str) -> bool:
         if key.startswith(JOB):
             return key.removeprefix(JOB) not in self._state.live
+        if key.startswith(ALL):
+            prefix = key.removeprefix(ALL)
+            return not any(job_id.startswith(prefix) for job_id in self._state.live)
         if key.startswith(DEAD):
             kept = self._state.archive.get(key.removeprefix(DEAD))
             return kept is not None and kept.state is JobState.DEAD
@@ -190,8 +194,9 @@ class MemoryWaits:
 
     def _tell_waiting(self, job: JobRecord) -> None:
         """The job is final, or gone."""
-        if AWAITED_HEADER in job.headers:
-            self._look_again(job_key(job.id))
+        if (said := job.headers.get(AWAITED_HEADER)) is not None:
+            for key in ended_keys(said, job.id):
+                self._look_again(key)
 
     def _look_again(self, key: str) -> None:
         self._state.waits.rechecks.append(key)

@@ -229,7 +229,7 @@ def alerts_of(driver: Driver, said: Settings) -> Alerts:
     """The alerts that these settings ask for; raises ConfigError where the webhook cannot be one."""
     hook = None
     if said.alert_webhook is not None:
-        webhook.check_url(said.alert_webhook)
+        webhook.target(said.alert_webhook)
         webhook.networks(said.alert_networks or "")
         hook = Hook(url=said.alert_webhook, secret=said.alert_secret, networks=said.alert_networks or "")
     return Alerts(driver, said.alerts, hook)

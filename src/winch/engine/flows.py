@@ -12,6 +12,7 @@ own, which is sent when everything is stored.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -31,13 +32,15 @@ from winch.core.flow import (
     Takes,
     Wants,
     member_id,
+    members_prefix,
+    numbered,
     tag_of,
 )
 from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
 from winch.engine.task import Bound, Partial
 from winch.storage.params import ClaimRef, Line, NewJob, Wait
-from winch.storage.waits import AWAITED_HEADER, death_key, job_key, signal_key
+from winch.storage.waits import AWAITED_HEADER, EACH, all_key, death_key, job_key, signal_key
 
 if TYPE_CHECKING:
     from winch.engine.client import Client
@@ -54,7 +57,7 @@ Waits = list[tuple[str, list[Wait]]]
 
 @dataclass(eq=False)
 class Node:
-    """One member of a flow, or many alike: `calls` are made when they are stored."""
+    """One member of a flow, or many alike: `calls` are made when they are stored, and counted then."""
 
     name: str
     calls: Iterable[Bound[Any]]
@@ -65,6 +68,17 @@ class Node:
     task: str = ""
     is_awaited: bool = False
     is_many: bool = False
+
+    def waits(self, flow: str) -> list[Wait]:
+        """What those after it wait for."""
+        return [Wait(all_key(members_prefix(flow, self.name)))] if self.count else []
+
+
+class Tail:
+    """The end of a flow that is part of another: the nodes that what follows comes after."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = tuple(nodes)
 
 
 @dataclass
@@ -79,36 +93,64 @@ class Flow:
 
     def add(
         self,
-        call: Bound[Any],
+        call: Bound[Any] | Flow,
         *,
-        after: Sequence[Node] = (),
+        after: Sequence[Node | Tail] = (),
         on_failure: Policy = "skip",
-    ) -> Node:
+    ) -> Any:
         """A member. It runs when all of `after` are final; a `partial` call takes the result of the one
         before it, or the list of results where several are. `on_failure` says what follows where one of
         them does not complete: "skip" (this member is cancelled), "fail" (it is dead), "continue" (it
-        runs, with None for the missing result)."""
-        _check(call, has_before=bool(after))
-        return self._add([call], 1, [(node, on_failure) for node in after], call.task.name)
+        runs, with None for the missing result).
+
+        Another flow becomes part of this one: its first members come after `after`, and what comes after
+        it waits for its last ones."""
+        before = [node for one in after for node in (one.nodes if isinstance(one, Tail) else (one,))]
+        if isinstance(call, Flow):
+            return self._take_in(call, before, on_failure)
+        _check(call, has_before=bool(before))
+        return self._add([call], 1, [(node, on_failure) for node in before], call.task.name)
 
     def add_many(
         self,
-        calls: Sequence[Bound[Any]],
+        calls: Iterable[Bound[Any]],
         *,
-        after: Sequence[Node] = (),
+        after: Sequence[Node | Tail] = (),
         parallel: int | None = None,
+        on_failure: Policy = "skip",
     ) -> Node:
-        """Members that run side by side, at most `parallel` of them at a time, as one node."""
+        """Members that run side by side, at most `parallel` of them at a time, as one node. What is no
+        list is gone through when the flow is stored, chunk by chunk."""
         if parallel is not None and parallel < 1:
             raise ConfigError(f"parallel must be 1 or more, got {parallel}")
-        calls = list(calls)
-        for call in calls:
-            _check(call, has_before=bool(after))
-        task = calls[0].task.name if calls else ""
-        edges: list[tuple[Node, Policy]] = [(before, "skip") for before in after]
-        node = self._add(calls, len(calls), edges, task, lanes=parallel)
+        before = [node for one in after for node in (one.nodes if isinstance(one, Tail) else (one,))]
+        first, rest = _begun(calls)
+        for call in rest if isinstance(rest, list) else first:
+            _check(call, has_before=bool(before))
+        task = first[0].task.name if first else ""
+        edges: list[tuple[Node, Policy]] = [(node, on_failure) for node in before]
+        count = len(rest) if isinstance(rest, list) else len(first)
+        node = self._add(rest, count, edges, task, lanes=parallel)
         node.is_many = True
         return node
+
+    def _take_in(self, other: Flow, before: Sequence[Node], on_failure: Policy) -> Tail:
+        if other is self or other._is_stored or not other._nodes:
+            why = (
+                "itself" if other is self else "a flow that is stored" if other._is_stored else "nothing"
+            )
+            raise ConfigError(f"{self.kind} {self.name!r} cannot have {why} as a part")
+        other._is_stored = True  # it is part of this one now, and must not be stored again
+        made: dict[Node, Node] = {}
+        for node in other._nodes:
+            after = [(made[one], policy) for one, policy in node.after]
+            after = after or [(one, on_failure) for one in before]
+            for call in node.calls if isinstance(node.calls, list) else ():
+                _check(call, has_before=bool(after))
+            mine = self._add(node.calls, node.count, after, node.task, lanes=node.lanes)
+            mine.is_many = node.is_many
+            made[node] = mine
+        return Tail([mine for node, mine in made.items() if not node.is_awaited])
 
     def _add(
         self,
@@ -142,55 +184,73 @@ class Flow:
 
     def _client(self) -> Client:
         for node in self._nodes:
-            if isinstance(node.calls, list) and node.calls:
-                client: Client = node.calls[0].task.client
+            first, node.calls = _begun(node.calls)
+            if first:
+                client: Client = first[0].task.client
                 return client
         raise ConfigError(f"{self.kind} {self.name!r} has no members")
 
     def _enqueue(self, client: Client, conn: object) -> Operation[FlowHandle]:
         if self._is_stored:
             raise ConfigError(f"{self.kind} {self.name!r} is enqueued already; make a new one")
+        for node in self._nodes:
+            if not node.after and isinstance(node.calls, list):
+                for call in node.calls:
+                    _check_whole(call)
         self._is_stored = True
         flow = client.draw_id()
-        yield from write_note(client, flow, self._note(), conn)
-        last: list[str] = []
         gate = f"winch-flow:{flow}"
-        is_one = sum(node.count for node in self._nodes) <= CHUNK
-        jobs: list[NewJob] = []
-        waits: Waits = []
-        for node in self._nodes:
-            for number, call in enumerate(node.calls):
-                new, before = self._member(client, flow, node, number, call)
-                if not is_one and node.after:
-                    before = [*before, Wait(signal_key(gate))]
-                jobs.append(new)
-                if before:
-                    waits.append((new.id, before))
-                if len(jobs) >= CHUNK:
-                    yield from send(client, jobs, waits, conn)
-                    jobs, waits = [], []
-            if not node.is_awaited:
-                last += [member_id(flow, node.name, n) for n in range(min(node.count, 1000))]
-        yield from send(client, jobs, waits, conn)
+        members = self._members(flow)
+        jobs, waits = _chunk(members)
+        is_one = len(jobs) < CHUNK
+        yield from write_note(client, flow, self._note(), conn)
+        while jobs:
+            if not is_one:
+                waits = [(job_id, [*before, Wait(signal_key(gate))]) for job_id, before in waits]
+            yield from send(client, jobs, waits, conn)
+            jobs, waits = _chunk(members)
         if not is_one:
+            yield from write_note(client, flow, self._note(), conn)  # how many there are is known now
             yield from client.signal(gate, 1, "stored", conn)
+        last = [
+            prefix + numbered(number)
+            for node in self._nodes
+            if not node.is_awaited
+            for prefix in [members_prefix(flow, node.name)]
+            for number in range(min(node.count, 1000))
+        ]
         return FlowHandle(client, flow, self.name, self.kind, tuple(last))
 
-    def _member(
-        self, client: Client, flow: str, node: Node, number: int, call: Bound[Any]
-    ) -> tuple[NewJob, list[Wait]]:
-        edges = [Edge(before.name, before.count, policy) for before, policy in node.after]
-        ids = [member_id(flow, before.name, n) for before, _ in node.after for n in range(before.count)]
-        headers = {FLOW_HEADER: flow}
-        if node.is_awaited or node.lanes is not None:
-            headers[AWAITED_HEADER] = flow
-        if edges:
-            takes = node.takes if isinstance(call, Partial) else "nothing"
-            headers[INPUTS_HEADER] = inputs_text(Inputs(flow, tuple(edges), takes))
-        if node.lanes is not None and number >= node.lanes:
-            ids.append(member_id(flow, node.name, number - node.lanes))  # its lane is free after that
-        new = member(call, member_id(flow, node.name, number), flow, headers)
-        return new, [Wait(job_key(job_id)) for job_id in ids]
+    def _members(self, flow: str) -> Iterator[tuple[NewJob, list[Wait]]]:
+        """The members in order, made as they are asked for; a node's are counted when they all are."""
+        tags = (tag_of(flow),)
+        for node in self._nodes:
+            prefix = members_prefix(flow, node.name)
+            before = [wait for one, _ in node.after for wait in one.waits(flow)]
+            edges = tuple(Edge(one.name, one.count, policy) for one, policy in node.after)
+            plain = {FLOW_HEADER: flow}
+            if node.lanes is not None:
+                plain[AWAITED_HEADER] = all_key(prefix) + EACH
+            elif node.is_awaited:
+                plain[AWAITED_HEADER] = all_key(prefix)
+            if edges:
+                plain[INPUTS_HEADER] = inputs_text(Inputs(flow, edges))
+            taking = plain
+            if edges and node.takes != "nothing":
+                taking = plain | {INPUTS_HEADER: inputs_text(Inputs(flow, edges, node.takes))}
+            number = -1
+            for number, call in enumerate(node.calls):
+                if not isinstance(node.calls, list):
+                    _check(call, has_before=bool(edges))
+                if not edges:
+                    _check_whole(call)
+                waits = before
+                if node.lanes is not None and number >= node.lanes:
+                    lane = prefix + numbered(number - node.lanes)  # its lane is free after that
+                    waits = [*before, Wait(job_key(lane))]
+                headers = taking if isinstance(call, Partial) else plain
+                yield member(call, prefix + numbered(number), tags, headers), waits
+            node.count = number + 1
 
     def _note(self) -> FlowNote:
         nodes = tuple(
@@ -229,43 +289,76 @@ def flow(name: str = "flow") -> Flow:
     return Flow(name)
 
 
-def chain(*calls: Bound[Any], on_failure: Policy = "skip", name: str = "chain") -> Flow:
-    """One after the other; a `partial` call takes the result before it as its first argument."""
+def chain(*calls: Bound[Any] | Flow, on_failure: Policy = "skip", name: str = "chain") -> Flow:
+    """One after the other; a `partial` call takes the result before it as its first argument. Other
+    compositions may stand in it like calls."""
     made = Flow(name, "chain")
-    before: list[Node] = []
+    before: list[Any] = []
     for call in calls:
         before = [made.add(call, after=before, on_failure=on_failure)]
     return made
 
 
-def group(calls: Iterable[Bound[Any]], *, name: str = "group") -> Flow:
+def group(calls: Iterable[Bound[Any] | Flow], *, name: str = "group") -> Flow:
     """Side by side; `result()` of what is enqueued is the list of their results."""
     made = Flow(name, "group")
-    made.add_many(list(calls))
+    _side_by_side(made, calls)
     return made
 
 
 def chord(
-    calls: Iterable[Bound[Any]],
+    calls: Iterable[Bound[Any] | Flow],
     callback: Bound[Any],
     *,
     on_failure: Policy = "skip",
     name: str = "chord",
 ) -> Flow:
     """Side by side, then the callback, once, when all of them are final; a `partial` callback takes the
-    list of their results."""
+    list of their results. `calls` may be an iterator: it is gone through when the chord is stored."""
     made = Flow(name, "chord")
-    members = made.add_many(list(calls))
+    members = _side_by_side(made, calls)
     _check(callback, has_before=True)
-    made._add([callback], 1, [(members, on_failure)], callback.task.name)
+    node = made._add([callback], 1, [(one, on_failure) for one in members], callback.task.name)
+    node.takes = "all"
     return made
 
 
 def map_(task: Any, items: Iterable[Any], *, parallel: int | None = None, name: str = "map") -> Flow:
     """The task for each item, at most `parallel` of them at a time."""
     made = Flow(name, "map")
-    made.add_many([task.bind(item) for item in items], parallel=parallel)
+    made.add_many((task.bind(item) for item in items), parallel=parallel)
     return made
+
+
+def _side_by_side(made: Flow, calls: Iterable[Bound[Any] | Flow]) -> list[Node]:
+    """The calls as one node, each composition among them as nodes of its own; what ends last."""
+    if isinstance(calls, (list, tuple)) and any(isinstance(call, Flow) for call in calls):
+        last: list[Node] = []
+        for call in calls:
+            added = made.add(call)
+            last += added.nodes if isinstance(added, Tail) else (added,)
+        return last
+    return [made.add_many(calls)]  # type: ignore[arg-type]  # a composition in an iterator is refused
+
+
+def _begun(calls: Iterable[Any]) -> tuple[list[Any], Iterable[Any]]:
+    """The first call, if there is one, and all of them."""
+    if isinstance(calls, (list, tuple)):
+        return list(calls[:1]), calls if isinstance(calls, list) else list(calls)
+    rest = iter(calls)
+    first = list(itertools.islice(rest, 1))
+    return first, itertools.chain(first, rest)
+
+
+def _chunk(members: Iterator[tuple[NewJob, list[Wait]]]) -> tuple[list[NewJob], Waits]:
+    """The next members to store in one call, and what they wait for."""
+    jobs: list[NewJob] = []
+    waits: Waits = []
+    for new, before in itertools.islice(members, CHUNK):
+        jobs.append(new)
+        if before:
+            waits.append((new.id, before))
+    return jobs, waits
 
 
 # -- batches -------------------------------------------------------------------------------------------
@@ -368,9 +461,11 @@ class Batch:
         for kind, call in self._callbacks.items():
             if call is not None:
                 _check(call, has_before=False)
+                _check_whole(call)
                 inputs = inputs_text(Inputs(self.id, wants=kind))
                 headers = {FLOW_HEADER: self.id, INPUTS_HEADER: inputs}
-                new = member(call, member_id(self.id, kind), self.id, headers, is_callback=True)
+                tags = (f"{tag_of(self.id)}:callback",)
+                new = member(call, member_id(self.id, kind), tags, headers)
                 jobs.append(new)
                 waits.append((new.id, [Wait(signal_key(self._gate))]))
         note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds)
@@ -380,30 +475,44 @@ class Batch:
     def _add(self, calls: Sequence[Bound[Any]]) -> Operation[list[Job[Any]]]:
         assert self._client is not None  # noqa: S101  # begun before
         ids: list[str] = []
+        # Those that a member adds are named after it, and waited for apart: it is unfinished till then.
+        prefix = members_prefix(self.id, self._name)
+        together = all_key(prefix)
+        headers = {
+            FLOW_HEADER: self.id,
+            AWAITED_HEADER: together + EACH if "death" in self._kinds else together,
+            BATCH_HEADER: ",".join(self._kinds),
+        }
+        is_given = self._claim is not None  # a later attempt of the member adds the same ones
         for some in _chunks(calls, CHUNK):
             jobs: list[NewJob] = []
-            waits: dict[str, list[Wait]] = {member_id(self.id, kind): [] for kind in self._kinds}
+            waits: dict[str, list[Wait]] = {}
+            if is_given:
+                waits = {member_id(self.id, kind): [Wait(together)] for kind in self._kinds}
             for call in some:
                 _check(call, has_before=False)
-                headers = {
-                    FLOW_HEADER: self.id,
-                    AWAITED_HEADER: self.id,
-                    BATCH_HEADER: ",".join(self._kinds),
-                }
-                name = "" if self._claim is None else self._claim.id
-                new = member(call, member_id(self.id, f"m{name}", self._number), self.id, headers)
+                _check_whole(call)
+                job_id = prefix + numbered(self._number)
+                new = member(call, job_id, (tag_of(self.id),), headers, is_given=is_given)
                 self._number += 1
                 jobs.append(new)
                 ids.append(new.id)
-                for kind in self._kinds:
-                    waits[member_id(self.id, kind)].append(Wait(job_key(new.id)))
-                    if kind == "death":
-                        waits[member_id(self.id, kind)].append(Wait(death_key(new.id), is_enough=True))
+                if "death" in self._kinds:
+                    deaths = waits.setdefault(member_id(self.id, "death"), [])
+                    deaths.append(Wait(death_key(new.id), is_enough=True))
             yield from send(self._client, jobs, list(waits.items()), self._conn, self._claim)
         return [self._client.handle(job_id) for job_id in ids]
 
+    @property
+    def _name(self) -> str:
+        return "m" if self._claim is None else f"m{self._claim.id}"
+
     def _close(self) -> Operation[None]:
         assert self._client is not None  # noqa: S101  # begun before
+        together = Wait(all_key(members_prefix(self.id, self._name)))
+        waits = [(member_id(self.id, kind), [together]) for kind in self._kinds]
+        if waits:
+            yield from _stored(self._client, [], waits, self._conn, None)
         yield from self._client.signal(self._gate, 1, "stored", self._conn)
 
 
@@ -441,20 +550,20 @@ def batch_of(ctx: Context) -> Batch:
 def member(
     call: Bound[Any],
     job_id: str,
-    flow_id: str,
+    tags: tuple[str, ...],
     headers: dict[str, str],
     *,
-    is_callback: bool = False,
+    is_given: bool = False,
 ) -> NewJob:
+    """A member as it is stored. Those of one node share tags and headers, the very objects, so that
+    stores see what they have alike. Its id was drawn by Winch; `is_given`: a repeat gives it again."""
     new = call.new_job(job_id)
-    tag = f"{tag_of(flow_id)}:callback" if is_callback else tag_of(flow_id)
     return msgspec.structs.replace(
         new,
-        id=job_id,
-        is_given_id=True,
+        is_given_id=is_given,
         unique_key=None,
-        tags=(*new.tags, tag),
-        headers={**new.headers, **headers},
+        tags=(*new.tags, *tags) if new.tags else tags,
+        headers={**new.headers, **headers} if new.headers else headers,
     )
 
 
@@ -522,15 +631,20 @@ def inputs_text(inputs: Inputs) -> str:
 def _check(call: Bound[Any], *, has_before: bool) -> None:
     if not isinstance(call, Bound):
         raise ConfigError(f"a composition is made of task.bind(…) and task.partial(…), got {call!r}")
-    if isinstance(call, Partial) and not has_before:
-        raise InvalidPayload(
-            f"{call.task.name}.partial(…) has no result before it here; use bind(…) with all arguments"
-        )
     said = call.options
     if has_before and (said.delay is not None or said.run_at is not None):
         raise ConfigError(f"{call.task.name}: a job that waits for others cannot have a delay too")
     if said.id is not None or said.conn is not None:
         raise ConfigError(f"{call.task.name}: id= and conn= belong to the composition, not its members")
+
+
+def _check_whole(call: Bound[Any]) -> None:
+    """A call that nothing comes before has all its arguments. Known only when it is stored: till then it
+    may become part of another flow."""
+    if isinstance(call, Partial):
+        raise InvalidPayload(
+            f"{call.task.name}.partial(…) has no result before it here; use bind(…) with all arguments"
+        )
 
 
 def _chunks(calls: Sequence[Bound[Any]], size: int) -> Iterator[Sequence[Bound[Any]]]:

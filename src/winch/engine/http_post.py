@@ -1,4 +1,7 @@
-"""One POST to an address that others chose: over TLS, to the public internet, and nowhere else.
+"""One signed POST to an address that a person chose: over TLS, to the open internet, and nowhere else.
+
+Messages of the outbox and alerts go this way. A URL is text, and text may name anything: the machine
+itself, a cloud's metadata service, a database in the same network, in many spellings.
 
 The name is resolved once; if one of the addresses it gives is not public, nothing is sent to any of
 them. The connection goes to an address that was looked at, so a name that changes its mind in between
@@ -9,17 +12,24 @@ no further than its head, and all of it together has one time limit.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
 import socket
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from winch.core.address import is_public
+from winch.core.address import Network, is_public, is_within
 from winch.core.errors import ConfigError, WinchError
 
 PORTS = (443, 8443)
 MAX_HEAD = 16 * 1024
+
+LookUp = Callable[[str, int], Awaitable[list[str]]]
 
 
 class PostRefused(WinchError):
@@ -41,6 +51,8 @@ class Target(NamedTuple):
     path: str
     is_encrypted: bool
     is_private_allowed: bool
+    allowed: tuple[Network, ...] = ()
+    """Networks of the operator's own, where plain HTTP may be spoken, on any port."""
 
 
 def target(url: str, *, allow_private: bool = False) -> Target:
@@ -74,22 +86,46 @@ def target(url: str, *, allow_private: bool = False) -> Target:
     return Target(host, port, path, is_encrypted, allow_private)
 
 
-async def resolve(where: Target) -> list[str]:
-    """The addresses of a target; raises PostRefused when one of them is not public."""
+async def look_up(host: str, port: int) -> list[str]:
+    """The addresses of a host, in the order of the system."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ConnectionError(f"cannot resolve {where.host}: {error}") from error
-    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
-    if not where.is_private_allowed:
-        for address in addresses:
-            if not is_public(address):
-                raise PostRefused(
-                    f"{where.host} is at {address}, which is not an address of the public internet; "
-                    "nothing was sent. HttpSink(…, allow_private=True) allows it"
-                )
+        raise ConnectionError(f"{host} cannot be resolved: {error}") from error
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+async def resolve(where: Target, lookup: LookUp = look_up) -> list[str]:
+    """The addresses of a target; raises PostRefused when one of them must not be called."""
+    addresses = await lookup(where.host, where.port)
+    for address in addresses if not where.is_private_allowed else ():
+        if is_within(ipaddress.ip_address(address.partition("%")[0]), where.allowed):
+            continue
+        if not is_public(address):
+            raise PostRefused(
+                f"{where.host} is at {address}, which is not on the open internet; nothing was sent. "
+                "HttpSink(…, allow_private=True), or the setting alert_networks, allows it"
+            )
+        if not where.is_encrypted or where.port not in PORTS:
+            raise PostRefused(f"only https on port {' or '.join(map(str, PORTS))} is called")
     return addresses
+
+
+def signed(body: bytes, message_id: str, secret: bytes | None) -> dict[str, str]:
+    """The headers of Standard Webhooks: id, moment and, with a secret, a signature over both and the
+    body."""
+    stamp = str(int(time.time()))
+    headers = {"webhook-id": message_id, "webhook-timestamp": stamp}
+    if secret is not None:
+        headers["webhook-signature"] = signature(secret, message_id, stamp, body)
+    return headers
+
+
+def signature(secret: bytes, message_id: str, stamp: str, body: bytes) -> str:
+    """What a receiver checks: HMAC-SHA256 over id, moment and body."""
+    digest = hmac.digest(secret, f"{message_id}.{stamp}.".encode() + body, hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}"
 
 
 async def post(
@@ -99,11 +135,12 @@ async def post(
     *,
     timeout: float,
     context: ssl.SSLContext | None,
+    lookup: LookUp = look_up,
 ) -> Reply:
     """Send the body and read the head of the answer. Raises PostRefused, OSError (TimeoutError among
     them), or ValueError for an answer that is no HTTP."""
     async with asyncio.timeout(timeout):
-        reader, writer = await _connect(where, context)
+        reader, writer = await _connect(where, context, lookup)
         try:
             writer.write(_request(where, body, headers) + body)
             await writer.drain()
@@ -114,10 +151,10 @@ async def post(
 
 
 async def _connect(
-    where: Target, context: ssl.SSLContext | None
+    where: Target, context: ssl.SSLContext | None, lookup: LookUp
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     failed: OSError | None = None
-    for address in await resolve(where):
+    for address in await resolve(where, lookup):
         try:
             return await asyncio.open_connection(
                 address,

@@ -9,13 +9,13 @@ import msgspec
 
 from winch.core import codec
 from winch.core.errors import InvalidPayload
-from winch.core.flow import INPUTS_HEADER, Inputs, read_inputs, tag_of
-from winch.core.job import Failure, JobRecord
+from winch.core.flow import INPUTS_HEADER, Inputs, members_prefix, numbered, read_inputs, tag_of
+from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Outcome, Settled
 from winch.engine.keyring import Keyring, unseal
-from winch.storage.params import JobFilter
-from winch.storage.waits import job_key
+from winch.storage.params import Ending, JobFilter
+from winch.storage.waits import all_key
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
@@ -35,41 +35,46 @@ async def with_inputs(
     inputs = read_inputs(claim.headers[INPUTS_HEADER])
     if inputs.wants != "edges":
         return await _callback(driver(), inputs, args)
-    pairs = inputs.ids()
-    ids = [job_id for job_id, _ in pairs]
-    found: list[JobRecord | None] = []
-    for at in range(0, len(ids), CHUNK):
-        some = await driver().arun(driver().get(ids[at : at + CHUNK]))
-        found += some
-    live = [job.id for job in found if job is not None and not job.state.is_final]
-    if live:
-        return _waits_again(live)
     results: list[Any] = []
-    for (job_id, policy), job in zip(pairs, found, strict=True):
-        if job is not None and job.state is JobState.COMPLETED:
-            results.append(_result(job, keys))
-        elif policy == "continue":
-            results.append(None)
-        else:
-            return _not_run(job_id, job, policy)
+    again: list[str] = []
+    live = 0
+    for edge in inputs.edges:
+        prefix = members_prefix(inputs.flow, edge.name)
+        for at in range(0, edge.count, CHUNK):
+            ids = [prefix + numbered(number) for number in range(at, min(at + CHUNK, edge.count))]
+            ends = await driver().arun(driver().results(ids))
+            if unfinished := sum(end is not None and not end.is_final for end in ends):
+                live += unfinished
+                again.append(all_key(prefix))
+            if live:
+                continue  # it does not run now, whatever the others came to
+            for job_id, end in zip(ids, ends, strict=True):
+                if end is not None and end.state is JobState.COMPLETED:
+                    results.append(_result(job_id, end, keys))
+                elif edge.policy == "continue":
+                    results.append(None)
+                else:
+                    return _not_run(job_id, end, edge.policy)
+    if live:
+        return _waits_again(live, again)
     if inputs.takes == "nothing":
         return args
     value = results[0] if inputs.takes == "one" else results
     return task.arguments.completed(args, value)
 
 
-def _waits_again(live: list[str]) -> Settled:
+def _waits_again(live: int, keys: list[str]) -> Settled:
     return Settled(
         JobState.BLOCKED,
         "waited",
         counts=False,
-        reason=f"it waits for {len(live)} job{'s' if len(live) > 1 else ''} before it",
-        waits=tuple((job_key(job_id), False) for job_id in live),
+        reason=f"it waits for {live} job{'s' if live > 1 else ''} before it",
+        waits=tuple((key, False) for key in dict.fromkeys(keys)),
     )
 
 
-def _not_run(job_id: str, job: JobRecord | None, policy: str) -> Outcome:
-    state = "gone" if job is None else str(job.state)
+def _not_run(job_id: str, end: Ending | None, policy: str) -> Outcome:
+    state = "gone" if end is None else str(end.state)
     reason = f"job {job_id}, which comes before it, is {state}"
     if policy == "fail":
         return Settled(JobState.DEAD, "failed", error=Failure("FlowFailed", reason), reason=reason)
@@ -90,12 +95,12 @@ async def _callback(driver: Driver, inputs: Inputs, args: str) -> str | Outcome:
     return args
 
 
-def _result(job: JobRecord, keys: Keyring | None) -> Any:
-    if job.result is None:
+def _result(job_id: str, end: Ending, keys: Keyring | None) -> Any:
+    if end.result is None:
         return None
-    text = unseal(keys, job.result, job=job.id, task=job.task, field="result")
+    text = unseal(keys, end.result, job=job_id, task=end.task, field="result")
     if (cut := codec.truncated(text)) is not None:
         raise InvalidPayload(
-            f"the result of job {job.id} before it was {cut.bytes:,} bytes and is not whole"
+            f"the result of job {job_id} before it was {cut.bytes:,} bytes and is not whole"
         )
     return msgspec.json.decode(text)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.engine.attempt import Attempt
@@ -25,6 +26,7 @@ from winch.engine.places import Places
 from winch.engine.rates import Tally
 from winch.engine.recording import Recorder, ref_of
 from winch.storage.params import Finish
+from winch.storage.waits import AWAITED_HEADER
 
 _COMPLETED = JobState.COMPLETED
 
@@ -100,7 +102,7 @@ class Lane:
                     plan is None
                     or not plan.is_laned
                     or claim.options is not None
-                    or claim.headers
+                    or (claim.headers and INPUTS_HEADER in claim.headers)
                     or claim.is_suspect
                     or claim.expires_at is not None
                     or claim.version != plan.version
@@ -127,7 +129,13 @@ class Lane:
                     if stop.value is None:
                         count(claim, "completed", now - began)
                         finishes.append(
-                            Finish(id=claim.id, token=claim.token, to=_COMPLETED, what="completed")
+                            Finish(
+                                id=claim.id,
+                                token=claim.token,
+                                to=_COMPLETED,
+                                what="completed",
+                                is_awaited=AWAITED_HEADER in claim.headers,
+                            )
                         )
                     else:
                         self._ended(claim, place, plan, stop.value, began)

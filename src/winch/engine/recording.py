@@ -70,7 +70,7 @@ class Recorder:
         has_gates = claim.options is not None and is_gated(claim.options)
         self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
         is_usual = settled.to is JobState.COMPLETED and settled.log is None
-        if is_usual and not claim.headers and not self.is_heard and not has_gates:
+        if is_usual and not self.is_heard and not has_gates:
             self._finisher.finish(
                 Finish(
                     id=claim.id,
@@ -79,6 +79,7 @@ class Recorder:
                     what="completed",
                     result=settled.result,
                     reason=settled.reason,
+                    is_awaited=AWAITED_HEADER in claim.headers,
                 )
             )
             return

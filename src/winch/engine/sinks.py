@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
-import hmac
 import ssl
-import time
 from collections.abc import Awaitable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,7 +16,7 @@ import msgspec
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError
 from winch.core.outcome import Discard, RetryAfter
-from winch.engine.http_post import post, target
+from winch.engine.http_post import post, signed, target
 
 MAX_RETRY_AFTER = 24 * 3600
 
@@ -76,13 +73,10 @@ class HttpSink:
 
     async def deliver(self, message: Message) -> None:
         body = cloud_event(message, source=self._source, type=self._type or message.topic)
-        stamp = str(int(time.time()))
         headers = {
             "Content-Type": "application/cloudevents+json; charset=utf-8",
             "User-Agent": "winch",
-            "webhook-id": message.id,
-            "webhook-timestamp": stamp,
-            "webhook-signature": signature(self._secret, message.id, stamp, body),
+            **signed(body, message.id, self._secret),
         }
         if self._context is None and self._target.is_encrypted:
             self._context = ssl.create_default_context(cafile=self._ca_file)
@@ -165,12 +159,6 @@ def cloud_event(message: Message, *, source: str, type: str) -> bytes:
     if (trace := message.headers.get("traceparent")) is not None:
         event["traceparent"] = trace
     return msgspec.json.encode(event)
-
-
-def signature(secret: bytes, message_id: str, stamp: str, body: bytes) -> str:
-    """What a receiver checks: HMAC-SHA256 over id, moment and body."""
-    signed = hmac.digest(secret, f"{message_id}.{stamp}.".encode() + body, hashlib.sha256)
-    return f"v1,{base64.b64encode(signed).decode()}"
 
 
 def _secret(given: str | bytes) -> bytes:

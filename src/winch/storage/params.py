@@ -121,6 +121,18 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_gated: bool = False
 
 
+class Ending(msgspec.Struct, frozen=True, gc=False):
+    """How a job stands, and its result where it has one, for those that take it."""
+
+    state: JobState
+    task: str
+    result: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state.is_final
+
+
 class Answer(StrEnum):
     """What a fenced write came to. ALREADY: this very token had ended the claim before."""
 

@@ -25,6 +25,7 @@ from winch.storage.params import (
     ClaimRef,
     DeadGroup,
     Depth,
+    Ending,
     Enqueued,
     Event,
     Facts,
@@ -345,6 +346,11 @@ class Storage(Protocol):
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
         """The jobs, live or kept; None where there is none."""
+        ...
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        """How these jobs stand, with their results; None where there is none. `get` for those who take
+        the results of very many."""
         ...
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:

@@ -9,6 +9,7 @@ last and finds the other. A look for nothing does no harm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import msgspec
@@ -19,8 +20,14 @@ SIGNAL = "signal:"
 JOB = "job:"
 # Comes with the job's end, and only where that is its death.
 DEAD = "dead:"
+# Has come while no job is live whose id begins so, with the first so many characters; see `all_key`.
+ALL = "all:"
+PREFIX = 30
 # A job that others may wait for says so in its headers: the store looks at nothing else when it ends.
+# The value is the key of `all_key` for one of many that are waited for together, with EACH behind it
+# where it is waited for alone too; any other value is for a job that is waited for alone.
 AWAITED_HEADER = "winch-awaited"
+EACH = "+job"
 # A signal is kept this long after it was taken, so that a repeat of it is known; one that nobody waits
 # for is kept longer.
 KEEP_TAKEN = timedelta(days=7)
@@ -51,3 +58,30 @@ def death_key(job_id: str) -> str:
 
 def job_key(job_id: str) -> str:
     return JOB + job_id
+
+
+def all_key(prefix: str) -> str:
+    """All jobs whose ids begin so (PREFIX characters) are final, or gone. Nobody counts them: whether
+    one is live is looked at when one of them has ended."""
+    return ALL + prefix
+
+
+def bounds(key: str) -> tuple[str, str]:
+    """The first and the last id that an `all_key` is about."""
+    prefix = key.removeprefix(ALL)
+    return prefix + "000000", prefix + "ffffff"
+
+
+def lie_together(ids: Sequence[str]) -> bool:
+    """Whether these ids are of those that begin alike, so that a walk from the first to the last of them
+    meets few others."""
+    prefix = ids[0][:PREFIX]
+    return len(ids) > 1 and all(job_id.startswith(prefix) for job_id in ids)
+
+
+def ended_keys(header: str, job_id: str) -> list[str]:
+    """What is to be looked at again when a job has ended whose AWAITED_HEADER says this."""
+    if not header.startswith(ALL):
+        return [job_key(job_id)]
+    together = header.removesuffix(EACH)
+    return [together] if together == header else [together, job_key(job_id)]

@@ -14,6 +14,7 @@ from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
     Depth,
+    Ending,
     Event,
     Facts,
     GroupFilter,
@@ -23,6 +24,7 @@ from winch.storage.params import (
     SessionInfo,
 )
 from winch.storage.verbs import Verb
+from winch.storage.waits import lie_together
 
 # States whose jobs are few among very many others have statements of their own.
 _FEW = {
@@ -45,6 +47,19 @@ class ReadingVerbs(GateVerbs):
                 rows = yield self._step(name, is_alone=True, ids=left)
                 found.update((row[0], read_job(row)) for row in rows)
         return [found.get(job_id) for job_id in ids]
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> Body[list[Ending | None]]:
+            if not ids:
+                return []
+            if lie_together(ids):
+                rows = yield self._step("results.together", is_alone=True, first=min(ids), last=max(ids))
+            else:
+                rows = yield self._step("results", is_alone=True, ids=list(ids))
+            found = {row[0]: Ending(JobState(row[1]), row[2], row[3]) for row in rows}
+            return [found.get(job_id) for job_id in ids]
+
+        return self._read("results", body)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         states = frozenset(which.states) or frozenset(JobState)

@@ -90,7 +90,7 @@ def write_jobs(jobs: Iterable[NewJob]) -> str:
 # What jobs stored by `enqueue.alike` may differ in (terms are stored elsewhere), what they share, and
 # what they must not have: all other fields, also those that a later release adds.
 _OWN = ("id", "args", "headers", "terms")
-_SHARED = ("task", "version", "queue", "priority", "options", "expires", "max_attempts", "keep")
+_SHARED = ("task", "version", "queue", "priority", "options", "expires", "max_attempts", "keep", "tags")
 _ABSENT = tuple(field for field in NewJob.__struct_fields__ if field not in (*_OWN, *_SHARED))
 _plain_job = NewJob(id="", task="", args="")
 _absent = attrgetter(*_ABSENT)
@@ -100,7 +100,7 @@ _nothing = _absent(_plain_job)
 
 def write_one(job: NewJob) -> dict[str, Any] | None:
     """The parameters of `enqueue.one`; None for a job that has more to it."""
-    if _absent(job) != _nothing:
+    if _absent(job) != _nothing or job.tags:
         return None
     return {
         "id": job.id,
@@ -126,11 +126,11 @@ def write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
         usual = _without_own(first)
         if any(_without_own(job) != usual for job in jobs):
             return None
-    has_headers = any(job.headers for job in jobs)
     return {
         "ids": Ids(job.id for job in jobs),
         "args": Texts(job.args for job in jobs),
-        "headers": Texts(_write_headers(job) for job in jobs) if has_headers else None,
+        "headers": _alike_headers(jobs),
+        "tags": Texts(first.tags) if first.tags else None,
         "task": first.task,
         "version": first.version,
         "queue": first.queue,
@@ -140,6 +140,14 @@ def write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
         "max_attempts": first.max_attempts,
         "keep_seconds": write_span(first.keep),
     }
+
+
+def _alike_headers(jobs: Sequence[NewJob]) -> Texts | None:
+    first = jobs[0].headers
+    if all(job.headers is first for job in jobs):  # the members of a flow share the very object
+        text = _write_headers(jobs[0])
+        return None if text is None else Texts([text] * len(jobs))
+    return Texts(map(_write_headers, jobs)) if any(job.headers for job in jobs) else None
 
 
 def _write_headers(job: NewJob) -> str | None:

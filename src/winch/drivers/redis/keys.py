@@ -62,6 +62,7 @@ KEYS = {
     "sched_due": "zset: active schedules, by their next window; 0: wants to be looked at",
     "declares": "hash: live session -> the schedules that its code defines",
     "awaited": "set: live jobs that others may wait for",
+    "unfinished": "hash: key of jobs that are waited for together -> how many of them are not final",
     "waiters": "zset, score 0: what is waited for, with the number of the wait",
     "wait_of": "hash: blocked job -> the number of its wait",
     "wait_job": "hash: wait -> its job",

@@ -12,6 +12,7 @@ from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.gates import GateVerbs
 from winch.drivers.redis.rows import (
     micros,
+    read_endings,
     read_events,
     read_jobs,
     read_pause,
@@ -23,6 +24,7 @@ from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
     Depth,
+    Ending,
     Event,
     Facts,
     GroupFilter,
@@ -50,6 +52,14 @@ class ReadingVerbs(GateVerbs):
         if not ids:
             return []
         return read_jobs((yield self._call("get", ids=ids)), ids)
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        return self._read("results", lambda: self._results(ids))
+
+    def _results(self, ids: Sequence[str]) -> Body[list[Ending | None]]:
+        if not ids:
+            return []
+        return read_endings((yield self._call("results", ids=ids)), len(ids))
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Body[Page]:

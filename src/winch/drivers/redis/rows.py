@@ -16,7 +16,7 @@ import msgspec
 from winch.core.errors import InvalidPayload
 from winch.core.job import HEAD_START, Claim, Entry, Failure, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import JobState
-from winch.storage.params import Event, NewJob, SessionInfo
+from winch.storage.params import Ending, Event, NewJob, SessionInfo
 
 MICROSECOND = timedelta(microseconds=1)
 _HEAD_START = HEAD_START // MICROSECOND
@@ -262,6 +262,16 @@ def read_jobs(reply: Sequence[Any], ids: Sequence[str]) -> list[JobRecord | None
     return [
         None if stored is None else read_job(job_id, stored, state, claim)
         for job_id, stored, state, claim in zip(ids, *reply, strict=True)
+    ]
+
+
+def read_endings(reply: Sequence[Any], count: int) -> list[Ending | None]:
+    """How jobs stand, from the reply of `results`."""
+    return [
+        None
+        if task is None
+        else Ending(JobState(state.decode()), task.decode(), None if result is None else result.decode())
+        for task, state, result in (reply[3 * place : 3 * place + 3] for place in range(count))
     ]
 
 

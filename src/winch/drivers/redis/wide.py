@@ -25,6 +25,7 @@ from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
     Depth,
+    Ending,
     Event,
     Facts,
     GroupFilter,
@@ -81,6 +82,12 @@ class WideReads(Moving):
                 lambda job: job is None,
             )
         )
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> Body[list[Ending | None]]:
+            return (yield from self._by_id(ids, str, self._results, lambda end: end is None))
+
+        return self._read("results", body)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Body[Page]:

@@ -44,7 +44,7 @@ from winch.storage.params import (
 )
 from winch.storage.unique import takes_over
 from winch.storage.verbs import Verb
-from winch.storage.waits import AWAITED_HEADER
+from winch.storage.waits import ALL, AWAITED_HEADER, EACH
 
 KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
@@ -451,8 +451,19 @@ def _is_special(job: NewJob) -> bool:
         or job.unique_key is not None
         or job.keep is not None
         or is_gated(job.options)
-        or AWAITED_HEADER in job.headers
+        or (bool(job.headers) and _awaited(job) not in (False, _together(job)))
     )
+
+
+def _awaited(job: NewJob) -> str | bool:
+    """What its header says: waited for with others by this key, alone (True), both, or not at all."""
+    said = job.headers.get(AWAITED_HEADER)
+    return False if said is None else said if said.startswith(ALL) else True
+
+
+def _together(job: NewJob) -> str | bool:
+    said = _awaited(job)
+    return said if isinstance(said, str) and not said.endswith(EACH) else False
 
 
 def names_of(jobs: Sequence[NewJob]) -> dict[str, list[str]]:
@@ -465,14 +476,18 @@ def names_of(jobs: Sequence[NewJob]) -> dict[str, list[str]]:
     return {queue: list(tasks) for queue, tasks in found.items()}
 
 
-def _groups(jobs: Sequence[NewJob]) -> tuple[list[tuple[str, int, list[str]]], list[bytes]]:
-    """Plain jobs by queue and priority, which have the same sort key, and their envelopes in order."""
+def _groups(
+    jobs: Sequence[NewJob],
+) -> tuple[list[tuple[str, int, str | bool, list[str]]], list[bytes]]:
+    """Plain jobs by queue, priority, which give the sort key, and what they are waited for by together;
+    and their envelopes in order."""
     if len(jobs) == 1:
         job = jobs[0]
-        return [(job.queue, job.priority, [job.id])], [envelope(job)]
-    found: dict[tuple[str, int], list[NewJob]] = {}
+        return [(job.queue, job.priority, _together(job), [job.id])], [envelope(job)]
+    found: dict[tuple[str, int, str | bool], list[NewJob]] = {}
     for job in jobs:
-        found.setdefault((job.queue, job.priority), []).append(job)
+        together = _together(job) if job.headers else False
+        found.setdefault((job.queue, job.priority, together), []).append(job)
     groups = [(*key, [job.id for job in group]) for key, group in found.items()]
     return groups, [envelope(job) for group in found.values() for job in group]
 
@@ -489,7 +504,7 @@ def new_row(job: NewJob) -> tuple[Any, ...]:
         job.unique_key or False,
         job.on_duplicate.value,
         False if job.keep is None else job.keep // MICROSECOND,
-        AWAITED_HEADER in job.headers,
+        _awaited(job),
         is_gated(job.options),
         takes_over(job),
         False if job.unique_within is None else job.unique_within // MICROSECOND,

@@ -15,6 +15,7 @@ from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
     Depth,
+    Ending,
     Event,
     Facts,
     GroupFilter,
@@ -25,6 +26,7 @@ from winch.storage.params import (
     SessionInfo,
 )
 from winch.storage.verbs import Verb
+from winch.storage.waits import lie_together
 
 # After every id: ids are made of 0-9, a-f and dashes.
 _PAST_ALL_IDS = "g"
@@ -40,6 +42,19 @@ class ReadingVerbs:
             return [found.get(i) for i in ids]
 
         return verb("get", body, is_read=True)
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> Body[list[Ending | None]]:
+            if not ids:
+                return []
+            if lie_together(ids):
+                rows = yield from ask("results.together", first=min(ids), last=max(ids))
+            else:
+                rows = yield from ask("results", ids=to_json(list(ids)))
+            found = {row[0]: Ending(JobState(row[1]), row[2], row[3]) for row in rows}
+            return [found.get(job_id) for job_id in ids]
+
+        return verb("results", body, is_read=True)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Body[Page]:

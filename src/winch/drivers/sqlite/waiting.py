@@ -14,7 +14,18 @@ from winch.drivers.sqlite.rows import MICROSECOND, to_json
 from winch.drivers.sqlite.steps import Ring
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted, Wait
 from winch.storage.verbs import Verb
-from winch.storage.waits import DEAD, JOB, KEEP_TAKEN, KEEP_UNTAKEN, SIGNAL, Sent, Taken, signal_key
+from winch.storage.waits import (
+    ALL,
+    DEAD,
+    JOB,
+    KEEP_TAKEN,
+    KEEP_UNTAKEN,
+    SIGNAL,
+    Sent,
+    Taken,
+    bounds,
+    signal_key,
+)
 
 
 class WaitingVerbs:
@@ -115,6 +126,8 @@ def _come(keys: set[str]) -> Body[set[str]]:
     opened = [signal_key(name) for name in sent]
     final = [job_id for job_id in ids if job_id not in live]
     opened += [JOB + job_id for job_id in final]
+    if together := [(key, *bounds(key)) for key in keys if key.startswith(ALL)]:
+        opened += [row[0] for row in (yield from ask("unblock.together", keys=to_json(together)))]
     if final:
         opened += [DEAD + row[0] for row in (yield from ask("unblock.dead", ids=to_json(final)))]
     if not opened:

@@ -51,12 +51,12 @@ WITH clock AS MATERIALIZED (
 stored AS (
     INSERT INTO {schema}.job (
         id, created_at, run_at, sort_key, version, priority, state, queue, task, args, expires_at,
-        keep_seconds, max_attempts, headers, options
+        keep_seconds, max_attempts, tags, headers, options
     )
     SELECT
         new.id, clock.now, clock.now, clock.sort_key, :version::integer, :priority::integer, 'ready',
         :queue::text, :task::text, new.args, clock.expires_at, :keep_seconds::float8,
-        :max_attempts::integer, new.headers, :options::text
+        :max_attempts::integer, :tags::text[], new.headers, :options::text
     FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
 )
 SELECT {schema}.ring(ARRAY[:queue::text], false)

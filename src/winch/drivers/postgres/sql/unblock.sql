@@ -22,7 +22,7 @@ WHERE seq = ANY (ARRAY(
 RETURNING key;
 
 -- unblock.waiters: which of these keys have come, and who waits for them or has waited long enough. A signal has
--- come that nobody has taken; a job has when it is not live.
+-- come that nobody has taken; a job has when it is not live, and jobs together when none of them is.
 SELECT waiting.job::text, waiting.key
 FROM {schema}.waiting
 WHERE waiting.key = ANY (:keys::text[])
@@ -34,6 +34,11 @@ WHERE waiting.key = ANY (:keys::text[])
         WHEN starts_with(waiting.key, 'job:') THEN NOT EXISTS (
             SELECT FROM {schema}.job
             WHERE job.id = substr(waiting.key, 5)::uuid
+        )
+        WHEN starts_with(waiting.key, 'all:') THEN NOT EXISTS (
+            SELECT FROM {schema}.job
+            WHERE job.id BETWEEN (substr(waiting.key, 5) || '000000')::uuid
+                AND (substr(waiting.key, 5) || 'ffffff')::uuid
         )
         WHEN starts_with(waiting.key, 'dead:') THEN EXISTS (
             SELECT FROM {schema}.archive

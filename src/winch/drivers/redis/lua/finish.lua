@@ -110,7 +110,7 @@ if #ended > 0 then
   write('HSET', K.st, states)
   for session, mine in pairs(by_session) do write('SREM', K.held(session), mine) end
   -- One look for all that a plain job has not.
-  local is_plain = call('EXISTS', K.ukey, K.keep, K.awaited) == 0
+  local is_plain = call('EXISTS', K.ukey, K.keep, K.awaited, K.unfinished) == 0
   if not is_plain and call('EXISTS', K.ukey) == 1 then
     for i, key in ipairs(fetch('HMGET', K.ukey, ended)) do
       if key then
@@ -129,6 +129,18 @@ if #ended > 0 then
       write('SREM', K.awaited, awaited)
       write('RPUSH', K.rechecks, arrived)
       is_due = true
+    end
+  end
+  if not is_plain and call('EXISTS', K.unfinished) == 1 then
+    -- Those that are waited for together have ids that begin alike, which no other job has.
+    local count, keys = {}, {}
+    for _, id in ipairs(ended) do
+      local key = 'all:' .. string.sub(id, 1, 30)
+      if not count[key] then keys[#keys + 1] = key end
+      count[key] = (count[key] or 0) + 1
+    end
+    for i, left in ipairs(fetch('HMGET', K.unfinished, keys)) do
+      if left then fewer(keys[i], count[keys[i]]) end
     end
   end
   if not is_plain and call('EXISTS', K.keep) == 1 then

@@ -23,7 +23,7 @@ return operate('retry', function(j)
   local run_at = was_final and math.max(now, j.t + 1) or now
   j.s, j.t, j.c, j.r = 'ready', run_at, nil, nil
   if was_final then
-    if is_awaited(j) then call('SADD', K.awaited, j.id) end
+    awaits_again(j)
     j.a, j.q, j.f, j.R, j.w, j.g = 0, nil, nil, nil, nil, nil
     if j.env[UNIQUE] then
       call('HSET', K.uniq, j.env[UNIQUE], j.id)

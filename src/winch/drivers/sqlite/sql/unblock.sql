@@ -21,6 +21,15 @@ SELECT id
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- unblock.together: of which of these none is live; :keys is a JSON list of [key, first id, last id].
+SELECT value ->> 0
+FROM json_each(:keys)
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM winch_job
+    WHERE id BETWEEN value ->> 1 AND value ->> 2
+);
+
 -- unblock.dead: which of these jobs are dead.
 SELECT id
 FROM winch_archive

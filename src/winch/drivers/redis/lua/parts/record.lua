@@ -102,15 +102,45 @@ local function look_again(key)
   is_due = true
 end
 
-local function is_awaited(j)
-  return j.env[HEADERS] and string.find(j.env[HEADERS], AWAITED, 1, true) ~= nil
+-- What a job's header says of who waits for it: the key by which it is waited for together with others, or
+-- nil; and whether it is waited for alone.
+local function awaited_by(j)
+  local headers = j.env[HEADERS]
+  local from, to = string.find(headers or '', AWAITED, 1, true)
+  if not from then return nil, false end
+  local together, each = string.match(headers, '^"(all:[^"+]*)(%+?)', to + 1)
+  return together, not together or each ~= ''
+end
+
+-- The job is not final any more, or not yet. Answers whether it is waited for alone.
+local function await(said)
+  local together, each = string.match(said == true and '' or said, '^(all:[^+]*)(%+?)')
+  if together then call('HINCRBY', K.unfinished, together, 1) end
+  return not together or each ~= ''
+end
+
+local function awaits_again(j)
+  local together, is_alone = awaited_by(j)
+  if together then call('HINCRBY', K.unfinished, together, 1) end
+  if is_alone then call('SADD', K.awaited, j.id) end
+end
+
+-- So many of those that are waited for together are final, or gone.
+local function fewer(together, count)
+  if call('HINCRBY', K.unfinished, together, -count) <= 0 then
+    call('HDEL', K.unfinished, together)
+    look_again(together)
+  end
 end
 
 -- The job is final, or gone.
-local function tell_waiting(id, is_dead)
-  call('SREM', K.awaited, id)
-  look_again('job:' .. id)
-  if is_dead then look_again('dead:' .. id) end
+local function tell_waiting(j, is_dead)
+  local together, is_alone = awaited_by(j)
+  if together then fewer(together, 1) end
+  if not is_alone then return end
+  call('SREM', K.awaited, j.id)
+  look_again('job:' .. j.id)
+  if is_dead then look_again('dead:' .. j.id) end
 end
 
 -- Some of what a wait that is over was still for.
@@ -205,7 +235,7 @@ local function enter(j, kind, token, by)
   if FINAL[j.s] then
     j.f = now
     free_key(j)
-    if is_awaited(j) then tell_waiting(j.id, j.s == 'dead') end
+    tell_waiting(j, j.s == 'dead')
   end
   stay(j)
   save(j)

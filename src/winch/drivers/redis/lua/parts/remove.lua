@@ -3,7 +3,7 @@ local function remove(j)
   leave(j)
   if not FINAL[j.s] then
     free_key(j)
-    if is_awaited(j) then tell_waiting(j.id, false) end
+    tell_waiting(j, false)
   end
   call('HDEL', K.env, j.id)
   call('HDEL', K.st, j.id)

@@ -1,10 +1,10 @@
 -- store: jobs of any kind, all of a call or nothing. What storage/unique.py says, in the order of the call.
 --
--- A job is {id, envelope, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep, is_awaited,
--- is_gated, takes over, unique within, max wait}, false where there is none; its envelope is put in by
+-- A job is {id, envelope, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep, awaited (true:
+-- alone; or what its header says), is_gated, takes over, unique within, max wait}, false where there is none; its envelope is put in by
 -- `with_envelopes`.
 local ID, ENVELOPE, NEW_QUEUE, NEW_PRIORITY, DELAY, RUN_AT, GIVEN, KEY, ON_DUPLICATE = 1, 2, 3, 4, 5, 6, 7, 8, 9
-local NEW_KEEP, IS_AWAITED, HAS_GATES, TAKES_OVER, WITHIN, MAX_WAIT = 10, 11, 12, 13, 14, 15
+local NEW_KEEP, AWAITED_BY, HAS_GATES, TAKES_OVER, WITHIN, MAX_WAIT = 10, 11, 12, 13, 14, 15
 
 -- The envelopes are ARGV[2…], in the order of the jobs.
 local function with_envelopes(jobs)
@@ -167,7 +167,7 @@ local function store(jobs, names, is_repeat)
       insert(job)
       envelopes[#envelopes + 1], envelopes[#envelopes + 2] = id, created .. job[ENVELOPE]
       ids[#ids + 1], ids[#ids + 2] = '0', id
-      if job[IS_AWAITED] then awaited[#awaited + 1] = id end
+      if job[AWAITED_BY] and await(job[AWAITED_BY]) then awaited[#awaited + 1] = id end
     end
   end
   write('HSET', K.env, envelopes)

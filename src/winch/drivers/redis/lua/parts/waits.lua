@@ -10,6 +10,8 @@ local function come_of(keys)
       ids[#ids + 1] = name
     elseif kind == 'signal' and call('EXISTS', K.untaken(name)) == 1 then
       come[key] = true
+    elseif kind == 'all' and call('HEXISTS', K.unfinished, key) == 0 then
+      come[key] = true
     end
   end
   local states = fetch('HMGET', K.st, ids)
