@@ -103,6 +103,7 @@ MUTATIONS = (
         "fence", "postgres", FENCE,
         (
             ("postgres/sql/finish.sql", "\n                    AND job.token = outcome.by_token", ""),
+            ("postgres/sql/finish.sql", "coalesce(outcome.place, (", "coalesce(NULL::tid, ("),
             ("postgres/sql/finish.sql", "WHEN (id, token) IN (\n                SELECT outcome.job, outcome.by_token", "WHEN id IN (\n                SELECT outcome.job"),
         ),
         ("conformance:finish", "F3"),

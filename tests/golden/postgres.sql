@@ -533,8 +533,9 @@ function winch.ring(text[],boolean): returns boolean
 
 DECLARE
     payload text;
+    has_due boolean;
 BEGIN
-    SELECT json_agg(queue.name)::text INTO payload
+    SELECT json_agg(queue.name)::text, bool_or(queue.name = '') INTO payload, has_due
     FROM "winch".queue
     WHERE (queue.name = ANY (queues) OR (is_due AND queue.name = ''))
         AND queue.waiting_until > clock_timestamp();
@@ -545,13 +546,30 @@ BEGIN
         'winch_' || md5('"winch"'),
         CASE WHEN octet_length(payload) > 7900 THEN '[]' ELSE payload END
     );
+    IF has_due THEN
+        PERFORM pg_notify('winch_' || md5('"winch"') || '_due', '[""]');
+    END IF;
     RETURN true;
 END
 function winch.sort_key(timestamp with time zone,integer): returns bigint immutable
 function winch.stamp(timestamp with time zone): returns text stable
 function winch.tell_waiting(): returns trigger 
 
+DECLARE
+    place integer := strpos(OLD.headers, '"winch-awaited":"all:');
+    together text;
 BEGIN
+    IF place > 0 THEN
+        together := substr(OLD.headers, place + 17, 34);
+        IF current_setting('winch.told', true) IS DISTINCT FROM together THEN
+            INSERT INTO "winch".recheck (key) VALUES (together);
+            PERFORM "winch".ring(NULL, true);
+            PERFORM set_config('winch.told', together, true);
+        END IF;
+        IF strpos(OLD.headers, '+job"') = 0 THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     INSERT INTO "winch".recheck (key) VALUES ('job:' || OLD.id);
     PERFORM "winch".ring(NULL, true);
     RETURN NULL;

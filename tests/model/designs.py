@@ -21,6 +21,7 @@ from tests.model.gates import (
     LimitScope,
 )
 from tests.model.handover import MoveDesign, MoveModel, MoveScope
+from tests.model.leases import LeaseDesign, LeaseModel, LeaseScope
 from tests.model.protocol import ProtocolModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel, ScheduleScope
 from tests.model.store import Design
@@ -87,6 +88,9 @@ BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)
 WAITS = WaitScope("waits")
+# Claims by the hundred, here of two: what their leases count, and whose row lies where.
+BY_THE_HUNDRED = LeaseScope("claims by the hundred", writes=0)
+PLACES = LeaseScope("places of rows", jobs=1, new=1, deaths=0)
 TOGETHER = "members together"
 
 # A job moves from its shard of a cluster to the home shard.
@@ -200,6 +204,20 @@ HOLDS: tuple[Case, ...] = (
     ),
     Case(
         "the protocol",
+        BY_THE_HUNDRED.name,
+        None,
+        partial(explore, LeaseModel(LeaseDesign(), BY_THE_HUNDRED)),
+        ("2 jobs with a lease", "took in part", "is rescued", "lease is removed", "filed as running"),
+    ),
+    Case(
+        "the protocol",
+        PLACES.name,
+        None,
+        partial(explore, LeaseModel(LeaseDesign(), PLACES)),
+        ("progress is noted", "is enqueued", "looked up by id"),
+    ),
+    Case(
+        "the protocol",
         TOGETHER,
         None,
         partial(explore, TogetherModel(TogetherDesign())),
@@ -265,6 +283,12 @@ def _wait_breaks(name: str, design: WaitDesign) -> Case:
     return Case(name, WAITS.name, Rule.SETTLES, walk)
 
 
+def _lease_breaks(
+    name: str, rule: Rule, design: LeaseDesign, scope: LeaseScope = BY_THE_HUNDRED
+) -> Case:
+    return Case(name, scope.name, rule, partial(explore, LeaseModel(design, scope), (rule,)))
+
+
 def _together_breaks(name: str, rule: Rule, design: TogetherDesign) -> Case:
     return Case(name, TOGETHER, rule, partial(explore, TogetherModel(design), (rule,)))
 
@@ -302,6 +326,24 @@ BROKEN: tuple[Case, ...] = (
     ),
     _wait_breaks("what is left is counted before the lock", WaitDesign(counts="before the lock")),
     _wait_breaks("keys leave the list before the look is over", WaitDesign(takes_keys="at once")),
+    # Claims by the hundred.
+    _lease_breaks(
+        "a claim takes what is filed as ready", Rule.ONE_CLAIM, LeaseDesign(takes="filed as ready")
+    ),
+    _lease_breaks(
+        "a finish takes the row at its place",
+        Rule.FOREIGN_RUN,
+        LeaseDesign(at_the_place="nothing"),
+        PLACES,
+    ),
+    _lease_breaks(
+        "a repeated finish counts the lease down", Rule.SETTLES, LeaseDesign(counts_down="every call")
+    ),
+    _lease_breaks("a lease goes when it is old", Rule.SETTLES, LeaseDesign(removes="old")),
+    _lease_breaks("rows are filed as they were read", Rule.SETTLES, LeaseDesign(files="as read")),
+    _lease_breaks(
+        "rescue looks at filed rows only", Rule.SETTLES, LeaseDesign(finds="filed as running")
+    ),
     # Members that are waited for together.
     _together_breaks(
         "an end leaves out a key that is in the list",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -253,3 +254,17 @@ def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None
     store.add(MANY, queue="tasks", task="many")
     both = ClaimParams(token=new_token(), tasks=("many", "other"), **params)
     assert store.driver.run(store.driver.claim(both))[0].id == other
+
+
+def test_results_that_differ_reach_their_own_jobs(store: Store) -> None:
+    """They are told by id: looked for in a list, 500 of them cost ten times as much."""
+    session = store.session()
+    store.add(150)
+    claims = store.claim(session, 150)
+    told = {claim.id: None if n % 10 == 0 else f'"{n} \\u0000 é"' for n, claim in enumerate(claims)}
+    outcomes = [msgspec.structs.replace(completed(claim), result=told[claim.id]) for claim in claims]
+    verb, steps = recorded(store.driver.finish(outcomes))
+    answers = store.driver.run(verb)
+    assert set(answers) == {Answer.TOOK}
+    assert [step.statement.name for step in steps] == ["finish"]
+    assert {job: store.get(job).result for job in told} == told

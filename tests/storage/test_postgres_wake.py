@@ -17,9 +17,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.storage.postgres_kit import Store, connected, new_job
+from tests.storage.postgres_kit import Store, connected, new_job, new_token, recorded
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.listen import RENEW, PostgresBell
+from winch.storage.params import ClaimParams
 
 pytestmark = pytest.mark.servers
 
@@ -223,3 +224,80 @@ def test_a_direct_address_for_wake_ups_may_be_given(
     assert not asyncio.run(work())
     monkeypatch.setenv("WINCH_LISTEN_URL", store.url)
     assert asyncio.run(work())
+
+
+def claim_of(store: Store, session: str) -> ClaimParams:
+    return ClaimParams(session=session, token=new_token(), queues=("default",), limit=10)
+
+
+def test_a_ring_costs_one_statement(store: Store) -> None:
+    """The claim of a worker that waited; it would take jobs with gates, too, and there are none."""
+
+    async def work() -> list[str]:
+        bell = store.driver.claiming_bell(["default"])
+        await bell.arm()
+        verb, steps = recorded(store.driver.claim(claim_of(store, session)))
+        waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20))
+        await asyncio.sleep(0)
+        await store.driver.arun(store.driver.enqueue([new_job()]))
+        assert len(await waiting) == 1
+        await bell.aclose()
+        await store.driver.aclose()
+        return [step.statement.name for step in steps]
+
+    session = store.session()
+    assert asyncio.run(work()) == ["claim"]
+
+
+def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:
+    async def work() -> None:
+        bell = store.driver.claiming_bell(["default"])
+        await bell.arm()
+        waiting = asyncio.ensure_future(
+            bell.claim_when_rung(store.driver.claim(claim_of(store, session)), 20)
+        )
+        await asyncio.sleep(0)
+        store.add(queue="other")
+        bell.rouse()
+        assert await waiting == []
+        # One that nobody rings for looks by itself.
+        store.driver.run(store.driver.enqueue([new_job()]))
+        bell._has_rung = False
+        assert len(await bell.claim_when_rung(store.driver.claim(claim_of(store, session)), 0.01)) == 1
+        await bell.aclose()
+        await store.driver.aclose()
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_a_claim_that_may_take_jobs_with_gates_misses_none(store: Store) -> None:
+    """Plain jobs are taken by one statement only where no ready job has gates."""
+    session = store.session()
+    store.add()
+    assert len(store.driver.run(store.driver.claim(claim_of(store, session)))) == 1
+    store.add(fifo="a")
+    store.add()
+    store.add(queue="other", tenant="t")
+    for _ in range(2):  # the second time it is known that there are gates
+        store.add()
+        claims = store.driver.run(store.driver.claim(claim_of(store, session)))
+        assert claims
+    assert not store.driver.run(store.driver.claim(claim_of(store, session)))
+    verb, steps = recorded(store.driver.claim(claim_of(store, session)))
+    store.add()
+    assert len(store.driver.run(verb)) == 1
+    assert [step.statement.name for step in steps] == ["claim"]
+
+
+def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> None:
+    async def work() -> None:
+        async with belled(store, due=True), belled(store, "default"):
+            await store.driver.arun(store.driver.enqueue([new_job()]))
+            await store.driver.arun(store.driver.enqueue([new_job(delay=timedelta(seconds=1))]))
+
+    place = store.driver._place
+    with ears(store.url, place.due_channel) as due, ears(store.url, place.channel) as all_of_them:
+        asyncio.run(work())
+        assert heard(due) == ['[""]']
+        assert heard(all_of_them) == ['["default"]', '[""]']

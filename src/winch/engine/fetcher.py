@@ -70,6 +70,8 @@ class Fetcher(Service):
         )
         # A claim that waits in the store is as old as its sending when its jobs come.
         self._waits_in_store = isinstance(self._bell, ClaimingBell)
+        self._stays_armed = isinstance(self._bell, ClaimingBell) and self._bell.stays_armed
+        self._expects_none = False
         self._slot_freed = asyncio.Event()
         self._quiet = False
         self.is_waiting: bool = False  # for a slot
@@ -97,15 +99,20 @@ class Fetcher(Service):
         if room == 0:
             await self._until_freed()
             return 0.0
-        await self._look_for_gated()
+        claims: list[Claim] = []
         sent = self._monotonic()
-        claims = await self._claim(room)
+        if not self._expects_none:
+            await self._look_for_gated()
+            sent = self._monotonic()
+            claims = await self._claim(room)
         if not claims:
             # Say that somebody waits, then look once more: what was stored in between rings.
             await self._bell.arm()
             sent = self._monotonic()
             self._sees_gated = self._has_gates
             claims = await self._claim(room)
+        # A queue that had less than was asked for has mostly nothing a moment later: one look is enough.
+        self._expects_none = self._stays_armed and len(claims) < room
         if not claims:
             self._on_idle()
             if not self._waits_in_store or self._stopping.is_set():

@@ -430,13 +430,17 @@ class ClaimingBell(Bell, Protocol):
     """A bell of a store that waits for the ring itself and carries a claim out when it comes: the job is
     on its way before the worker knows that it rang."""
 
+    stays_armed: bool
+    """Whether it rings again and again once armed. Then arming costs nothing most of the time, and a
+    worker that expects to find nothing arms it before it looks, and looks once."""
+
     async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
         """Carry the claim out once it rings, or after `timeout` seconds or fewer. Raises as the claim
         itself does."""
         ...
 
     def rouse(self) -> None:
-        """Have the claim that waits carried out now."""
+        """End the wait now: the claim is carried out, or given up where it has not been sent yet."""
         ...
 
 

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres import express
 from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.faults import (
     START_OVER,
@@ -122,13 +123,10 @@ class _Lane:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, verb: Verb[T], progress: Progress) -> T:
-        try:
-            async with asyncio.timeout(self._place.timeout):
-                await self._free.acquire()
-        except TimeoutError:
-            raise StorageUnavailable(
-                f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
-            ) from None
+        if self._free.locked():
+            await self._until_free()
+        else:
+            await self._free.acquire()
         try:
             connection = await self._healthy() or await self._connect()
             # Not asyncio.timeout: a cancelled psycopg call first asks the server to cancel, over a new
@@ -149,6 +147,15 @@ class _Lane:
         finally:
             self._free.release()
 
+    async def _until_free(self) -> None:
+        try:
+            async with asyncio.timeout(self._place.timeout):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StorageUnavailable(
+                f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
+            ) from None
+
     async def _carry(self, connection: AsyncConnection, verb: Verb[T], progress: Progress) -> T:
         sending = script(verb, progress)
         try:
@@ -163,10 +170,14 @@ class _Lane:
         if not isinstance(action, Step):
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
-        prepare = self._keeps_plans or (self._place.prepares and action.statement.name in PREPARED)
+        name = action.statement.name
+        prepare = self._keeps_plans or (self._place.prepares and name in PREPARED)
+        is_short = name in (express.WORKING if self._keeps_plans else express.STATEMENTS)
+        if prepare and is_short and connection.prepare_threshold is not None:
+            return await express.asend(connection, action)
         text, values = action.statement.text, action.values
         cursor = connection.cursor(binary=True)
-        if action.statement.name in BARE_MOMENTS:
+        if name in BARE_MOMENTS:
             bare_moments(cursor)
         await cursor.execute(text, values, prepare=prepare)
         return await cursor.fetchall() if cursor.description is not None else []

@@ -27,6 +27,8 @@ class Verbs:
     _keeps_events: bool
     _low_water: LowWater
     _places: Places
+    # Queues, as claims name them, that had ready jobs with gates when last looked at: a hint.
+    _with_gates: set[tuple[str, ...]]
     # Claims for so many jobs are told by one row for all: see claim.sql.
     _batch_from: int = MANY
 

@@ -20,7 +20,7 @@ from winch.drivers.postgres.apool import AsyncPool
 from winch.drivers.postgres.books import BookVerbs
 from winch.drivers.postgres.facts import ServerFacts, read_facts
 from winch.drivers.postgres.faults import translated
-from winch.drivers.postgres.listen import ENOUGH, WAITING, Listener, PostgresBell
+from winch.drivers.postgres.listen import ENOUGH, WAITING, ClaimingPostgresBell, Listener, PostgresBell
 from winch.drivers.postgres.low_water import LowWater
 from winch.drivers.postgres.operating import OperatingVerbs
 from winch.drivers.postgres.place import Place, connection_params, parse_url
@@ -55,6 +55,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         self._sql = Statements(place.quoted)
         self._low_water = LowWater()
         self._places = Places()
+        self._with_gates = set()
         self._pool = Pool(place)
         self._guard = threading.Lock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (
@@ -121,7 +122,15 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
     # -- waking ------------------------------------------------------------------------------------
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> PostgresBell:
-        return PostgresBell(self._side().listener, queues, due=due)
+        side = self._side()
+        listeners = [side.due_listener] if due else []
+        if queues or not due:
+            listeners.append(side.listener)
+        return PostgresBell(listeners, queues, due=due)
+
+    def claiming_bell(self, queues: Sequence[str]) -> ClaimingPostgresBell:
+        side = self._side()
+        return ClaimingPostgresBell([side.listener], queues, side.pool.run)
 
     async def _announce(self, names: Sequence[str]) -> None:
         def body() -> Body[None]:
@@ -164,7 +173,14 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
 
     def facts(self) -> ServerFacts:
         """What there is to know about the server, for `winch doctor`."""
-        states = sorted({side.listener.state for side in self._sides.values()})
+        states = sorted(
+            {
+                listener.state
+                for side in self._sides.values()
+                for listener in (side.listener, side.due_listener)
+                if listener.is_used
+            }
+        )
         try:
             with schema.own_connection(self._place) as connection:
                 return read_facts(connection, listener=", ".join(states) or "not started")
@@ -197,10 +213,13 @@ class _AsyncSide:
         # Through a pooler LISTEN needs a way around it.
         direct = os.environ.get("WINCH_LISTEN_URL")
         params = connection_params(direct, place.timeout) if direct else place.params
-        self.listener = Listener(place, params, driver._announce)
+        self.listener = Listener(place, place.channel, params, driver._announce)
+        # Of its own: who waits for due jobs, a supervisor, need not hear of every job.
+        self.due_listener = Listener(place, place.due_channel, params, driver._announce)
 
     async def close(self) -> None:
         await self.listener.close()
+        await self.due_listener.close()
         await self.pool.close()
 
     def abandon(self) -> None:

@@ -1,30 +1,47 @@
-"""The short way for the one statement that most callers wait for: storing a job.
+"""The short way for the few statements that somebody waits for: storing a job, claiming, finishing.
 
-psycopg's cursors do far more than one prepared statement without an answer needs, and take as long as
-the server does. Here libpq is driven as psycopg drives it: send, wait for the socket, read. The wait is
-Python's own, so that signals are heard.
+psycopg's cursors do far more than one prepared statement needs, and take as long as the server does.
+Here libpq is driven as psycopg drives it: send, wait for the socket, read. The sync wait is Python's
+own, so that signals are heard; the async one is the event loop's, without a task or a lock of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import select
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import errors
+from psycopg import adapt, errors
 from psycopg.pq import ExecStatus, Format
 
-from winch.drivers.postgres.binary import Ids, Texts, write_ids, write_texts
-from winch.drivers.postgres.steps import Step
+from winch.drivers.postgres.binary import (
+    Ids,
+    Texts,
+    Tids,
+    bare_moments,
+    write_ids,
+    write_texts,
+    write_tids,
+)
+from winch.drivers.postgres.steps import BARE_MOMENTS, Row, Rows, Step
 from winch.drivers.postgres.wires import numbered_names
+
+if TYPE_CHECKING:
+    from psycopg.abc import Transformer
+    from psycopg.pq.abc import PGresult
 
 # Whose answer nobody reads.
 STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
+# Those that go this way on a worker's connections for claim and finish, which keep their plans.
+WORKING = frozenset({"claim", "finish", "has_gated"})
 
-_prepared: WeakKeyDictionary[psycopg.Connection[Any], set[bytes]] = WeakKeyDictionary()
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+_prepared: WeakKeyDictionary[AnyConnection, set[bytes]] = WeakKeyDictionary()
+_readers: WeakKeyDictionary[AnyConnection, dict[str, Transformer]] = WeakKeyDictionary()
 
 
 def send(connection: psycopg.Connection[Any], step: Step) -> None:
@@ -42,6 +59,40 @@ def send(connection: psycopg.Connection[Any], step: Step) -> None:
     _answer(connection)
 
 
+async def asend(connection: psycopg.AsyncConnection[Row], step: Step) -> Rows:
+    """The same without blocking the event loop; and the rows, read as a binary cursor would."""
+    pgconn = connection.pgconn
+    text, names = numbered_names(step.statement.text)
+    name = b"winch " + step.statement.name.encode()
+    known = _prepared.setdefault(connection, set())
+    if name not in known:
+        pgconn.send_prepare(name, text.encode())
+        await _aanswer(connection)
+        known.add(name)
+    values, formats = _written(step.values, names)
+    pgconn.send_query_prepared(name, values, formats, result_format=Format.BINARY)
+    result = await _aanswer(connection)
+    if result is None or not (count := result.ntuples):
+        return []
+    reader = _reader(connection, step.statement.name)
+    reader.set_pgresult(result)
+    rows = reader.load_rows(0, count, tuple)
+    reader.set_pgresult(None)
+    return rows
+
+
+def _reader(connection: psycopg.AsyncConnection[Row], name: str) -> Transformer:
+    """What reads the rows of one statement on one connection; it keeps the loaders it has looked up."""
+    readers = _readers.setdefault(connection, {})
+    reader = readers.get(name)
+    if reader is None:
+        cursor = connection.cursor(binary=True)
+        if name in BARE_MOMENTS:
+            bare_moments(cursor)
+        reader = readers[name] = adapt.Transformer(cursor)
+    return reader
+
+
 def _written(values: Mapping[str, Any], names: Sequence[str]) -> tuple[list[bytes | None], list[int]]:
     written: list[bytes | None] = []
     formats: list[int] = []
@@ -53,18 +104,27 @@ def _written(values: Mapping[str, Any], names: Sequence[str]) -> tuple[list[byte
             if "\0" in value:
                 raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
             written.append(value.encode())
-        elif isinstance(value, Ids):
-            written.append(write_ids(value))
-            form = Format.BINARY
-        elif isinstance(value, Texts):
-            written.append(write_texts(value))
-            form = Format.BINARY
+        elif isinstance(value, list):
+            data, form = _list(value)
+            written.append(data)
         elif isinstance(value, datetime):
             written.append(value.isoformat().encode())
         else:
             written.append(str(value).encode())
         formats.append(form)
     return written, formats
+
+
+def _list(value: list[Any]) -> tuple[bytes, Format]:
+    if isinstance(value, Ids):
+        return write_ids(value), Format.BINARY
+    if isinstance(value, Texts):
+        return write_texts(value), Format.BINARY
+    if isinstance(value, Tids):
+        return write_tids(value), Format.BINARY
+    if all(isinstance(one, int) for one in value):
+        return f"{{{','.join(map(str, value))}}}".encode(), Format.TEXT
+    return write_texts(Texts(value)), Format.BINARY
 
 
 def _answer(connection: psycopg.Connection[Any]) -> None:
@@ -75,15 +135,66 @@ def _answer(connection: psycopg.Connection[Any]) -> None:
         poll.poll()
         pgconn.consume_input()
     poll.register(pgconn.socket, select.POLLIN)
-    failed = None
+    results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
             poll.poll()
             pgconn.consume_input()
-        result = pgconn.get_result()
-        if result is None:
+        if (result := pgconn.get_result()) is None:
             break
-        if result.status == ExecStatus.FATAL_ERROR and failed is None:
-            failed = errors.error_from_result(result, encoding=connection.info.encoding)
-    if failed is not None:
-        raise failed
+        results.append(result)
+    _raise_first(connection, results)
+
+
+async def _aanswer(connection: psycopg.AsyncConnection[Any]) -> PGresult | None:
+    """Wait for the whole answer; the last result of it."""
+    pgconn, loop = connection.pgconn, asyncio.get_running_loop()
+    fileno = pgconn.socket
+    whole: asyncio.Future[None] = loop.create_future()
+    results: list[PGresult] = []
+
+    def read() -> None:
+        try:
+            pgconn.consume_input()
+            while not pgconn.is_busy():
+                if (result := pgconn.get_result()) is None:
+                    _settle(whole)
+                    return
+                results.append(result)
+        except psycopg.Error as error:
+            _settle(whole, error)
+
+    def write() -> None:
+        try:
+            if not pgconn.flush():
+                loop.remove_writer(fileno)
+        except psycopg.Error as error:
+            _settle(whole, error)
+
+    is_left = bool(pgconn.flush())
+    try:
+        if is_left:  # more than the socket takes at once
+            loop.add_writer(fileno, write)
+        loop.add_reader(fileno, read)
+        await whole
+    finally:
+        loop.remove_reader(fileno)
+        if is_left:
+            loop.remove_writer(fileno)
+    _raise_first(connection, results)
+    return results[-1] if results else None
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _raise_first(connection: AnyConnection, results: Sequence[PGresult]) -> None:
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise errors.error_from_result(result, encoding=connection.info.encoding)

@@ -33,6 +33,8 @@ from winch.storage.verbs import Verb
 SPARE = 10
 # How many gates one transaction opens.
 GATES_AT_ONCE = 100
+# How many orders of queues are remembered to have jobs with gates: a worker with weights has several.
+KNOWN_ORDERS = 1000
 _spec = msgspec.json.Decoder(GateSpec)
 
 
@@ -51,6 +53,7 @@ class GateVerbs(Verbs):
             tasks=None if params.tasks is None else list(params.tasks),
             limit=limit,
             is_batch=limit >= self._batch_from,
+            is_wary=False,
             now=now,
         )
 
@@ -59,6 +62,7 @@ class GateVerbs(Verbs):
         queues = list(dict.fromkeys(params.queues))
         rows = yield self._step("admit.begin", session=params.session, queues=queues)
         with_gates = {row[0] for row in rows}
+        self._met_gates(queues, is_any=bool(with_gates))
         found: list[Claim] = []
         gated = params.limit if params.gated is None else params.gated
         plain: list[str] = []
@@ -77,6 +81,13 @@ class GateVerbs(Verbs):
                 found += claims
                 gated = max(gated - holding, 0)
         return found
+
+    def _met_gates(self, queues: Sequence[str], *, is_any: bool) -> None:
+        """Remember whether the next claim of these queues may count on there being no gates."""
+        if not is_any:
+            self._with_gates.discard(tuple(queues))
+        elif len(self._with_gates) < KNOWN_ORDERS:
+            self._with_gates.add(tuple(queues))
 
     def _claim_queue(
         self, params: ClaimParams, queue: str, limit: int, gated: int, now: datetime | None

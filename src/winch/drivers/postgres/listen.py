@@ -1,8 +1,11 @@
-"""Wake-ups: one LISTEN connection for all bells of a driver in one event loop.
+"""Wake-ups: one LISTEN connection for all bells of a driver in one event loop, and one for due jobs.
 
 A wake-up is a hint. Whoever waits says so in the store (`arm`), looks once more, and waits; producers
 notify only while somebody has said so. What goes wrong here (a connection that breaks or hangs, a pooler
 that cannot carry LISTEN) makes waking slower, never wrong: the waiting worker looks again by itself.
+
+The way from the server's word to the claim is short, because somebody waits for that job: the event
+loop itself reads the socket, and the claim is sent by whoever was waiting.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ import psycopg
 from psycopg import sql
 
 from winch.core.errors import StorageError
+from winch.core.job import Claim
 from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.steps import Row
+from winch.storage.verbs import Verb
 
 log: logging.Logger = logging.getLogger("winch.postgres")
 
@@ -39,10 +44,13 @@ Announce = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class Listener:
-    """The connection that hears wake-ups, opened again whenever it breaks."""
+    """The connection that hears the wake-ups of one channel, opened again whenever it breaks."""
 
-    def __init__(self, place: Place, params: dict[str, object], announce: Announce) -> None:
+    def __init__(
+        self, place: Place, channel: str, params: dict[str, object], announce: Announce
+    ) -> None:
         self._place = place
+        self._channel = channel
         self._params = params
         self._announce = announce
         self._bells: set[PostgresBell] = set()
@@ -51,19 +59,26 @@ class Listener:
         self.is_up: bool = False
         self.state: str = "not started"
 
+    @property
+    def is_used(self) -> bool:
+        return self._runner is not None
+
     def add(self, bell: PostgresBell) -> None:
         self._bells.add(bell)
 
     def discard(self, bell: PostgresBell) -> None:
         self._bells.discard(bell)
 
-    async def announce(self, names: Iterable[str]) -> None:
-        """Say in the store that somebody waits for these."""
+    async def listening(self) -> None:
+        """Begin to listen, unless that has been tried before."""
         if self._runner is None or self._runner.done():
             self._tried.clear()
             self._runner = asyncio.create_task(self._run(), name="winch-listen")
         # Only the first time: later a listener that is down is the poll's matter.
         await self._tried.wait()
+
+    async def announce(self, names: Iterable[str]) -> None:
+        """Say in the store that somebody waits for these."""
         try:
             await self._announce(sorted(names))
         except StorageError as error:
@@ -110,19 +125,46 @@ class Listener:
                 self._tried.set()
                 await asyncio.sleep(60)
                 return
-            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._place.channel)))
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            # For those that come with the answer to a probe.
+            connection.add_notify_handler(lambda heard: self._hear(heard.payload))
             self.is_up = True
             self.state = "up"
             self._tried.set()
             self._ring([])  # whatever happened while nobody listened
             while True:
-                async for heard in connection.notifies(timeout=PROBE):
-                    self._hear(heard.payload)
+                await self._until_silent(connection)
                 # Silence may be peace, or a connection whose other end is gone.
                 async with asyncio.timeout(self._place.timeout):
                     await connection.execute("SELECT 1")
 
-    def _hear(self, payload: str) -> None:
+    async def _until_silent(self, connection: psycopg.AsyncConnection[Row]) -> None:
+        """Hear what comes, and return after a while in which nothing came."""
+        loop, pgconn = asyncio.get_running_loop(), connection.pgconn
+        over: asyncio.Future[None] = loop.create_future()
+        heard_at = loop.time()
+
+        def read() -> None:
+            nonlocal heard_at
+            heard_at = loop.time()
+            try:
+                pgconn.consume_input()
+                while (heard := pgconn.notifies()) is not None:
+                    self._hear(heard.extra)
+            except psycopg.Error as error:
+                if not over.done():
+                    over.set_exception(error)
+
+        loop.add_reader(pgconn.socket, read)
+        try:
+            while (left := heard_at + PROBE - loop.time()) > 0:
+                await asyncio.wait([over], timeout=left)
+                if over.done():
+                    over.result()
+        finally:
+            loop.remove_reader(pgconn.socket)
+
+    def _hear(self, payload: str | bytes) -> None:
         try:
             names = _names.decode(payload)
         except msgspec.DecodeError:
@@ -138,29 +180,70 @@ class Listener:
 class PostgresBell:
     """Rings for ready jobs of some queues and, with `due`, for jobs due soon."""
 
-    def __init__(self, listener: Listener, queues: Sequence[str], *, due: bool) -> None:
+    def __init__(self, listeners: Sequence[Listener], queues: Sequence[str], *, due: bool) -> None:
         self.names: frozenset[str] = frozenset(queues) | ({DUE} if due else set())
-        self._listener = listener
-        self._rang = asyncio.Event()
+        self._listeners = listeners
+        self._listener = listeners[0]
+        self._has_rung = False
+        self._waiter: asyncio.Future[bool | None] | None = None
         self._said_at = -RENEW
-        listener.add(self)
+        for listener in listeners:
+            listener.add(self)
 
     def ring(self) -> None:
-        self._rang.set()
+        self._has_rung = True
+        self._wake(True)
+
+    def _wake(self, is_ring: bool | None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(is_ring)
 
     async def arm(self) -> None:
         if time.monotonic() - self._said_at >= RENEW:
             self._said_at = time.monotonic()
+            for listener in self._listeners:
+                await listener.listening()
             await self._listener.announce(self.names)
-        self._rang.clear()  # last: what rang until now is met by the look that follows
+        self._has_rung = False  # last: what rang until now is met by the look that follows
 
     async def wait(self, timeout: float) -> bool:
+        return bool(await self._wait(timeout))
+
+    async def _wait(self, timeout: float) -> bool | None:
+        """True when it rang, False when it was roused, None after so many seconds."""
+        if self._has_rung:
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool | None] = loop.create_future()
+        self._waiter = waiter
+        timer = loop.call_later(timeout, self._wake, None)
         try:
-            async with asyncio.timeout(timeout):
-                await self._rang.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
 
     async def aclose(self) -> None:
-        self._listener.discard(self)
+        for listener in self._listeners:
+            listener.discard(self)
+
+
+class ClaimingPostgresBell(PostgresBell):
+    """Sends the claim as soon as it rings, without another turn of its worker."""
+
+    stays_armed = True
+
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        queues: Sequence[str],
+        run: Callable[[Verb[list[Claim]]], Awaitable[list[Claim]]],
+    ) -> None:
+        super().__init__(listeners, queues, due=False)
+        self._run = run
+
+    async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
+        return [] if await self._wait(timeout) is False else await self._run(verb)
+
+    def rouse(self) -> None:
+        self._wake(False)

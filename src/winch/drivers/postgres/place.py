@@ -48,6 +48,11 @@ class Place:
         return f"winch_{digest.hexdigest()}"
 
     @property
+    def due_channel(self) -> str:
+        """The channel for jobs that are due soon."""
+        return f"{self.channel}_due"
+
+    @property
     def is_remote(self) -> bool:
         host = str(self.params.get("host") or "")
         return any(part not in _LOOPBACK and not part.startswith(("/", "@")) for part in host.split(","))

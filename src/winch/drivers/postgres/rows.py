@@ -185,7 +185,7 @@ def write_completed(outcomes: Sequence[Finish], places: Tids | None) -> dict[str
         "numbers": list(leases.values()) if leases else None,
         "ids": Ids(outcome.id for outcome in outcomes),
         "tokens": Ids(outcome.token for outcome in outcomes),
-        "results": None if is_one else Texts(outcome.result for outcome in outcomes),
+        "results": None if is_one else _encode({o.id: o.result for o in outcomes}).decode(),
         "result": result,
     }
 

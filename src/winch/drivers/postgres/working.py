@@ -184,7 +184,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         # The first place of a queue counts: a second one would find what the first has locked.
         queues = list(dict.fromkeys(params.queues))
 
-        def step(starts: list[int]) -> Step:
+        def step(starts: list[int], *, is_wary: bool = False) -> Step:
             return self._step(
                 "claim",
                 is_alone=True,
@@ -195,12 +195,25 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=params.limit,
                 is_batch=params.limit >= self._batch_from,
+                is_wary=is_wary,
                 now=now,
             )
 
+        def wary() -> Body[list[Claim]]:
+            # Jobs with gates are rare: one statement where there are none, else a transaction.
+            if tuple(queues) not in self._with_gates:
+                rows = yield step([BEGINNING] * len(queues), is_wary=True)
+                if rows:
+                    self._places.learn(rows)
+                    return read_claims(rows, params.token, queues)
+                ((has_gated,),) = yield self._step("has_gated", is_alone=True, queues=queues)
+                if not has_gated:
+                    return []
+            return (yield from self._claim_gated(params, now))
+
         def body() -> Body[list[Claim]]:
             if params.gated != 0:
-                return (yield from self._claim_gated(params, now))
+                return (yield from wary())
             low_water, tasks = self._low_water, params.tasks
             starts = low_water.starts(queues, tasks)
             sent = monotonic()

@@ -149,6 +149,8 @@ class ClaimingRedisBell(RedisBell):
     and noted before it is sent, and one whose answer is lost is given up.
     """
 
+    stays_armed = False  # the script that rings takes the name away
+
     def __init__(
         self,
         listener: Listener,

@@ -8,6 +8,8 @@
 -- that names them all: no index is written to, and the rows stay in their pages. Their worker will be done with
 -- them in a moment; what is not, rescue.file files later. Small claims are of longer jobs, which would be walked
 -- over for as long as they run.
+-- A wary claim (:is_wary) takes nothing where a ready job of its queues has gates: those go the long way, and who
+-- would take them too asks this first, because mostly there are none.
 -- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
@@ -35,6 +37,25 @@ chosen AS MATERIALIZED (
                 AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
                 AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL
                 AND EXISTS (SELECT FROM live)
+                AND (
+                    NOT :is_wary::boolean
+                    OR NOT EXISTS (
+                        SELECT
+                        FROM {schema}.job AS gated
+                        WHERE gated.queue = ANY (:queues::text[])
+                            AND gated.filed = 'ready'
+                            AND gated.gate IS NOT NULL
+                            AND gated.tenant IS NULL
+                    )
+                    AND NOT EXISTS (
+                        SELECT
+                        FROM {schema}.job AS gated
+                        WHERE gated.queue = ANY (:queues::text[])
+                            AND gated.filed = 'ready'
+                            AND gated.gate IS NOT NULL
+                            AND gated.tenant IS NOT NULL
+                    )
+                )
             ORDER BY job.queue, job.sort_key, job.id
             LIMIT :limit
             FOR UPDATE SKIP LOCKED

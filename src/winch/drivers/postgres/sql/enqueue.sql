@@ -40,7 +40,7 @@ FROM stored;
 
 -- enqueue.alike: the same for jobs that differ in nothing but id, args and headers and are ready at once, as
 -- one job is, and most of those that are stored by the thousand. What they share is written and worked out
--- once, and the lists are no JSON: half the cost. Rings as enqueue does.
+-- once, and the lists are no JSON: half the cost. Rings as enqueue does, by what `ring` would do for one queue.
 WITH clock AS MATERIALIZED (
     SELECT
         now,
@@ -59,7 +59,7 @@ stored AS (
         :max_attempts::integer, :tags::text[], new.headers, :options::text
     FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
 )
-SELECT {schema}.ring(ARRAY[:queue::text], false)
+SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text)
 FROM {schema}.queue
 WHERE name = :queue::text
     AND waiting_until > clock_timestamp();
@@ -77,7 +77,7 @@ SELECT
     :headers::text, :options::text
 FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now OFFSET 0) AS clock
 RETURNING (
-    SELECT {schema}.ring(ARRAY[:queue::text], false)
+    SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text)
     FROM {schema}.queue
     WHERE name = :queue::text
         AND waiting_until > clock_timestamp()

@@ -7,9 +7,10 @@
 -- that it becomes no join.
 -- A lease is counted down only where the whole call took: it must not fall below what still runs. A row that was only written to meanwhile (progress, a requested
 -- cancel) may be missed, depending on the server's version; the caller finds it live and asks again.
+-- Results that differ come as one object by id: looked for in a list, each would cost as much as the list is long.
 -- The other outcomes grow the history and go through finish.other.
 WITH clock AS MATERIALIZED (
-    SELECT now, {schema}.drop_on('completed', NULL, now) AS usual
+    SELECT now, {schema}.drop_on('completed', NULL, now) AS usual, :results::jsonb AS results
     FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now) AS given
 ),
 gone AS (
@@ -55,10 +56,7 @@ kept AS (
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
         progress, checkpoint, log,
         history,
-        CASE
-            WHEN :results::text[] IS NULL THEN :result::text
-            ELSE (:results::text[])[array_position(:ids::uuid[], id)]
-        END,
+        CASE WHEN clock.results IS NULL THEN :result::text ELSE clock.results ->> id::text END,
         NULL
     FROM gone, clock
 ),
