@@ -2,7 +2,7 @@
 
 python -m bench                        everything; takes an hour or two
 python -m bench --quick                the main rows against the best two peers of each store
-python -m bench --only 'pg drain'      scenarios whose name begins so; may be given again
+python -m bench --only 'pg drain'      scenarios whose name begins so; also with --quick
 python -m bench --seconds 1 --rounds 1 a look while developing, not a result
 """
 
@@ -132,20 +132,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def choose(options: argparse.Namespace) -> list[Scenario]:
-    found = [one for one in SCENARIOS if not options.quick or one.quick is not None]
     if options.only:
-        found = [one for one in found if any(one.name.startswith(name) for name in options.only)]
+        found = [one for one in SCENARIOS if any(one.name.startswith(name) for name in options.only)]
         found += [one for one in growth.ON_REQUEST if one.name in options.only]
+    else:
+        found = [one for one in SCENARIOS if not options.quick or one.quick is not None]
     if options.peer:
         wanted = {*options.peer, RAW.name}
         found = [
-            replace(one, peers=_kept(one.peers, wanted), quick=_kept(one.quick, wanted)) for one in found
+            replace(
+                one,
+                peers=_kept(one.peers, wanted),
+                quick=None if one.quick is None else _kept(one.quick, wanted),
+            )
+            for one in found
         ]
     return found
 
 
-def _kept(names: tuple[str, ...] | None, wanted: set[str]) -> tuple[str, ...]:
-    return tuple(name for name in names or () if name in wanted)
+def _kept(names: tuple[str, ...], wanted: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in wanted)
 
 
 def install(chosen: Sequence[Scenario], is_quick: bool) -> tuple[dict[str, Environment], dict[str, str]]:

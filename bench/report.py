@@ -11,7 +11,7 @@ from typing import Any
 from bench.catalog import PEERS, WINCH
 from bench.plot import plot
 from bench.scenario import Results, Series
-from bench.table import Row
+from bench.table import CLOSING, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -193,6 +193,7 @@ def results_part(run: Run, image: str) -> str:
     if run.absent:
         parts += ["", "Could not be installed:", ""]
         parts += [f"- {name}: {reason}" for name, reason in run.absent.items()]
+    parts += ["", "### How far the aims are", "", *_distances(run.rows)]
     parts += ["", "### The cost of a job in a drain", "", *_costs(run.results)]
     parts += ["", "### Every figure", "", *_figures(run.results)]
     return "\n".join(parts) + "\n"
@@ -211,6 +212,18 @@ def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
         f"|{'---|' * len(head)}",
         *(f"| {' | '.join(line)} |" for line in rest),
     ]
+
+
+def _distances(rows: Sequence[Row]) -> list[str]:
+    """What is measured and short of its aim: by how much, and what would close it."""
+    short = [row for row in rows if row.to_aim is not None and row.to_aim > 1]
+    said: set[str] = set()
+    lines = [["", "short of the aim by", "what would close it"]]
+    for row in short:
+        words = "as above" if row.line in said else CLOSING[row.line]
+        said.add(row.line)
+        lines.append([row.metric, f"{row.to_aim:.2f}x", words])
+    return _markdown(lines) if short else ["Every figure that was measured has reached its aim."]
 
 
 def _costs(results: Results) -> list[str]:

@@ -24,12 +24,12 @@ class Scenario:
     store: str
     run: Callable[[Bench, Contender], Values]
     peers: tuple[str, ...] = ()
-    quick: tuple[str, ...] | None = None  # the peers in a quick run; None: not in a quick run
+    quick: tuple[str, ...] | None = None  # the peers in a quick run; None: only on request
     rounds: int | None = None  # for the long ones: fewer than the run asks for
     with_winch: bool = True
 
     def contenders(self, is_quick: bool) -> list[Contender]:
-        names = (self.quick or ()) if is_quick else self.peers
+        names = self.quick if is_quick and self.quick is not None else self.peers
         systems = [*([WINCH] if self.with_winch else []), *map(system, names)]
         return [Contender(one, self.store) for one in systems]
 

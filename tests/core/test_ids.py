@@ -73,3 +73,11 @@ def test_an_id_is_one_text_however_it_was_written(given_id: str | uuid.UUID) -> 
 def test_what_is_no_uuid_is_refused_by_name(given_id: object) -> None:
     with pytest.raises(ConfigError, match="job id must be a UUID"):
         parse_id(given_id, "job id")  # type: ignore[arg-type]  # what a caller without types may pass
+
+
+def test_one_id_is_the_first_of_many() -> None:
+    for byte in (0x00, 0x3F, 0x80, 0xC7, 0xFF):
+        random = bytes([byte, *range(7)])
+        for place in (None, 0, 63, 64, 1000):
+            tick = 7 * 10**15 + byte
+            assert job_id(tick, random, place) == job_ids(tick, random, place)[0]

@@ -147,11 +147,6 @@ BEGIN
     ) AS change;
 END;
 
-CREATE TRIGGER winch_job_has_gates AFTER INSERT ON winch_job WHEN substr(NEW.options, 1, 9) = '{"gates":'
-BEGIN
-    UPDATE winch_job SET gate = '' WHERE rowid = NEW.rowid;
-END;
-
 CREATE TABLE winch_archive (
     id TEXT PRIMARY KEY NOT NULL,
     task TEXT NOT NULL,
@@ -253,7 +248,11 @@ CREATE TABLE winch_job (
     reason TEXT,
     sort_key INTEGER NOT NULL,
     changed_at INTEGER NOT NULL,
-    deleted_at INTEGER, gate TEXT, has_undo INTEGER NOT NULL DEFAULT 0,
+    deleted_at INTEGER,
+    -- NULL: a plain job. Else it has gates: '' while it does not wait, and the key of the gate while it is
+    -- blocked.
+    gate TEXT,
+    has_undo INTEGER NOT NULL DEFAULT 0,
     -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
     CONSTRAINT job_state_is_live CHECK (
         state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'retrying'
@@ -264,7 +263,7 @@ CREATE TABLE winch_job (
         state <> 'running' OR (session IS NOT NULL AND claimed_at IS NOT NULL)
     ),
     CONSTRAINT job_attempt_from_0 CHECK (attempt >= 0)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE winch_job_event (
     seq INTEGER PRIMARY KEY,

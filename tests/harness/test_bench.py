@@ -84,6 +84,18 @@ def test_every_line_that_the_page_asks_for_has_a_row_and_no_other() -> None:
     assert table.lines() == asked
 
 
+def test_every_line_with_an_aim_says_what_would_close_the_distance() -> None:
+    aimed = {spec.line for spec in table.SPECS if not isinstance(spec, table.NeverBehind)}
+    assert set(table.CLOSING) == aimed
+
+
+def test_the_distance_to_an_aim_is_how_many_times_better_it_would_have_to_be() -> None:
+    drain = {("redis drain", "winch"): {"rate": 400.0}, ("redis drain", "bullmq"): {"rate": 100.0}}
+    assert row("Redis drain", drain).to_aim == 2  # 4x of an aim of 8x
+    assert row("PG latency p50", {("pg latency", "winch"): {"p50_ms": 1.8}}).to_aim == 2
+    assert row("import winch", {}).to_aim is None
+
+
 def test_what_was_not_measured_is_neither_good_nor_bad() -> None:
     for one in table.rows({}):
         assert one.ok is None

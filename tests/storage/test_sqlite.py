@@ -323,6 +323,38 @@ def test_a_step_that_fails_leaves_what_was_before(
     assert driver.migrate() == ["0900_mended"]
 
 
+def test_jobs_survive_the_step_that_rebuilds_their_table(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with the triggers of events, which name the table while it is not there."""
+    all_steps = schema.MIGRATIONS
+    monkeypatch.setattr(schema, "MIGRATIONS", tuple(step for step in all_steps if step.number < 11))
+    before = SqliteDriver(sqlite_path, events=True)
+    before.migrate()
+    with before.transaction() as conn:
+        for number in range(3):
+            conn.execute(
+                "INSERT INTO winch_job (id, task, version, args, queue, priority, created_at, run_at, "
+                "state, sort_key, changed_at, gate, has_undo) "
+                "VALUES (?, 't', 1, '{}', 'mail', 5, 1, 2, 'ready', ?, 3, ?, 1)",
+                (make_job().id, number, "" if number else None),
+            )
+        names = [row[1] for row in conn.execute("PRAGMA table_info(winch_job)")]
+        kept = conn.execute(f"SELECT {', '.join(names)} FROM winch_job ORDER BY id").fetchall()
+    before.close()
+    monkeypatch.setattr(schema, "MIGRATIONS", all_steps)
+    after = SqliteDriver(sqlite_path, events=True)
+    assert after.migrate()[0] == "0011_jobs_by_id_breaking"
+    with after._connections.reader() as conn:
+        found = conn.execute(f"SELECT {', '.join(names)} FROM winch_job ORDER BY id").fetchall()
+        assert found == kept
+        tables = {row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert "winch_job_moved" not in tables
+    after.run(after.enqueue([make_job()]))
+    assert after.run(after.events()) != []
+    after.close()
+
+
 def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -> None:
     driver.migrate()
     driver._connections.writer().execute("ALTER TABLE winch_job ADD COLUMN later TEXT")
@@ -337,7 +369,7 @@ def test_a_schema_that_breaks_this_release_is_refused(driver: SqliteDriver) -> N
     driver.migrate()
     driver._connections.writer().execute("INSERT INTO winch_migration VALUES (900, 'later_breaking', 0)")
     late = SqliteDriver(driver._place.path)
-    with pytest.raises(SchemaMismatch, match="Upgrade Winch"):
+    with pytest.raises(SchemaMismatch, match="upgrade Winch"):
         late.run(late.enqueue([make_job()]))
     assert not late.check_schema().is_ready
     late.close()
@@ -581,19 +613,20 @@ def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for
     "name, index",
     [
         ("claim", "winch_job_ready"),
+        ("admit.any", "winch_job_gated"),
         ("promote", "winch_job_due"),
         ("promote.next", "winch_job_due"),
         ("cancels", "winch_job_cancel"),
         ("give_up", "winch_job_running"),
         ("end_session.running", "winch_job_running"),
         ("rescue.orphans", "winch_job_running"),
-        ("finish", "sqlite_autoindex_winch_job_1"),
-        ("finish.archive", "sqlite_autoindex_winch_job_1"),
-        ("finish.leave", "sqlite_autoindex_winch_job_1"),
-        ("claim.take", "INTEGER PRIMARY KEY"),
-        ("get", "sqlite_autoindex_winch_job_1"),
+        ("finish", "winch_job USING PRIMARY KEY"),
+        ("finish.archive", "winch_job USING PRIMARY KEY"),
+        ("finish.leave", "winch_job USING PRIMARY KEY"),
+        ("claim.take", "winch_job USING PRIMARY KEY"),
+        ("get", "winch_job USING PRIMARY KEY"),
         ("get.kept", "sqlite_autoindex_winch_archive_1"),
-        ("list_jobs", "sqlite_autoindex_winch_job_1"),
+        ("list_jobs", "winch_job USING PRIMARY KEY"),
         ("list_jobs.running", "winch_job_running"),
         ("list_jobs.kept", "sqlite_autoindex_winch_archive_1"),
         ("list_jobs.unusual", "winch_archive_unusual"),

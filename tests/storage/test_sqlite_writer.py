@@ -179,6 +179,57 @@ def test_a_connection_whose_sync_failed_is_not_used_again(driver: SqliteDriver) 
     driver.run(driver.enqueue([make_job()]))
 
 
+def lone_verb(act: Callable[[sqlite3.Connection], Any]) -> Verb[Any]:
+    """A verb of one statement that commits by itself."""
+    return Verb("test", verb_of(lambda: None).steps, lone=lambda conn, ring: act(conn))
+
+
+def test_a_lone_statement_whose_sync_failed_may_have_been_applied(driver: SqliteDriver) -> None:
+    driver.run(driver.enqueue([make_job()]))
+    before = driver._connections.writer()
+
+    def fail(conn: sqlite3.Connection) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    with pytest.raises(StorageUnavailable, match="disk I/O error") as told:
+        driver.run(lone_verb(fail))
+    assert told.value.maybe_applied
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        before.execute("SELECT 1")
+    driver.run(driver.enqueue([make_job()]))
+
+
+def test_a_lone_statement_is_no_lone_one_when_others_have_come(driver: SqliteDriver) -> None:
+    """It waits for the file; who queues up behind it shares its commit, and so it takes the long way."""
+    lone: list[str] = []
+    jobs = [make_job() for _ in range(3)]
+
+    def store() -> None:
+        driver.run(Verb("test", driver.enqueue(jobs[:1]).steps, lone=lambda *_: lone.append("alone")))
+
+    with driver.transaction():
+        threads = [threading.Thread(target=store)]
+        threads[0].start()
+        while not driver._writer._is_led:
+            threading.Event().wait(0.001)
+        threads += [
+            threading.Thread(target=lambda job=job: driver.run(driver.enqueue([job])))
+            for job in jobs[1:]
+        ]
+        for other in threads[1:]:
+            other.start()
+        while len(driver._writer._queue) < 2:
+            threading.Event().wait(0.001)
+        before = driver._writer.groups
+    for thread in threads:
+        thread.join()
+    assert lone == []
+    assert driver._writer.groups == before + 1
+    assert None not in driver.run(driver.get([job.id for job in jobs]))
+
+
 def test_a_file_held_too_long_is_unavailable(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,18 +8,21 @@ from winch.core.errors import ConfigError
 
 # The first two bits of the random part tell the kind of UUID.
 _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
+_VARIANT_TEXT = tuple(f"{byte:02x}" for byte in _VARIANT)
 RUN = 100
 """So many ids that are drawn together have the same six bits behind the variant, which is a place out of
 64; the next so many have the next. A store that spreads jobs over 64 shards puts such a run into one."""
 _PLACES = b"".join(bytes([place | 0x80]) * RUN for place in range(64))
 
 
-def job_id(tick: int, random: bytes) -> str:
+def job_id(tick: int, random: bytes, place: int | None = None) -> str:
     """A version 7 UUID from a clock tick (1/4096 ms since the epoch) and 8 random bytes.
 
     The clock only makes ids sort by age: nothing else relies on it being right.
     """
-    return job_ids(tick, random)[0]
+    time, rest = f"{tick >> 12 & 0xFFFF_FFFF_FFFF:012x}", random.hex()
+    variant = _VARIANT_TEXT[random[0] if place is None else place & 0x3F]
+    return f"{time[:8]}-{time[8:]}-7{tick & 0xFFF:03x}-{variant}{rest[2:4]}-{rest[4:]}"
 
 
 def job_ids(tick: int, random: bytes, place: int | None = None) -> list[str]:

@@ -28,7 +28,7 @@ from winch.core.errors import (
     StorageUnavailable,
     WinchError,
 )
-from winch.core.ids import RUN, job_ids, parse_id
+from winch.core.ids import RUN, job_id, job_ids, parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
 from winch.core.unique import Duplicate
@@ -106,7 +106,12 @@ class Client:
 
     def draw_id(self) -> str:
         """An id greater than the one before it, so that jobs enqueued together keep their order."""
-        return self.draw_ids(1)[0]
+        tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
+        self.last_tick = tick
+        random = self.surroundings.entropy(8)
+        place = random[0] if self._place is None else self._place
+        self._place = place + 1
+        return job_id(tick, random, place)
 
     def draw_ids(self, count: int) -> list[str]:
         """So many ids, each greater than the one before it."""

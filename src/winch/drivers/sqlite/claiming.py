@@ -24,12 +24,12 @@ def claim_plain(
     [(text,)] = yield Step("claim", found)
     if text == "[]":
         return []
-    claims, places = read_found(text, params.token, queue, at)
+    claims = read_found(text, params.token, queue, at)
     taken = {
         "now": at,
         "token": params.token,
         "session": params.session,
-        "places": to_json(places),
+        "ids": to_json([claim.id for claim in claims]),
     }
     yield Step("claim.take", taken)
     return claims

@@ -280,6 +280,7 @@ class SqliteDriver(
         def prepare() -> None:
             self._ensure_ready()
             self._connections.watcher()
+            self._open_board().prepare()
 
         return SqliteBell(self._open_board, look, prepare, queues, due=due)
 

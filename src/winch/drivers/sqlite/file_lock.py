@@ -61,25 +61,28 @@ class FileLock:
         False: it was closed by another thread in the meantime.
         """
         held = self._held
-        if held.owner == threading.get_ident():
-            raise ConfigError(
-                "this thread is inside driver.transaction(), which holds the database; "
-                "pass its connection: conn="
-            )
-        deadline = time.monotonic() + timeout
-        if not held.mutex.acquire(timeout=timeout):
-            raise self._too_late(timeout)
+        mutex = held.mutex
+        began = 0.0
+        if not mutex.acquire(False):
+            if held.owner == threading.get_ident():
+                raise ConfigError(
+                    "this thread is inside driver.transaction(), which holds the database; "
+                    "pass its connection: conn="
+                )
+            began = time.monotonic()
+            if not mutex.acquire(timeout=timeout):
+                raise self._too_late(timeout)
         if held.fd < 0:
-            held.mutex.release()
+            mutex.release()
             return False
         try:
             if _try_lock(held.fd, _ROOM, 2):  # nobody waits and nobody writes
                 _unlock(held.fd, _ROOM)
-            elif not self._wait(held.fd, deadline):
+            elif not self._wait(held.fd, (began or time.monotonic()) + timeout):
                 raise self._too_late(timeout)
             held.owner = threading.get_ident()
         except BaseException:
-            held.mutex.release()
+            mutex.release()
             raise
         return True
 

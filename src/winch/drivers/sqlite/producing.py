@@ -25,12 +25,16 @@ from winch.drivers.sqlite.bodies import (
     verb,
 )
 from winch.drivers.sqlite.rows import MICROSECOND, put_values, to_json
-from winch.drivers.sqlite.steps import SQL, Ring, Step
+from winch.drivers.sqlite.steps import Ring, Step, by_place
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.unique import filled, planned
 from winch.storage.verbs import Verb
 
-_PLAIN = SQL["enqueue.plain"].text
+_PLAIN = by_place(
+    "enqueue.plain",
+    *("id", "task", "version", "args", "queue", "priority", "now", "now"),
+    *("max_attempts", "keep", "sort_key", "now"),
+)
 _astuple = msgspec.structs.astuple
 # A NewJob's first fields are its id, task and arguments; all that follow are its envelope.
 _ENVELOPE_AT = NewJob.__struct_fields__.index("args") + 1
@@ -97,25 +101,18 @@ def _is_plain(job: NewJob) -> bool:
 
 
 def _store_one(job: NewJob, conn: sqlite3.Connection, ring: Ring) -> list[Enqueued]:
-    """What the body does for one plain job, by the one statement that it comes to."""
+    """What the body does for one plain job, by one statement, which commits by itself."""
     at = micros(None)
-    values = {
-        "id": job.id,
-        "task": job.task,
-        "version": job.version,
-        "args": job.args,
-        "queue": job.queue,
-        "priority": job.priority,
-        "now": at,
-        "max_attempts": job.max_attempts,
-        "keep": None if job.keep is None else job.keep // MICROSECOND,
-        "sort_key": at - job.priority * HEAD_START_MICROS,
-    }
+    priority = job.priority
+    keep = None if job.keep is None else job.keep // MICROSECOND
+    sort_key = at - priority * HEAD_START_MICROS
+    queue = job.queue
+    what = (job.id, job.task, job.version, job.args, queue, priority)
     try:
-        conn.execute(_PLAIN, values)
+        conn.execute(_PLAIN, (*what, at, at, job.max_attempts, keep, sort_key, at))
     except sqlite3.IntegrityError as error:
         raise _drawn_twice(job.id) from error
-    ring.count(job.queue)
+    ring.ready[queue] = 1
     return [Enqueued(job.id, True)]
 
 

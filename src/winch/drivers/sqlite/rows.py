@@ -212,7 +212,6 @@ class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     sort_key: int
     id: str
-    place: int
     task: str
     version: int
     args: str
@@ -231,13 +230,13 @@ _ready = msgspec.json.Decoder(list[_Ready])
 _place = attrgetter("sort_key", "id")
 
 
-def read_found(text: str, token: str, queue: str, claimed_at: int) -> tuple[list[Claim], list[int]]:
-    """The claims of what `claim` has found, in the order of the queue, and the numbers of their rows."""
+def read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Claim]:
+    """The claims of what `claim` has found, in the order of the queue."""
     found = _ready.decode(text)
     found.sort(key=_place)  # as they come already, but no aggregate promises an order
     moments = _Moments()
     now = from_micros(claimed_at)
-    claims = [
+    return [
         Claim(
             job.id,
             token,
@@ -258,7 +257,6 @@ def read_found(text: str, token: str, queue: str, claimed_at: int) -> tuple[list
         )
         for job in found
     ]
-    return claims, [job.place for job in found]
 
 
 class _Moments(dict[int, datetime]):

@@ -1,10 +1,11 @@
 """Wakes idle workers in other processes: a datagram to a Unix socket, sent after the commit.
 
-A folder beside the database holds one socket per bell and a *board*: a small file with a slot for each
-bell that says whether somebody waits, and for which queues. A sender reads the board's first 256 bytes;
-where nobody waits that is all it does. Else it clears the slot and sends one byte. The order makes lost
-races harmless: the sender clears, then sends; the waiter empties its socket, then sets the slot, then
-looks at the store once more. One bell is rung for each job that became ready, not all for one.
+A folder beside the database (bell_folder.py: who makes and removes it) holds one socket per bell and a
+*board*: a small file with a slot for each bell that says whether somebody waits, and for which queues. A
+sender reads the board's first 256 bytes; where nobody waits that is all it does. Else it clears the slot
+and sends one byte. The order makes lost races harmless: the sender clears, then sends; the waiter
+empties its socket, then sets the slot, then looks at the store once more. One bell is rung for each job
+that became ready, not all for one.
 
 All this is a hint. A process that dies leaves its slot behind; whoever finds the socket dead cleans up.
 What the datagrams miss (connections that are not ours, a full board, no socket at all) is found by
@@ -15,39 +16,28 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
 import os
 import secrets
 import socket
-import stat
-import tempfile
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from winch.core.errors import StorageError
+from winch.drivers.sqlite import bell_folder
 from winch.drivers.sqlite.steps import Ring
 
 POLL_SECONDS = 0.1
 SLOTS = 256
 _FREE, _TAKEN, _WAITING = b"\0", b"\1", b"\2"
-_NONCE, _FILTER = 8, 32
+_NONCE, _FILTER = bell_folder.NONCE_BYTES, 32
 _RECORD = 48  # nonce, filter of queues, one byte for due, padding
-_MAX_SOCKET_PATH = 100  # the kernel allows 108 bytes, macOS 104
-
-
-def folder_for(database: Path) -> Path:
-    """Where the bells of a database are: beside it, or where that path is too long for a socket, in a
-    folder for temporary files under a name that all processes derive alike."""
-    beside = database.with_name(database.name + "-bells")
-    if len(os.fsencode(beside)) + 2 * _NONCE + 1 <= _MAX_SOCKET_PATH:
-        return beside
-    digest = hashlib.sha256(os.fsencode(database)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"winch-bells-{os.getuid()}-{digest}"
 
 
 def _filter_of(queues: Iterable[str]) -> int:
@@ -67,20 +57,44 @@ class Board:
     """The file that says who waits, and the socket through which this process rings."""
 
     def __init__(self, database: Path) -> None:
-        self.folder: Path = folder_for(database)
+        self.folder: Path = bell_folder.folder_for(database)
+        self._database = database
         self._is_barred = False
         self._fd: int | None = None
+        self._leaving: weakref.finalize[Any, Any] | None = None
         self._socket: socket.socket | None = None
-        self._pid = os.getpid()
-        self._guard = threading.Lock()
+        self._own: set[bytes] = set()
+        self._guard = threading.RLock()
         self.rings: int = 0
+        _all.add(self)
+
+    def prepare(self) -> None:
+        """Open the board for somebody who will wait. Clears away what killed processes have left."""
+        with suppress(OSError):
+            if self._fd is None:
+                self._open()
+            if bell_folder.is_temporary(self.folder):
+                bell_folder.sweep()
 
     def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
+        if self._leaving is not None:
+            self._leaving()
+        self._forget()
+
+    def forget(self) -> None:
+        """In a forked child: the parent's place in the folder is not the child's."""
+        self._guard = threading.RLock()
+        self._own.clear()
+        if self._leaving is not None and (found := self._leaving.detach()) is not None:
+            fd, users, *_ = found[2]
+            os.close(fd)
+            os.close(users)
+        self._forget()
+
+    def _forget(self) -> None:
         if self._socket is not None:
             self._socket.close()
-        self._fd = self._socket = None
+        self._fd = self._socket = self._leaving = None
 
     # -- ringing -----------------------------------------------------------------------------------
 
@@ -159,17 +173,23 @@ class Board:
             with suppress(OSError):
                 path.unlink()
             return None
+        self._own.add(nonce)
         return _Slot(number, nonce), bell
 
     def set_waiting(self, slot: _Slot) -> bool:
-        """Say that somebody waits; False when the slot was taken for dead and given away."""
+        """Say that somebody waits; False when the slot was taken for dead and given away, or the board
+        was removed by somebody who clears temporary files."""
         if self._fd is None or not self._is_mine(self._fd, slot):
+            return False
+        if not os.fstat(self._fd).st_nlink:
+            self.close()
             return False
         os.pwrite(self._fd, _WAITING, slot.number)
         return True
 
     def give_back(self, slot: _Slot) -> None:
-        if os.getpid() == self._pid:  # a forked child must not take its parent's away
+        if slot.nonce in self._own:  # a forked child must not take its parent's away
+            self._own.discard(slot.nonce)
             self._bury(slot)
 
     def _free(self, slot: _Slot) -> None:
@@ -209,23 +229,32 @@ class Board:
 
     def _open(self) -> int | None:
         """The board's file; None where it cannot be had, and then it is not tried again."""
-        if self._is_barred:
-            return None
+        with self._guard:
+            return self._fd if self._fd is not None or self._is_barred else self._open_now()
+
+    def _open_now(self) -> int | None:
         self._is_barred = True
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        found = self.folder.lstat()
-        if (
-            not stat.S_ISDIR(found.st_mode)
-            or found.st_uid != os.getuid()
-            or found.st_mode & stat.S_IWOTH
-        ):
-            return None  # somebody else's: do without
+        users = bell_folder.enter(self.folder, self._database)
+        if users is None:
+            return None
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(self.folder / "board", flags, 0o600)
-        if os.fstat(self._fd).st_size < SLOTS * (1 + _RECORD):
-            os.ftruncate(self._fd, SLOTS * (1 + _RECORD))
+        try:
+            self._fd = os.open(self.folder / "board", flags, 0o600)
+            if os.fstat(self._fd).st_size < SLOTS * (1 + _RECORD):
+                os.ftruncate(self._fd, SLOTS * (1 + _RECORD))
+        except OSError:
+            bell_folder.leave(users, self.folder)
+            raise
+        # Also for a driver that nobody closes: at the latest when the process ends.
+        self._leaving = weakref.finalize(self, _leave, self._fd, users, self.folder, os.getpid())
         self._is_barred = False
         return self._fd
+
+
+def _leave(fd: int, users: int, folder: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        os.close(fd)
+        bell_folder.leave(users, folder)
 
 
 class SqliteBell:
@@ -316,3 +345,14 @@ class SqliteBell:
             with suppress(BlockingIOError):
                 while True:
                     self._socket.recv(16)
+
+
+_all: weakref.WeakSet[Board] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for board in list(_all):
+        board.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

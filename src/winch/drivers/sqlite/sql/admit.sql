@@ -7,6 +7,9 @@ WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'blocked'
 RETURNING queue;
 
+-- admit.any: whether a ready job of a queue has gates.
+SELECT EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = :queue);
+
 -- admit.candidates: the first ready jobs with gates of a queue, without those of tenants. Nothing for a session
 -- that is ended or unknown, nothing from a paused queue.
 SELECT id, sort_key, attempt, options, tenant
@@ -43,8 +46,8 @@ WITH RECURSIVE tenants (tenant) AS (
 )
 SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant
 FROM tenants
-JOIN winch_job AS job ON job.rowid IN (
-    SELECT first.rowid
+JOIN winch_job AS job ON job.id IN (
+    SELECT first.id
     FROM winch_job AS first
     WHERE first.state = 'ready'
         AND first.gate IS NOT NULL

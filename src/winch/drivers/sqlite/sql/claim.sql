@@ -2,12 +2,12 @@
 -- for a session that is ended or unknown, nothing from a paused queue. All of them in one row, as JSON: Python's driver gives the interpreter lock away for every
 -- row it steps to, and waits for it to come back while a busy event loop runs jobs.
 SELECT json_group_array(json_array(
-    sort_key, id, place, task, version, args, attempt, fence, created_at, run_at, is_suspect, expires_at,
+    sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect, expires_at,
     headers, options, checkpoint
 ))
 FROM (
     SELECT
-        sort_key, id, rowid AS place, task, version, args, attempt, fence, created_at, run_at, is_suspect,
+        sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect,
         expires_at, headers, options, checkpoint
     FROM winch_job
     WHERE state = 'ready'
@@ -20,7 +20,7 @@ FROM (
     LIMIT :limit
 );
 
--- claim.take: ready -> running, by the numbers of their rows; nobody else has written since they were found.
+-- claim.take: ready -> running, by their ids; nobody else has written since they were found.
 -- The fence grows with each claim of a job, also after a restored backup; the caller reckons it as it is here.
 UPDATE winch_job
 SET state = 'running',
@@ -32,4 +32,4 @@ SET state = 'running',
     progress = NULL,
     log = NULL,
     changed_at = :now
-WHERE rowid IN (SELECT value FROM json_each(:places));
+WHERE id IN (SELECT value FROM json_each(:ids));

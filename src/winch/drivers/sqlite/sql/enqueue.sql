@@ -1,22 +1,25 @@
 -- enqueue: -> ready | scheduled. One statement for all jobs of a call that share an envelope:
 -- :jobs is a JSON object of id -> args. Binding twenty values for each job costs twice as much.
+-- Its options tell whether a job has gates.
 INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
-    headers, options, expires_at, max_attempts, keep, sort_key, changed_at
+    headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
 )
 SELECT
     new.key, :task, :version, new.atom, :queue, :priority, :now, :run_at, :state, :tenant, :fifo,
-    :unique_key, :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now
+    :unique_key, :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
+    CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 FROM json_each(:jobs) AS new;
 
 -- enqueue.one: the same for a single job, which most calls bring.
 INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
-    headers, options, expires_at, max_attempts, keep, sort_key, changed_at
+    headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
 )
 VALUES (
     :id, :task, :version, :args, :queue, :priority, :now, :run_at, :state, :tenant, :fifo, :unique_key,
-    :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now
+    :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
+    CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 );
 
 -- enqueue.plain: the same for one that is ready at once and asks for nothing more.

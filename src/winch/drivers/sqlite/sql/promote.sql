@@ -3,8 +3,8 @@ UPDATE winch_job
 SET state = 'ready',
     sort_key = run_at - priority * :head_start,
     changed_at = :now
-WHERE rowid IN (
-    SELECT rowid
+WHERE id IN (
+    SELECT id
     FROM winch_job
     WHERE (state = 'scheduled' OR state = 'retrying')
         AND run_at <= :now
