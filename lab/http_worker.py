@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from winch.testing.history import Recorder
@@ -23,7 +22,7 @@ from winch.testing.history.lines import Ended, Stamp, Started
 
 QUEUE = "http"
 LEASE = "6s"
-TIMEOUT = 10.0
+TIMEOUT, PATIENCE = 10.0, 120.0
 
 
 class HttpWorker:
@@ -50,11 +49,13 @@ class HttpWorker:
         time.sleep(job["args"]["seconds"])
         self._recorder.write(Ended(**_now(), **about, is_ok=True))
         # 404: the store was set back to a time before this job. 409: the claim has ended meanwhile.
-        until(
-            lambda: (
-                self._post(f"jobs/{job['id']}/complete", {"token": job["token"]})[0] in (200, 404, 409)
-            )
-        )
+        end, said = time.monotonic() + PATIENCE, list[int]()
+        while not said or said[-1] not in (200, 404, 409):
+            if said:
+                time.sleep(0.3)
+            if time.monotonic() > end:
+                raise TimeoutError(f"job {job['id']}: no answer for {PATIENCE:g} s, only {said[-20:]}")
+            said.append(self._post(f"jobs/{job['id']}/complete", {"token": job["token"]})[0])
 
     def _post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """The status and what was said; 0 when there was no answer."""
@@ -69,14 +70,6 @@ class HttpWorker:
             return 0, None
         finally:
             wire.close()
-
-
-def until(is_done: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not is_done():
-        if time.monotonic() > end:
-            raise TimeoutError(f"no answer for {seconds:g} s")
-        time.sleep(0.3)
 
 
 def _now() -> Stamp:

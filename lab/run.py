@@ -43,6 +43,8 @@ QUEUES = "default"
 # A sweep may just have passed when a lease ends, and a busy machine takes its time.
 TAKEOVER = timedelta(seconds=2 * SWEEP + 8)
 DRAIN = 120.0
+# A producer of fifteen seconds, on a machine that has much else to do.
+PRODUCING = 300.0
 # Looking costs: the whole history is read, or the store is asked to count.
 STEP = 0.1
 SCHEDULE = "each second"
@@ -189,7 +191,7 @@ class Run:
                 self.replace(worker)
         for producer in self._producers:
             try:
-                code = producer.wait(DRAIN)
+                code = producer.wait(PRODUCING)
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"a producer did not end\n{self.fleet.logs()}") from None
             assert code == 0, f"a producer ended with {code}\n{self.fleet.logs()}"

@@ -92,6 +92,8 @@ def main(argv: Sequence[str]) -> int:
             counts.update(tally.counts)
             for words in tally.said:
                 print(words, flush=True)
+            if total.seeds % 2000 == 0:
+                print(f"{total.seeds} seeds, {len(total.failed)} with a violation so far", flush=True)
     total.seconds, total.counts = round(time.monotonic() - began, 1), dict(sorted(counts.items()))
     words = ", ".join(f"{count} {name}" for name, count in total.counts.items())
     rate = total.seeds / total.seconds * 60

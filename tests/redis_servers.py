@@ -241,8 +241,12 @@ class RedisCluster:
         while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, 10):
             words = [key.decode() for key in keys]
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *words)
-        for node in (target, source, *(n for n in self.nodes if n not in (source, target))):
+        others = [node for node in self.primaries() if node not in (source, target)]
+        for node in (target, source, *others):
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+
+    def primaries(self) -> list[RedisServer]:
+        return [node for node in self.nodes if node.info("replication")["role"] == "master"]
 
     def remove(self) -> None:
         for node in self.nodes:

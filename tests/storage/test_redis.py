@@ -20,7 +20,7 @@ from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.keys import KEYS, KEYS_OF, KEYS_OF_TWO
 from winch.drivers.redis.place import parse_url
 from winch.drivers.redis.scripts import command, names, script
-from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession
+from winch.storage.params import Answer, ClaimParams, Finish, JobFilter, NewJob, NewSession
 from winch.storage.protocol import ClaimingBell
 
 LUA = Path(winch.drivers.redis.__file__).parent / "lua"
@@ -109,6 +109,41 @@ def test_a_server_that_forgot_the_scripts_is_told_them_again(driver: RedisDriver
     for tick in range(3):
         driver.forget_scripts()
         assert driver.run(driver.enqueue([new_job(tick)]))[0].is_new
+
+
+@pytest.mark.servers
+def test_pages_of_ids_go_with_their_jobs(driver: RedisDriver) -> None:
+    """Jobs stored together are listed in the order of their ids, also where calls overlap in time, and
+    prune writes pages anew of which not even half is left."""
+    tick = 4096 * 1_763_230_000_000
+    ids = [job_id(tick + 70 * at, at.to_bytes(8)) for at in range(2400)]
+    chunks = [ids[at::24] for at in range(24)]  # each over all 41 ms, so on three or four pages
+    for chunk in chunks:
+        driver.run(driver.enqueue([new_job(1, id=one) for one in chunk]))
+    alone = new_job(1)
+    driver.run(driver.enqueue([alone]))
+    pages = f"{driver.place.prefix}pages"
+    count = driver._pool.run(command("ZCARD", pages))
+    assert 24 < count <= 24 * 4
+    listed, after = [], None
+    for limit in (1, 70, 700, 3000):
+        page = driver.run(driver.list_jobs(JobFilter(limit=limit, after=after)))
+        listed += [job.id for job in page.jobs]
+        after = page.next
+    assert listed == [*sorted(ids, reverse=True), alone.id]
+    assert driver.run(driver.counts(cap=10**6))[JobState.READY] == 2401
+    kept = set(ids[-300:])
+    driver.run(driver.delete(ids[:-300], by="me"))
+    for _ in range(2 * count):
+        driver.run(driver.prune())
+    assert driver._pool.run(command("ZCARD", pages)) <= 24 * 2
+    page = driver.run(driver.list_jobs(JobFilter(limit=1000)))
+    assert [job.id for job in page.jobs] == [*sorted(kept, reverse=True), alone.id]
+    driver.run(driver.enqueue([new_job(1, id=ids[-1], is_given_id=True)]))
+    anew = new_job(1, id=ids[0], is_given_id=True)
+    driver.run(driver.enqueue([anew]))
+    page = driver.run(driver.list_jobs(JobFilter(limit=1000)))
+    assert [job.id for job in page.jobs] == [*sorted({*kept, anew.id}, reverse=True), alone.id]
 
 
 def test_a_script_that_reads_says_so() -> None:

@@ -7,6 +7,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,11 @@ import pytest
 
 from tests.redis_servers import ask
 from winch.app import App
+from winch.cli.checks import Level
+from winch.cli.checks.redis import _eviction, _worst
+from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.core.ids import job_id, random_id
+from winch.core.job import RetryChanges
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.bodies import Body, Step
 from winch.drivers.redis.cluster import RedisClusterDriver
@@ -378,6 +383,38 @@ def test_a_message_that_comes_again_changes_nothing(driver: RedisClusterDriver) 
     driver.run(driver.delete([job.id], by="me"))
     driver._pool.run(driver._sendable(arrive))
     assert driver.run(driver.get([job.id])) == [None]
+
+
+@pytest.mark.servers
+def test_a_job_that_a_retry_puts_under_a_gate_goes_home(driver: RedisClusterDriver) -> None:
+    jobs = [new_job(delay=timedelta(hours=1)), new_job()]
+    driver.run(driver.enqueue(jobs))
+    options = with_gates(None, [GateUse("limit:t", LIMIT, "limit:t", n=1)])
+    acted = driver.run(
+        driver.retry([job.id for job in jobs], by="me", changes=RetryChanges(options=options))
+    )
+    assert [one.took for one in acted] == [True, False]  # the second is ready, and stays as it is
+    assert [parts_of(driver, job.id) for job in jobs] == [[HOME], [shard_of(jobs[1].id)]]
+    assert {ref.id for ref in claim_all(driver, start(driver))} == {job.id for job in jobs}
+
+
+@pytest.mark.servers
+def test_doctor_reads_every_node_and_tells_of_the_weakest(driver: RedisClusterDriver) -> None:
+    nodes = driver.facts()
+    assert len(nodes) == 3
+    *_, last = nodes
+    port = int(last.partition(":")[2])
+    ask(port, "CONFIG", "SET", "maxmemory", 2**30)
+    try:
+        found = driver.facts()
+    finally:
+        ask(port, "CONFIG", "SET", "maxmemory", 0)
+    assert [facts.max_memory for facts in found.values()] == [0, 0, 2**30]
+    nodes = {"a:1": replace(nodes[last], policy="noeviction"), "b:2": nodes[last]}
+    assert _worst(nodes, _eviction).level is Level.OK
+    nodes["b:2"] = replace(nodes["b:2"], policy="allkeys-lru")
+    worst = _worst(nodes, _eviction)
+    assert (worst.level, worst.text.startswith("b:2: maxmemory-policy is")) == (Level.PROBLEM, True)
 
 
 # -- slots that move ---------------------------------------------------------------------------------

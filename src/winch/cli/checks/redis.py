@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from winch.app import App
 from winch.cli.checks import Finding, Findings, Level
@@ -13,22 +15,35 @@ from winch.drivers.redis.facts import ServerFacts
 from winch.drivers.redis.place import Place
 
 SKEW = 1.0
+_SEVERITY = (Level.OK, Level.NOTE, Level.WARNING, Level.PROBLEM)
 NEARLY_FULL = 0.8
 
 
 def check_redis(app: App) -> Findings:
     driver = RedisDriver.from_url(app.settings.url, schema=app.settings.schema)
     try:
-        facts = driver.facts()
-        yield Finding(Level.OK, facts.software, f"version {facts.version}, {facts.role}")
-        yield _eviction(facts)
-        yield _durability(facts)
-        yield _replication(facts, driver.place)
-        yield _memory(facts)
+        nodes = driver.facts()
+        first, *others = nodes.values()
+        versions = ", ".join(sorted({facts.version for facts in nodes.values()}))
+        role = f"{len(nodes)} primaries" if others else first.role
+        yield Finding(Level.OK, first.software, f"version {versions}, {role}")
+        yield _worst(nodes, _eviction)
+        yield _worst(nodes, _durability)
+        yield _worst(nodes, lambda facts: _replication(facts, driver.place))
+        yield _worst(nodes, _memory)
         yield _transport(driver.place)
-        yield _clock(facts)
+        yield _worst(nodes, _clock)
     finally:
         driver.close()
+
+
+def _worst(nodes: Mapping[str, ServerFacts], check: Callable[[ServerFacts], Finding]) -> Finding:
+    """What the check finds of the weakest server; its name, where others do better."""
+    found = {name: check(facts) for name, facts in nodes.items()}
+    name, worst = max(found.items(), key=lambda one: _SEVERITY.index(one[1].level))
+    if all(finding == worst for finding in found.values()):
+        return worst
+    return replace(worst, text=f"{name}: {worst.text}")
 
 
 def _eviction(facts: ServerFacts) -> Finding:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, EnqueueUncertain, StorageFull
+from winch.core.gates import is_gated
 from winch.core.job import NO_CHANGES, Note, RetryChanges
 from winch.core.unique import Duplicate
 from winch.drivers.redis.bodies import Body
@@ -396,11 +397,19 @@ class RedisClusterDriver(WideClaims):
         changes: RetryChanges = NO_CHANGES,
         now: datetime | None = None,
     ) -> Verb[list[Acted]]:
-        return self._acting(
-            "retry",
-            ids,
-            lambda some: super(RedisClusterDriver, self).retry(some, by=by, changes=changes, now=now),
-        )
+        def body() -> Body[list[Acted]]:
+            if changes.options is not None and is_gated(changes.options):
+                yield from self._let_rest_at_home(ids)  # where the gates are
+            acting = self._acting(
+                "retry",
+                ids,
+                lambda some: super(RedisClusterDriver, self).retry(
+                    some, by=by, changes=changes, now=now
+                ),
+            )
+            return (yield from acting.steps())
+
+        return self._write("retry", body)
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         return self._acting(

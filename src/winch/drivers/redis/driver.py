@@ -250,10 +250,10 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         """Make the server forget its scripts, as a restart does: for tests."""
         self._pool.run(command("SCRIPT", "FLUSH"))
 
-    def facts(self) -> ServerFacts:
-        """What there is to know about the server, for `winch doctor`."""
-        self.check_schema()  # in a cluster: finds the node that has the slot
-        return read_facts(self._pool.run)
+    def facts(self) -> dict[str, ServerFacts]:
+        """What there is to know about each server that has a part of the store, for `winch doctor`."""
+        self.check_schema()  # finds the primary, where there are sentinels
+        return {self.describe(): read_facts(self._pool.run)}
 
     def describe(self) -> str:
         return self._place.describe()

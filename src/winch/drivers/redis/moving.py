@@ -1,4 +1,5 @@
-"""The hand-over: a job that begins to have to do with others moves from its shard to home as it runs.
+"""The hand-over: a job that begins to have to do with others moves from its shard to home, as it runs or
+before it runs again.
 
 `depart` takes it out of the shard and keeps all of it as a message, `arrive` makes it at home what it
 was, once, and `forget` lets the message go. Each is one script in one part. Who is interrupted leaves a
@@ -92,9 +93,15 @@ class Moving(Spreading):
         if refs:
             yield from self._move(refs)
 
-    def _move(self, refs: Sequence[ClaimRef]) -> Body[None]:
+    def _let_rest_at_home(self, ids: Sequence[str]) -> Body[None]:
+        """Bring jobs home that do not run and may be retried; others stay where they are."""
+        refs = [ClaimRef(job_id, "") for job_id in ids]
+        yield from self._move(refs, is_resting=True)
+        self._claimed_at_home.difference_update(ids)
+
+    def _move(self, refs: Sequence[ClaimRef], *, is_resting: bool = False) -> Body[None]:
         wanted = self._place.replicated
-        pairs = {ref.id: ref.token or False for ref in refs}
+        pairs = {ref.id: ref.token or is_resting for ref in refs}
         groups = _by_shard(pairs)
         asked = [
             (

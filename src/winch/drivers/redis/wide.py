@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from winch.core.gates import is_gated
 from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.bodies import Body
-from winch.drivers.redis.facts import parse_info
+from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
 from winch.drivers.redis.listen import WAITING
 from winch.drivers.redis.moving import Moving
 from winch.drivers.redis.rows import MICROSECOND, micros, read_events, read_job
@@ -336,6 +336,16 @@ class WideReads(Moving):
                     break
         self._is_ready = False
         self._claimed_at_home.clear()
+
+    def facts(self) -> dict[str, ServerFacts]:
+        self._run(self._learn())
+        found = {}
+        for number in self._route.bells():
+            host, port = self._route.owners[number]
+            found[f"{host}:{port}"] = read_facts(
+                lambda what, where=number: self._pool.run(replace(what, where=where))  # type: ignore[misc]
+            )
+        return found
 
     def forget_scripts(self) -> None:
         self._run(self._learn())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -158,6 +159,9 @@ class WorkingVerbs(Verbs):
                 claim=None if claim is None else (claim.id, claim.token),
             )
         else:
+            if len(jobs) > 1 and len({job.id for job in jobs}) < len(jobs):
+                (twice, _), *_ = Counter(job.id for job in jobs).most_common(1)
+                raise DrawnTwice(f"job id {twice} was drawn twice")
             groups, blobs = _groups(jobs)
             what = self._call(
                 "enqueue",

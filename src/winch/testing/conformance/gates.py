@@ -99,6 +99,24 @@ def a_job_whose_task_has_gates_and_itself_none_is_claimed_now(bench: Bench) -> N
 
 
 @case(needs="has_gates")
+def a_retry_may_put_jobs_under_a_gate(bench: Bench) -> None:
+    made = (JobState.DEAD, JobState.COMPLETED, JobState.CANCELLED, JobState.SCHEDULED, JobState.RETRYING)
+    ids = [bench.make_job(state).id for state in made]
+    bench.advance(SECOND)
+    options = gated(limit(1))["options"]
+    assert [acted.took for acted in bench.retry(*ids, queue="default", options=options)] == [True] * 5
+    assert states(bench, ids) == [READY] * 5
+    assert bench.groups() == []
+    for left in range(4, -1, -1):
+        claim = bench.take()
+        assert bench.claim() == []
+        assert limits(bench)["limit:mail"].waiting == left
+        assert bench.complete(claim, is_gated=True) is Answer.TOOK
+    assert states(bench, ids) == [JobState.COMPLETED] * 5
+    assert [job.id for job in bench.list_jobs().jobs] == sorted(ids, reverse=True)
+
+
+@case(needs="has_gates")
 def an_end_makes_the_next_who_waits_ready(bench: Bench) -> None:
     ids = bench.add_many(4, **gated(limit(1)))
     for place in range(4):

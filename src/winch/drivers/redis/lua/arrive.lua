@@ -1,9 +1,11 @@
--- arrive: jobs that left their shards are at home what they were there: running under their claim. Once each.
+-- arrive: jobs that left their shards are at home what they were there: running under their claim, waiting for their
+-- time, or final. Once each.
 -- A:      now; ids, confirm. ARGV[2…]: their messages
 -- Return: 1
--- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived, meta
+-- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived,
+--         meta; of those that rest: scheduled, retrying, cancelled, dead, died, deaths, alike, alike_at, groups, drop
 -- flags:
--- parts:  record
+-- parts:  put record
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 for i, id in ipairs(A.ids) do
   if call('HEXISTS', K.env, id) == 0 and not call('ZSCORE', K.arrived, id) then
@@ -11,17 +13,22 @@ for i, id in ipairs(A.ids) do
     local e, s, r = message[1], message[2], message[3]
     local j = open(id, e, s, r)
     call('HSET', K.env, id, e)
-    call('HSET', K.run, id, r)
     if s then call('HSET', K.st, id, s) end
     if message[4] then call('HSET', K.keep, id, message[4]) end
     if message[5] then call('HSET', K.changes, id, message[5]) end
     call('ZADD', K.ids, 0, id)
-    call('SADD', K.held(j.x), id)
-    if j.q then call('SADD', K.cancelling, id) end
-    if not call('ZSCORE', K.alive, j.x) then call('SADD', K.orphaned, j.x) end
+    if r then
+      call('HSET', K.run, id, r)
+      call('SADD', K.held(j.x), id)
+      if j.q then call('SADD', K.cancelling, id) end
+      if not call('ZSCORE', K.alive, j.x) then call('SADD', K.orphaned, j.x) end
+    else
+      stay(j)
+    end
     if call('SADD', K.tasks(j.env[QUEUE]), j.env[1]) > 0 then call('SADD', K.queues, j.env[QUEUE]) end
     -- A message that comes once more, after the job has ended and gone, changes nothing.
     call('ZADD', K.arrived, string.format('%d', clock()), id)
   end
 end
+done()
 return 1

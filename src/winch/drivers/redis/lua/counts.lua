@@ -1,7 +1,7 @@
 -- counts: how many jobs are in each state. No set is walked.
 -- A:      –
 -- Return: {ready, scheduled, retrying, blocked, running, cancelled, dead, all}
--- Keys:   queues, ready, gated, tenanted, scheduled, retrying, blocked, run, cancelled, dead, ids
+-- Keys:   queues, ready, gated, tenanted, scheduled, retrying, blocked, run, cancelled, dead, env
 -- flags:  no-writes
 -- parts:
 local ready, scheduled, retrying, blocked = 0, 0, 0, 0
@@ -14,5 +14,5 @@ for _, queue in ipairs(call('SMEMBERS', K.queues)) do
 end
 return {
   ready, scheduled, retrying, blocked, call('HLEN', K.run), call('ZCARD', K.cancelled),
-  call('ZCARD', K.dead), call('ZCARD', K.ids),
+  call('ZCARD', K.dead), call('HLEN', K.env),
 }

@@ -1,4 +1,5 @@
--- depart: running jobs leave their shard for home; all there is of each is kept as a message until `forget`.
+-- depart: jobs leave their shard for home; all there is of each is kept as a message until `forget`. Running ones
+-- as they run, by their claim; with a token of true those that rest and that somebody retries.
 -- A:      claims: {id, token}; a token of false finds messages only; confirm
 -- Return: for each: its message, also one that was left before; '' where there is none
 -- Keys:   run, env, st, held, keep, ids, cancelling, changes, leaving, meta
@@ -9,8 +10,8 @@ if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now))
 local out = {}
 for i, claim in ipairs(A.claims) do
   local id = claim[1]
-  local j = claim[2] and held_by(claim)
-  if j then
+  local j = claim[2] == true and load(id) or claim[2] and held_by(claim)
+  if j and (claim[2] ~= true or MAY.retry[j.s]) then
     call('HSET', K.leaving, id, pack({
       call('HGET', K.env, id), call('HGET', K.st, id), call('HGET', K.run, id),
       call('HGET', K.keep, id), call('HGET', K.changes, id),

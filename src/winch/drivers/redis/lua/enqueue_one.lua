@@ -2,21 +2,22 @@
 -- of the whole enqueue goes into reading its arguments and making functions that one job never calls.
 -- A:      no map, but ARGV: id, queue, task, head start in µs, envelope
 -- Return: '' when stored; the id, when it was there; '+' when events are kept, and then nothing is stored
--- Keys:   meta, ids, tasks, queues, env, ready, waiting, bell
+-- Keys:   meta, recorded, ids, tasks, queues, env, ready, waiting, bell
 -- flags:
 -- parts:  none
 local call, id, queue = redis.call, ARGV[1], ARGV[2]
-if call('HGET', K.meta, 'events') == '1' then return '+' end
+local key = K.waiting(queue)
+local is_more = call('EXISTS', key, K.recorded) > 0  -- than to store the job
+if is_more and call('EXISTS', K.recorded) == 1 then return '+' end
 local t = call('TIME')
 local now = t[1] * 1000000 + t[2]
-if call('ZADD', K.ids, 'NX', '0', id) == 0 then return id end
+if call('HSETNX', K.env, id, cmsgpack.pack(now) .. ARGV[5]) == 0 then return id end
+call('ZADD', K.ids, '0', id)
 if call('SADD', K.tasks(queue), ARGV[3]) > 0 then call('SADD', K.queues, queue) end
-call('HSET', K.env, id, cmsgpack.pack(now) .. ARGV[5])
 call('ZADD', K.ready(queue), string.format('%d', now - ARGV[4]), id)
 
 -- As `wake` does for one job.
-local key = K.waiting(queue)
-if call('EXISTS', key) == 1 then
+if is_more then
   call('ZREMRANGEBYSCORE', key, '-inf', now)
   local waiter = call('ZPOPMAX', key)[1]
   if waiter then

@@ -1,9 +1,9 @@
 -- list_jobs: a stretch of jobs, newest id first, from the smallest set that holds them all.
 -- A:      states: state -> true (empty: all), fingerprint, after, count, small (how many may be sorted)
 -- Return: {ids, envelopes, states, claims, where to go on}; the last is empty at the end
--- Keys:   ids, cancelled, dead, alike, run, queues, ready, gated, tenanted, scheduled, retrying, blocked, env, st
+-- Keys:   ids, pages, cancelled, dead, alike, run, queues, ready, gated, tenanted, scheduled, retrying, blocked, env, st
 -- flags:  no-writes
--- parts:
+-- parts:  pages
 local function sets_of(states)
   local keys = {}
   for state in pairs(states) do
@@ -26,8 +26,25 @@ local function sets_of(states)
   return keys
 end
 
-local function by_id(key)
-  return call('ZREVRANGEBYLEX', key, A.after and '(' .. A.after or '+', '-', 'LIMIT', 0, A.count)
+local function by_id(key, count)
+  return call('ZREVRANGEBYLEX', key, A.after and '(' .. A.after or '+', '-', 'LIMIT', 0, count or A.count)
+end
+
+-- Of all jobs there are. One that was deleted and stored anew may be on a page too.
+local function all_by_id(count)
+  local alone, paged = by_id(K.ids, count), newest_on_pages(A.after, count)
+  if #paged == 0 then return alone end
+  local page, i, j = {}, 1, 1
+  while #page < count and (alone[i] or paged[j]) do
+    local one, other = alone[i], paged[j]
+    if one and (not other or one >= other) then
+      page[#page + 1], i = one, i + 1
+      if one == other then j = j + 1 end
+    else
+      page[#page + 1], j = other, j + 1
+    end
+  end
+  return page
 end
 
 -- All of the sets sorted, where they are small enough for that.
@@ -53,7 +70,7 @@ local function changed()
   local few = sorted({{K.st, 'hash'}}, 10 * A.small)
   if few then return few end
   local page = {}
-  local seen = call('ZREVRANGEBYLEX', K.ids, A.after and '(' .. A.after or '+', '-', 'LIMIT', 0, STEP)
+  local seen = all_by_id(STEP)
   for i, state in ipairs(fetch('HMGET', K.st, seen)) do
     if state then page[#page + 1] = seen[i] end
     if #page == A.count then return page, seen[i] end
@@ -65,7 +82,7 @@ local ids, after
 if A.fingerprint then
   ids = by_id(K.alike(A.fingerprint))
 elseif next(A.states) == nil then
-  ids = by_id(K.ids)
+  ids = all_by_id(A.count)
 else
   local keys = sets_of(A.states)
   if keys and #keys == 1 and (keys[1][1] == K.dead or keys[1][1] == K.cancelled) then
@@ -73,7 +90,7 @@ else
   elseif not keys and not A.states.ready and not A.states.running then
     ids, after = changed()
   else
-    ids = keys and sorted(keys) or by_id(K.ids)
+    ids = keys and sorted(keys) or all_by_id(A.count)
   end
 end
 after = after or #ids == A.count and ids[#ids] or ''

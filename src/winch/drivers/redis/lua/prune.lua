@@ -2,10 +2,10 @@
 -- ended long ago.
 -- A:      now; limit, keep_sessions
 -- Return: how many jobs went
--- Keys:   drop, env, st, ids, keep, cancelled, dead, …, ended, sess, beats, signal_ends,
+-- Keys:   drop, env, st, ids, pages, paged_to, keep, cancelled, dead, …, ended, sess, beats, signal_ends,
 --         signals, untaken, took
 -- flags:  allow-oom
--- parts:  put record remove
+-- parts:  put record remove pages
 local gone, upto = 0, string.format('%d', now)
 while gone < A.limit do
   local batch = call('ZRANGEBYSCORE', K.drop, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, 1)
@@ -26,6 +26,7 @@ while gone < A.limit do
   call('ZREM', K.drop, batch[1])
   if #left > 0 then call('ZADD', K.drop, batch[2], pack(left)) end
 end
+tidy_pages(1 + math.floor(gone / 100))
 for _, signal in ipairs(call('ZRANGEBYSCORE', K.signal_ends, '-inf', upto, 'LIMIT', 0, A.limit)) do
   local name, id = unpack(read(signal))
   local _, _, job, wanted_by = unpack(read(call('HGET', K.signals(name), id)))

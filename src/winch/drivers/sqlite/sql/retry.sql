@@ -24,5 +24,6 @@ SET version = :version,
     args = :args,
     queue = :queue,
     options = :options,
+    gate = CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END,
     max_attempts = :max_attempts
 WHERE id = :id;

@@ -204,8 +204,8 @@ local function free_key(j)
   call('HDEL', K.ukey, j.id)
 end
 
--- Put the job where its state belongs, and tell of it. `token`: the live claim's before the change.
-local function enter(j, kind, token, by)
+-- Put the job where its state belongs.
+local function stay(j)
   local queue = j.env[QUEUE]
   if j.s == 'ready' then
     stand(j.id, j.env, sort_key(j))
@@ -216,21 +216,28 @@ local function enter(j, kind, token, by)
   elseif j.s == 'blocked' then
     call('ZADD', K.blocked(queue), string.format('%d', j.t), j.id)
   else
-    j.f = now
-    free_key(j)
-    tell_waiting(j, j.s == 'dead')
-    drop(j.id, string.format('%d', now + (j.env[KEPT] or KEEP[j.s])))
+    drop(j.id, string.format('%d', j.f + (j.env[KEPT] or KEEP[j.s])))
     if j.s == 'cancelled' then
       call('ZADD', K.cancelled, 0, j.id)
     elseif j.s == 'dead' then
       call('ZADD', K.dead, 0, j.id)
       call('ZADD', K.died, 0, j.env[1])
-      call('ZADD', K.deaths(j.env[1]), string.format('%d', now), j.id)
+      call('ZADD', K.deaths(j.env[1]), string.format('%d', j.f), j.id)
       call('ZADD', K.alike(j.g), 0, j.id)
-      call('ZADD', K.alike_at(j.g), string.format('%d', now), j.id)
+      call('ZADD', K.alike_at(j.g), string.format('%d', j.f), j.id)
       call('ZINCRBY', K.groups, 1, j.g)
     end
   end
+end
+
+-- The job has come to its state: put it where that belongs, and tell of it. `token`: the live claim's before.
+local function enter(j, kind, token, by)
+  if FINAL[j.s] then
+    j.f = now
+    free_key(j)
+    tell_waiting(j, j.s == 'dead')
+  end
+  stay(j)
   save(j)
   event(j.id, kind, j.s, token, by, j.x, j.a)
   -- Only who was let in has nothing to give back.

@@ -24,10 +24,10 @@ local function known_of(jobs, is_repeat)
     times[job[ID]] = (times[job[ID]] or 0) + 1
     ids[i] = job[ID]
   end
-  for i, score in ipairs(fetch('ZMSCORE', K.ids, ids)) do
-    known[ids[i]] = score and true or false
-    if A.in_cluster and not score then  -- from a shard it may have gone home since
-      known[ids[i]] = call('HEXISTS', K.leaving, ids[i]) == 1 or (call('ZSCORE', K.away, ids[i]) and true)
+  for _, id in ipairs(ids) do
+    known[id] = call('HEXISTS', K.env, id) == 1
+    if A.in_cluster and not known[id] then  -- from a shard it may have gone home since
+      known[id] = call('HEXISTS', K.leaving, id) == 1 or (call('ZSCORE', K.away, id) and true)
     end
   end
   for _, job in ipairs(jobs) do

@@ -14,10 +14,11 @@ local function come_of(keys)
       come[key] = true
     end
   end
-  local there, states = fetch('ZMSCORE', K.ids, ids), fetch('HMGET', K.st, ids)
+  local states = fetch('HMGET', K.st, ids)
   for i, id in ipairs(ids) do
-    local state = there[i] and states[i] and read(states[i]).s or 'ready'
-    if not there[i] or FINAL[state] then come['job:' .. id] = true end
+    local is_there = call('HEXISTS', K.env, id) == 1
+    local state = is_there and states[i] and read(states[i]).s or 'ready'
+    if not is_there or FINAL[state] then come['job:' .. id] = true end
     if state == 'dead' then come['dead:' .. id] = true end
   end
   return come
