@@ -28,7 +28,20 @@ from hypothesis.stateful import (
 )
 
 from winch.core.clock import FixedClock
-from winch.core.gates import FIFO, LIMIT, GateUse, with_gates
+from winch.core.gates import (
+    BUCKET,
+    FIFO,
+    FIXED,
+    LIMIT,
+    RATE,
+    SCOPE,
+    SLIDING,
+    BreakerSpec,
+    GateUse,
+    gates_of,
+    with_gates,
+    with_one_more,
+)
 from winch.core.ids import job_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
@@ -44,6 +57,7 @@ from winch.storage.params import (
     JobFilter,
     NewJob,
     NewSession,
+    Rebinding,
     Rescued,
     Standing,
 )
@@ -58,7 +72,31 @@ T = TypeVar("T")
 ONE = GateUse("limit:one", LIMIT, "limit:one", n=1)
 TWO = GateUse("limit:two", LIMIT, "limit:two", n=2)
 TURNS = GateUse("fifo:acct", FIFO)
-GATES: tuple[tuple[GateUse, ...], ...] = ((), (ONE,), (TWO,), (TURNS,), (ONE, TWO), (TURNS, TWO))
+QUEUE = GateUse("queue:a", LIMIT, "queue:a", n=2)
+MINUTE = 60_000_000
+SLOW = GateUse("rate:slow", RATE, "rate:slow", n=2, per=MINUTE, how=SLIDING)
+FIXED_RATE = GateUse("rate:fixed", RATE, "rate:fixed", n=2, per=MINUTE, how=FIXED)
+DRIPS = GateUse("rate:drips", RATE, "rate:drips", n=6, per=MINUTE, how=BUCKET, burst=2, weight=2)
+TRIES = GateUse("budget:tries", RATE, "budget:tries", n=1, per=MINUTE, is_for_retries=True)
+BANK = GateUse(
+    "scope:bank",
+    SCOPE,
+    breaker=BreakerSpec(failures=0.5, of=2, window=10 * MINUTE, hold=MINUTE // 2),
+)
+GATES: tuple[tuple[GateUse, ...], ...] = (
+    (),
+    (ONE,),
+    (TWO,),
+    (TURNS,),
+    (ONE, TWO),
+    (TURNS, TWO),
+    (SLOW,),
+    (FIXED_RATE, TWO),
+    (DRIPS,),
+    (SLOW, TRIES),
+    (BANK,),
+    (BANK, ONE),
+)
 # The same walks on every machine and every run; a failure in CI is a failure at home.
 STEADY = hypothesis.settings(
     derandomize=True,
@@ -102,6 +140,7 @@ class Ledger:
         self.fences: dict[str, int] = {}
         self.states: dict[str, JobState] = {}  # of every job that must exist
         self.retried: set[str] = set()  # in the step that is being taken
+        self.starts: list[int] = []  # of the jobs under the sliding rate, while no clock was set back
 
     def stored(self, new_id: str, *, is_new: bool) -> None:
         assert is_new is (new_id not in self.states), "a job is new exactly if there was none"
@@ -120,6 +159,14 @@ class Ledger:
         self.owners[claim.id] = claim.token
         self.sessions[claim.id] = session
         self.fences[claim.id] = claim.fence
+
+    def started(self, claim: Claim, now: int) -> None:
+        """Note the start of a job under a sliding rate: no stretch of a minute has more of them than it
+        says, wherever it begins."""
+        if SLOW in gates_of(claim.options):
+            self.starts.append(now)
+            within = sum(now - SLOW.per < start <= now for start in self.starts)
+            assert within <= SLOW.n, "no stretch of a rate has more than its number"
 
     def owns(self, ref: ClaimRef) -> bool:
         return self.owners.get(ref.id) == ref.token
@@ -184,6 +231,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.given: list[NewJob] = []
         self.refs: list[ClaimRef] = []
         self.finishes: list[Finish] = []
+        self.gated: set[str] = set()
         self.sessions: list[str] = []
 
     # -- asking both stores ------------------------------------------------------------------------
@@ -289,11 +337,35 @@ class StoreMachine(RuleBasedStateMachine):
         fields: dict[str, Any] = {"queue": queue, "tenant": tenant, "fifo": fifo, "options": options}
         self.enqueue([self.new_job(**fields) for _ in range(count)])
 
-    @rule()
-    def sweep_gates(self) -> None:
+    @rule(is_sweep=st.booleans(), leap=st.sampled_from([0, 1, 10, 30, 60]))
+    def admit(self, is_sweep: bool, leap: int) -> None:
+        """Open the gates whose moment has come, or look at all of them."""
+        self.now += timedelta(seconds=leap)
         now = self.step()
         if self.driver.capabilities.has_gates:
-            self.ask(lambda driver: driver.admit(is_sweep=True, now=now))
+            self.ask(lambda driver: driver.admit(is_sweep=is_sweep, now=now))
+
+    @rule(data=st.data(), is_gated=st.booleans(), priority=st.integers(-2, 2))
+    def rebind(self, data: st.DataObject, is_gated: bool, priority: int) -> None:
+        """What is set for a queue is put upon a job that may wait in it."""
+        now = self.step()
+        if not self.driver.capabilities.has_gates:
+            return
+        chosen = self.jobs().get(data.draw(st.sampled_from(self.known)).id)
+        if chosen is None:
+            return
+        options = chosen.options
+        if is_gated and QUEUE not in gates_of(options):
+            options = with_one_more(options, QUEUE)
+        change = Rebinding(
+            id=chosen.id,
+            options=chosen.options,
+            priority=chosen.priority,
+            to_options=options,
+            to_priority=priority,
+        )
+        (took,) = self.ask(lambda driver: driver.rebind([change], now=now))
+        assert took is (not chosen.state.is_final and chosen.state is not JobState.RUNNING)
 
     @rule(data=st.data())
     def enqueue_repeated(self, data: st.DataObject) -> None:
@@ -327,6 +399,8 @@ class StoreMachine(RuleBasedStateMachine):
     def claim_with(self, params: ClaimParams, now: datetime) -> None:
         for claim in self.ask(lambda driver: driver.claim(params, now=now)):
             self.ledger.claimed(claim, params.session)
+            self.ledger.started(claim, to_micros(now))
+            self.gated.update([claim.id] if gates_of(claim.options) else [])
             self.refs.append(ClaimRef(claim.id, claim.token))
 
     def some_session(self, data: st.DataObject) -> str:
@@ -362,7 +436,9 @@ class StoreMachine(RuleBasedStateMachine):
         for found in ids:
             assert after.get(found) == before.get(found), "a write that did not take changes nothing"
 
-    def outcomes(self, refs: Sequence[ClaimRef], to: JobState, delay: int, counts: bool) -> list[Finish]:
+    def outcomes(
+        self, refs: Sequence[ClaimRef], to: JobState, delay: int, counts: bool, *, brakes: bool = False
+    ) -> list[Finish]:
         return [
             Finish(
                 id=ref.id,
@@ -375,14 +451,19 @@ class StoreMachine(RuleBasedStateMachine):
                 error=Failure("E", "m") if to in (JobState.RETRYING, JobState.DEAD) else None,
                 reason="because" if to in (JobState.DEAD, JobState.CANCELLED) else None,
                 log="the end\n" if n else None,
+                is_gated=ref.id in self.gated,
+                brake="bank" if brakes and to is JobState.RETRYING else None,
             )
             for n, ref in enumerate(refs)
         ]
 
     @precondition(lambda self: self.refs)
-    @rule(data=st.data(), to=targets, delay=delays, counts=st.booleans())
-    def finish_claims(self, data: st.DataObject, to: JobState, delay: int, counts: bool) -> None:
-        self.finish(self.outcomes(self.some_refs(data), to, delay, counts))
+    @rule(data=st.data(), to=targets, delay=delays, counts=st.booleans(), brakes=st.booleans())
+    def finish_claims(
+        self, data: st.DataObject, to: JobState, delay: int, counts: bool, brakes: bool
+    ) -> None:
+        brakes = brakes and self.driver.capabilities.has_gates
+        self.finish(self.outcomes(self.some_refs(data), to, delay, counts, brakes=brakes))
 
     @rule(to=targets, delay=delays, counts=st.booleans(), leap=st.sampled_from([0, 0, 3600]))
     def work(self, to: JobState, delay: int, counts: bool, leap: int) -> None:
@@ -553,6 +634,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(leap=leaps)
     def advance(self, leap: int) -> None:
         self.now += timedelta(seconds=leap)
+        if leap < 0:
+            self.ledger.starts.clear()
 
     @rule(limit=st.sampled_from([1, 1000, 1000]), leap=st.sampled_from([0, 60, 3600]))
     def promote(self, limit: int, leap: int) -> None:

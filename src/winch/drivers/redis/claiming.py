@@ -32,6 +32,8 @@ EXACT = 64
 LOOKED_AT = 16
 # How many ids of jobs claimed at home are remembered, to ask there first.
 REMEMBERED = 100_000
+# How long the reply of a claim from one queue is: the moment, the queue, ids, envelopes, states.
+COMMON = 5
 
 At = Callable[[str, int], Body[list[Claim]]]
 
@@ -105,7 +107,9 @@ class WideClaims(WideReads):
     def _claim_gated(self, heads: Heads, queue: str, limit: int, at: At) -> Body[list[Claim]]:
         away = heads.first_away(queue, limit, HOME)
         told = [(job_id.decode(), key) for key, job_id, _ in away]
-        results = yield from self._scatter([(HOME, _with(at(queue, limit), away=told))], is_brief=True)
+        behind: list[int] = []
+        asked = _told_of(told, at(queue, limit), behind)
+        results = yield from self._scatter([(HOME, asked)], is_brief=True)
         home = self._claimed(HOME, results[0])
         plan: Plan = {}
         for _, _, number in away[: limit - len(home)]:
@@ -117,13 +121,16 @@ class WideClaims(WideReads):
             )
         keys = {claim.id: self._sort_keys.pop(claim.id, 0) for claim in (*home, *found)}
         found.sort(key=lambda claim: (keys[claim.id], claim.id))
+        if not behind:  # there was nothing with a gate or a tenant any more
+            merged = [*home, *found]
+            merged.sort(key=lambda claim: (keys[claim.id], claim.id))
+            return merged
         # Home's are in the order of their turns, which between tenants is not that of the keys.
-        merged: list[Claim] = []
-        for claim in home:
-            while found and (keys[found[0].id], found[0].id) < (keys[claim.id], claim.id):
-                merged.append(found.pop(0))
-            merged.append(claim)
-        return merged + found
+        merged, taken = [], 0
+        for claim, count in zip(home, behind, strict=True):
+            merged += [*found[taken:count], claim]
+            taken = count
+        return merged + found[taken:]
 
     def _claim_planned(self, plan: Plan, at: At, *, budget: int | None = None) -> Body[list[Claim]]:
         bodies = [(number, at(queue, limit)) for (number, queue), limit in plan.items()]
@@ -165,12 +172,15 @@ class WideClaims(WideReads):
         return found
 
 
-def _with(body: Body[T], **args: Any) -> Body[T]:
-    """The body, with more to say in its calls."""
+def _told_of(away: Sequence[tuple[str, int]], body: Body[T], behind: list[int]) -> Body[T]:
+    """A claim at home that is told of jobs elsewhere; `behind`: how many of those have their turn before
+    each that it takes."""
     what: Any = next(body)
     while True:
-        what.args.update(args)
-        reply = yield what
+        what.args["away"] = away
+        reply: Any = yield what
+        if len(reply) > COMMON:
+            behind += reply.pop()
         try:
             what = body.send(reply)
         except StopIteration as stop:

@@ -2,7 +2,8 @@
 -- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any; gated: how many may have
 --         gates (nil: plain jobs only)
 -- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}; {now, 'more'}: nothing
---         yet, because so many were held; call again
+--         yet, because so many were held; call again. Where the caller told of jobs that are away, last of all: how
+--         many of those have their turn before each
 -- Keys:   alive, paused, tasks, ready, env, st, run, held, cancelling, events; with gates: see parts/draw.lua
 -- flags:  allow-oom
 -- parts:  put rates scopes gates draw
@@ -85,6 +86,7 @@ for _, queue in ipairs(A.queues) do
     free = free - #ids
     out[#out + 1], out[#out + 2] = queue, ids
     out[#out + 1], out[#out + 2] = envelopes, states
+    if drawn and A.away then out[#out + 1] = drawn.behind end
   end
 end
 if gated then done() end

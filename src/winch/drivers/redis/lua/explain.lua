@@ -3,16 +3,11 @@
 -- Return: {now, paused, ready jobs before it or -1, what live sessions said, who has the key}
 -- Keys:   paused, ready, gated, tenanted, alive, sess, uniq
 -- flags:  no-writes
--- parts:
-local sets, ahead = {K.ready(A.queue), K.gated(A.queue), K.tenanted(A.queue)}, -1
-for _, mine in ipairs(sets) do
-  local score = call('ZSCORE', mine, A.id)
-  if score then
-    ahead = call('ZRANK', mine, A.id)
-    for _, other in ipairs(sets) do
-      if other ~= mine then ahead = ahead + call('ZCOUNT', other, '-inf', '(' .. score) end
-    end
-  end
+-- parts:  ahead
+local ahead = -1
+for _, set in ipairs(sets_of(A.queue)) do
+  local key = call('ZSCORE', set, A.id)
+  if key then ahead = call('ZRANK', set, A.id) + ahead_in_others(A.queue, key, A.id, set) end
 end
 return {
   now, call('HGET', K.paused, A.queue), ahead,

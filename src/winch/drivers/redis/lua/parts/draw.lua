@@ -178,13 +178,16 @@ local function draw(queue, free, gated, task_of)
       touched[item.tenant] = item.from.key
     end
   end
-  local drawn = {ids = {}, envelopes = {}, holds = {}, holding = holding, is_more = is_more}
+  local drawn = {ids = {}, envelopes = {}, holds = {}, behind = {}, holding = holding, is_more = is_more}
+  local elsewhere = 0
   for _, item in ipairs(order) do
-    if item.from ~= away then
+    if item.from == away then
+      elsewhere = elsewhere + 1
+    else
       local i = #drawn.ids + 1
       goes(item)
       drawn.ids[i], drawn.envelopes[i] = item.id, item.e
-      drawn.holds[i] = item.uses and #item.uses > 0
+      drawn.holds[i], drawn.behind[i] = item.uses and #item.uses > 0, elsewhere
     end
   end
   for _, item in ipairs(held) do
