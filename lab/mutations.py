@@ -171,8 +171,8 @@ MUTATIONS = (
     ),
     Mutation(
         "callback", "redis", CALLBACK,
-        (("redis/lua/parts/record.lua", "  look_again('job:' .. id)\n", ""),),
-        ("conformance:waits",),
+        (("redis/lua/parts/record.lua", "    look_again(together)\n", ""),),
+        ("conformance:together",),
     ),
     Mutation(
         "hand-over", "redis+cluster", HANDOVER,

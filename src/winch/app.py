@@ -228,14 +228,15 @@ class App:
         What `winch.testing` stands on; an application chooses its store by its URL.
         """
         client = self.client
-        before = (self._driver, self._is_checked, self.clock, client.surroundings, client.last_tick)
+        before = (self._driver, self._is_checked, self.clock)
+        drawn = (client.surroundings, client.last_tick, client.next_place)
         self._driver, self._is_checked, self.clock = driver, True, surroundings.clock
-        client.surroundings, client.last_tick = surroundings, 0
+        client.surroundings, client.last_tick, client.next_place = surroundings, 0, None
         try:
             yield
         finally:
-            self._driver, self._is_checked, self.clock = before[:3]
-            client.surroundings, client.last_tick = before[3:]
+            self._driver, self._is_checked, self.clock = before
+            client.surroundings, client.last_tick, client.next_place = drawn
 
     # -- hooks -------------------------------------------------------------------------------------
 

@@ -221,7 +221,10 @@ def test_a_job_on_its_way_home_survives_a_failover_of_either_end() -> None:
             job = parts.new_job(is_given_id=True)
             driver.run(driver.enqueue([job]))
             (ref,) = parts.claim_all(driver, parts.start(driver, lease=600))
-            parts.interrupted(driver, ref, steps)
+            parts.interrupted(driver, ref.id, ref.token, steps)
+            waiting = parts.new_job(queue="other")
+            driver.run(driver.enqueue([waiting]))
+            parts.interrupted(driver, waiting.id, (False, 0), steps)
             tag = tags("winch")[HOME if is_home else shard_of(job.id)]
             primary = cluster.primary_of(f"{{{tag}}}:meta")
             primary.kill9()
@@ -232,8 +235,9 @@ def test_a_job_on_its_way_home_survives_a_failover_of_either_end() -> None:
             assert isinstance(other, RedisClusterDriver)
             assert other.run(other.finish([parts.completed(ref)])) == [Answer.TOOK], (steps, is_home)
             assert other.run(other.finish([parts.completed(ref)])) == [Answer.ALREADY]
+            assert other.run(other.rebind([parts.under_a_gate(waiting)])) == [True], (steps, is_home)
             other.run(other.rescue())
-            assert parts.parts_of(other, job.id) == [HOME]
+            assert [parts.parts_of(other, one.id) for one in (job, waiting)] == [[HOME], [HOME]]
             assert other.run(other.get([job.id]))[0].state is JobState.COMPLETED  # type: ignore[union-attr]
             driver.close()
             other.close()

@@ -96,6 +96,9 @@ TOGETHER = "members together"
 # A job moves from its shard of a cluster to the home shard.
 MOVES = MoveScope("hand-over", deaths=2)
 MOVES_FAILING = MoveScope("hand-over, failing over", shard_failovers=1, home_failovers=1)
+MOVES_WAITING = MoveScope(
+    "hand-over of a waiting job", is_waiting=True, shard_failovers=1, home_failovers=1
+)
 BATCH_OF_ONE = BatchScope("batch of one", members=1, growths=1, retries=1, restarts=1)
 SCHEDULERS = ScheduleScope("schedulers", tickers=3)
 
@@ -236,6 +239,13 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, MoveModel(MoveDesign(), MOVES_FAILING)),
         ("the shard fails over", "home fails over", "finds the message", "worker dies"),
+    ),
+    Case(
+        "the protocol",
+        MOVES_WAITING.name,
+        None,
+        partial(explore, MoveModel(MoveDesign(), MOVES_WAITING)),
+        ("runs it in the shard", "runs it at home", "the shard fails over", "home fails over"),
     ),
     # Without replicas there is nothing to wait for, and nothing that sets a part back.
     Case(

@@ -1,4 +1,4 @@
-"""The hand-over: a job moves from its shard to home while it runs, through any failure of either.
+"""The hand-over: a job moves from its shard to home as it runs or waits, through any failure of either.
 
 Three scripts, each atomic in its part: `depart` takes the job out of the shard and keeps all of it as a
 message; `arrive` makes it at home what it was in the shard, once; `forget` removes the message. Whoever
@@ -40,6 +40,8 @@ class MoveScope:
     deaths: int = 1
     shard_failovers: int = 0
     home_failovers: int = 0
+    # Whether the job waits, and whoever claims it runs it where it is then.
+    is_waiting: bool = False
 
 
 class MoveState(NamedTuple):
@@ -49,7 +51,7 @@ class MoveState(NamedTuple):
     home_replica: str = "absent"
     movers: tuple[str, ...] = ()  # idle, departed, sent, arrived
     on_its_way: int = 0  # messages to home
-    worker: str = "runs"  # runs, asks home, looks again, asks home again; took, lost, dead
+    worker: str = "runs"  # runs, asks home, looks again, asks home again; took, lost, dead, none
     deaths: int = 0
     shard_failovers: int = 0
     home_failovers: int = 0
@@ -66,7 +68,8 @@ class MoveModel:
         self.scope = scope
 
     def initial(self) -> MoveState:
-        return MoveState(movers=("idle",) * self.scope.movers)
+        worker = "none" if self.scope.is_waiting else "runs"
+        return MoveState(movers=("idle",) * self.scope.movers, worker=worker)
 
     def is_settled(self, state: MoveState) -> bool:
         return (
@@ -215,7 +218,7 @@ class MoveModel:
         """Another worker runs what its own has left, or what a failover has brought back."""
         if state.worker == "runs" and state.deaths < self.scope.deaths:
             yield Step("the worker dies", state._replace(worker="dead", deaths=state.deaths + 1))
-        if state.worker in ("took", "lost", "dead"):
+        if state.worker in ("took", "lost", "dead", "none"):
             if state.home in LIVE_AT_HOME:
                 yield Step("another runs it at home", state._replace(home="done"))
             if state.shard == "there":

@@ -24,6 +24,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.redis.bodies import Body, Step
 from winch.drivers.redis.cluster import RedisClusterDriver
 from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.redis.moving import Sought
 from winch.drivers.redis.place import parse_url
 from winch.drivers.redis.planning import Heads, planned
 from winch.drivers.redis.scripts import Part, names, script_for_many
@@ -44,6 +45,7 @@ from winch.storage.params import (
     Finish,
     NewJob,
     NewSession,
+    Rebinding,
     Wait,
 )
 from winch.storage.waits import AWAITED_HEADER, signal_key
@@ -205,6 +207,9 @@ def parts_of(driver: RedisClusterDriver, wanted: str) -> list[int]:
     return driver._run(body())
 
 
+def _nothing() -> None: ...
+
+
 def completed(ref: ClaimRef) -> Finish:
     return Finish(id=ref.id, token=ref.token, to=JobState.COMPLETED, what="completed")
 
@@ -289,9 +294,9 @@ def test_a_job_that_waits_for_a_signal_goes_on_at_home(driver: RedisClusterDrive
     assert [v for _, v in told] == list(range(1, len(told) + 1))
 
 
-def interrupted(driver: RedisClusterDriver, ref: ClaimRef, steps: int) -> None:
+def interrupted(driver: RedisClusterDriver, job_id: str, sought: Sought, steps: int) -> None:
     """Begin to move a job, and stop after so many calls were answered."""
-    body = driver._move([ref])
+    body = driver._move({job_id: sought})
     what = next(body)
     for _ in range(steps):
         what = body.send(driver._pool.run(driver._sendable(what)))
@@ -305,7 +310,7 @@ def test_a_job_that_is_under_way_is_found(driver: RedisClusterDriver, steps: int
     job = new_job()
     driver.run(driver.enqueue([job]))
     (ref,) = claim_all(driver, start(driver))
-    interrupted(driver, ref, steps)
+    interrupted(driver, ref.id, ref.token, steps)
     assert parts_of(driver, job.id) == ([] if steps == 1 else [HOME])
     other = RedisDriver.from_url(driver.describe())
     assert isinstance(other, RedisClusterDriver)
@@ -345,7 +350,7 @@ def test_what_somebody_began_the_next_rescue_ends(driver: RedisClusterDriver, st
     driver.run(driver.enqueue([job]))
     session = start(driver)
     (ref,) = claim_all(driver, session)
-    interrupted(driver, ref, steps)
+    interrupted(driver, ref.id, ref.token, steps)
     driver.run(driver.end_session(session, cause="killed", started=[ref]))
     driver.run(driver.rescue())
     driver.run(driver.rescue())
@@ -365,7 +370,7 @@ def test_a_message_that_comes_again_changes_nothing(driver: RedisClusterDriver) 
     sent: list[Step] = []
 
     def moving() -> Body[None]:
-        body = driver._move([ref])
+        body = driver._move({ref.id: ref.token})
         what = next(body)
         while True:
             sent.append(what)
@@ -396,6 +401,85 @@ def test_a_job_that_a_retry_puts_under_a_gate_goes_home(driver: RedisClusterDriv
     assert [one.took for one in acted] == [True, False]  # the second is ready, and stays as it is
     assert [parts_of(driver, job.id) for job in jobs] == [[HOME], [shard_of(jobs[1].id)]]
     assert {ref.id for ref in claim_all(driver, start(driver))} == {job.id for job in jobs}
+
+
+GATED = with_gates(None, [GateUse("limit:t", LIMIT, "limit:t", n=1)])
+
+
+def under_a_gate(job: NewJob, **of_others: int) -> Rebinding:
+    read = {"priority": job.priority, **of_others}
+    return Rebinding(id=job.id, options=job.options, **read, to_options=GATED, to_priority=job.priority)
+
+
+@pytest.mark.servers
+def test_waiting_jobs_that_a_queue_puts_under_a_gate_go_home(driver: RedisClusterDriver) -> None:
+    ready, later, ordered, stale, running = jobs = [
+        new_job(priority=3),
+        new_job(delay=timedelta(hours=1)),
+        new_job(queue="other"),
+        new_job(queue="other"),
+        new_job(priority=9),
+    ]
+    driver.run(driver.enqueue(jobs))
+    claim_all(driver, start(driver), limit=1)
+    changes = [
+        under_a_gate(ready),
+        under_a_gate(later),
+        Rebinding(id=ordered.id, options=None, priority=0, to_options=None, to_priority=7),
+        under_a_gate(stale, priority=1),
+        under_a_gate(running),
+    ]
+    assert driver.run(driver.rebind(changes)) == [True, True, True, False, False]
+    assert [parts_of(driver, job.id) for job in jobs] == [
+        [HOME],
+        [HOME],
+        *([shard_of(job.id)] for job in (ordered, stale, running)),
+    ]
+    assert driver.run(driver.rebind(changes)) == [False] * 5
+    assert not driver.run(driver.enqueue([ready], is_repeat=True))[0].is_new
+    found = driver.run(driver.get([job.id for job in jobs]))
+    assert [job and (job.priority, job.options) for job in found] == [
+        (3, GATED),
+        (0, GATED),
+        (7, None),
+        (0, None),
+        (9, None),
+    ]
+
+
+@pytest.mark.servers
+def test_a_queue_that_gets_a_concurrency_has_it_for_all_jobs_in_it(driver: RedisClusterDriver) -> None:
+    app = App(driver.describe())
+    task = app.task(name="mail.send")(_nothing)
+    ids = [job.id for job in app.enqueue_many([task.bind() for _ in range(250)])]
+    app.queues.configure("default", concurrency=2)
+    app.close()
+    assert {tuple(parts_of(driver, ids[place])) for place in (0, 100, 249)} == {(HOME,)}
+    assert len(claim_all(driver, start(driver))) == 2
+    assert driver.run(driver.queues())[0].counts[JobState.RUNNING] == 2
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("verb", ["rebind", "cancel", "rescue"])
+def test_a_waiting_job_that_is_under_way_is_found(
+    driver: RedisClusterDriver, steps: int, verb: str
+) -> None:
+    job = new_job()
+    driver.run(driver.enqueue([job]))
+    interrupted(driver, job.id, (False, 0), steps)
+    assert parts_of(driver, job.id) == ([] if steps == 1 else [HOME])
+    other = RedisDriver.from_url(driver.describe())
+    match verb:
+        case "rebind":
+            assert other.run(other.rebind([under_a_gate(job)])) == [True]
+        case "cancel":
+            assert other.run(other.cancel([job.id], by="me"))[0].took
+        case "rescue":
+            other.run(other.rescue())
+            assert [ref.id for ref in claim_all(other, start(other))] == [job.id]
+    other.close()
+    assert parts_of(driver, job.id) == [HOME]
 
 
 @pytest.mark.servers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -12,6 +11,7 @@ from importlib.metadata import version
 import click
 
 from winch.app import App
+from winch.cli import loop
 from winch.cli.load import load_app
 from winch.cli.worker import start_logging, worker_options
 from winch.core.errors import ConfigError
@@ -60,7 +60,7 @@ def worker_child(
     }
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
-    code = asyncio.run(_run(app, queues, burst, app_spec, config))
+    code = loop.run(_run(app, queues, burst, app_spec, config))
     logging.shutdown()
     sys.stdout.flush()
     # Not sys.exit: a handler that would not end may still hold a thread, and its claim is released.

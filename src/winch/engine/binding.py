@@ -56,8 +56,6 @@ def bind_queue(
     driver: Driver, queue: str, settings: QueueSettings, *, only_lately: bool = False
 ) -> Operation[int]:
     """Mark the jobs that wait in a queue, newest first; or only those that came just now. How many."""
-    if not driver.capabilities.binds_queued:
-        return 0
     count, after, since = 0, None, None
     while True:
         asked = JobFilter(states=WAITING, queue=queue, limit=PAGE, after=after)
@@ -73,9 +71,8 @@ def bind_queue(
 
 def bind_jobs(driver: Driver, ids: Iterable[str]) -> Operation[int]:
     """Mark these jobs, which nobody has let in by a door: a schedule's."""
-    capabilities = driver.capabilities
     wanted = list(ids)
-    if not wanted or not (capabilities.binds_queued and capabilities.keeps_books):
+    if not wanted or not driver.capabilities.keeps_books:
         return 0
     found = read_settings((yield driver.read_lines(Lines(book=BOOK))))
     settings = {queue: said for queue, said in found.items() if binds(said)}

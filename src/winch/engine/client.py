@@ -91,7 +91,7 @@ class Client:
         self.surroundings = surroundings
         self.last_tick: int = 0
         # Ids drawn by one client take the places in turn, so that all of them get the same share.
-        self._place: int | None = None
+        self.next_place: int | None = None
         self._joining: Joining | None = None
         self._door = Door(self._monotonic)
 
@@ -109,8 +109,8 @@ class Client:
         tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
         self.last_tick = tick
         random = self.surroundings.entropy(8)
-        place = random[0] if self._place is None else self._place
-        self._place = place + 1
+        place = random[0] if self.next_place is None else self.next_place
+        self.next_place = place + 1
         return job_id(tick, random, place)
 
     def draw_ids(self, count: int) -> list[str]:
@@ -118,10 +118,10 @@ class Client:
         tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
         self.last_tick = tick + count - 1
         random = self.surroundings.entropy(8 * count)
-        place = self._place
+        place = self.next_place
         if place is None:
             place = random[0] if random else 0
-        self._place = place + -(-count // RUN)
+        self.next_place = place + -(-count // RUN)
         return job_ids(tick, random, place)
 
     # -- enqueue -----------------------------------------------------------------------------------

@@ -26,8 +26,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """A job may wait for signals and for other jobs without a worker: `ctx.wait_for`, `ctx.gather`."""
     has_gates: bool = True
     """Limits, rates, FIFO keys, tenants and scopes hold jobs back."""
-    binds_queued: bool = True
-    """What is set for a queue holds for jobs that are in it already, not only for those stored later."""
     has_schedules: bool = True
     """Schedules, and their windows, are kept in the store."""
     has_unique_windows: bool = True

@@ -15,18 +15,16 @@ from typing import Any
 
 import msgspec
 
-from winch.core.errors import ConfigError, EnqueueUncertain, StorageFull
+from winch.core.errors import EnqueueUncertain, StorageFull
 from winch.core.gates import is_gated
 from winch.core.job import NO_CHANGES, Note, RetryChanges
 from winch.core.unique import Duplicate
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.claiming import WideClaims
-from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.rows import micros
 from winch.drivers.redis.shards import EVERYWHERE, HOME, shard_of
 from winch.drivers.redis.wide import lives_at_home
 from winch.drivers.redis.working import DrawnTwice, read_cancels
-from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
     Acted,
     Answer,
@@ -49,18 +47,9 @@ from winch.storage.waits import Taken
 class RedisClusterDriver(WideClaims):
     """`redis+cluster://host1,host2,host3?schema=winch`: one store over many machines."""
 
-    # A plain job lives in a shard, and one with a gate at home: none is moved while it waits.
-    capabilities: Capabilities = msgspec.structs.replace(RedisDriver.capabilities, binds_queued=False)
-
     @property
     def name(self) -> str:
         return "redis+cluster"
-
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        raise ConfigError(
-            f"what is set for a queue holds for jobs that are stored later on {self.describe()}; "
-            "on redis://, postgresql:// and sqlite:// for those in it too"
-        )
 
     # -- producing ---------------------------------------------------------------------------------
 
@@ -410,6 +399,21 @@ class RedisClusterDriver(WideClaims):
             return (yield from acting.steps())
 
         return self._write("retry", body)
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        def body() -> Body[list[bool]]:
+            begun = [one for one in changes if is_gated(one.to_options) and not is_gated(one.options)]
+            yield from self._let_wait_at_home(begun)  # where the gates are
+            took = yield from self._by_id(
+                changes,
+                lambda one: one.id,
+                lambda some: super(RedisClusterDriver, self).rebind(some, now=now).steps(),
+                lambda took: not took,
+            )
+            self._claimed_at_home.difference_update([one.id for one in begun])
+            return took
+
+        return self._write("rebind", body)
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         return self._acting(

@@ -10,7 +10,7 @@ walks all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.rows import MICROSECOND
 from winch.drivers.redis.shards import EVERYWHERE, HOME, shard_of
 from winch.drivers.redis.spreading import Spreading
-from winch.storage.params import ClaimRef
+from winch.storage.params import ClaimRef, Rebinding
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -27,6 +27,10 @@ Item = TypeVar("Item")
 # How long is remembered who has moved: longer than any message is on its way.
 REMEMBERED_FOR = timedelta(days=1) // MICROSECOND
 AT_ONCE = 100
+
+# What lets a job leave its shard: its live claim's token; True where it rests and may be retried; its
+# options and priority where it waits; False for nothing but what has left already.
+Sought = str | bool | tuple[str | bool, int]
 
 
 class Moving(Spreading):
@@ -83,26 +87,32 @@ class Moving(Spreading):
             for job_id, word in zip(some, words, strict=True)
             if word
         }
-        yield from self._move([ClaimRef(i, "") for i, word in told.items() if word == b"leaving"])
+        yield from self._move({job_id: False for job_id, word in told.items() if word == b"leaving"})
         return set(told)
 
     def _bring_home(self, claims: Iterable[ClaimRef]) -> Body[None]:
         """Let these running jobs go on at home; whoever is there already, or whose claim is not live,
         stays where it is."""
-        refs = [ref for ref in claims if ref.id not in self._claimed_at_home]
-        if refs:
-            yield from self._move(refs)
+        tokens = {ref.id: ref.token for ref in claims if ref.id not in self._claimed_at_home}
+        if tokens:
+            yield from self._move(tokens)
 
     def _let_rest_at_home(self, ids: Sequence[str]) -> Body[None]:
         """Bring jobs home that do not run and may be retried; others stay where they are."""
-        refs = [ClaimRef(job_id, "") for job_id in ids]
-        yield from self._move(refs, is_resting=True)
+        yield from self._move(dict.fromkeys(ids, True))
         self._claimed_at_home.difference_update(ids)
 
-    def _move(self, refs: Sequence[ClaimRef], *, is_resting: bool = False) -> Body[None]:
+    def _let_wait_at_home(self, changes: Sequence[Rebinding]) -> Body[None]:
+        """Bring jobs home that wait and are still what somebody has read; others stay where they are.
+        Those that came are asked for there first, until the caller has done with them."""
+        for start in range(0, len(changes), AT_ONCE):
+            some = changes[start : start + AT_ONCE]
+            yield from self._move({one.id: (one.options or False, one.priority) for one in some})
+
+    def _move(self, which: Mapping[str, Sought]) -> Body[None]:
+        """Jobs that are what is said of them go home, and so does whoever is on the way already."""
         wanted = self._place.replicated
-        pairs = {ref.id: ref.token or is_resting for ref in refs}
-        groups = _by_shard(pairs)
+        groups = _by_shard(which)
         asked = [
             (
                 number,
@@ -110,7 +120,7 @@ class Moving(Spreading):
                     "depart",
                     confirmations=wanted,
                     confirm=wanted > 0,
-                    claims=[(job_id, pairs[job_id]) for job_id in some],
+                    claims=[(job_id, which[job_id]) for job_id in some],
                 ),
             )
             for number, some in groups.items()
@@ -154,9 +164,9 @@ class Moving(Spreading):
             (number, self._call("settle", keep=REMEMBERED_FOR, limit=AT_ONCE)) for number in EVERYWHERE
         ]
         left = self._whole((yield from self._ask(asked)))
-        refs = [ClaimRef(job_id.decode(), "") for ids in left for job_id in ids]
-        if refs:
-            yield from self._move(refs)
+        found = {job_id.decode(): False for ids in left for job_id in ids}
+        if found:
+            yield from self._move(found)
 
 
 def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.core.job import Note
-from winch.storage.params import ClaimRef, Line, Rebinding
+from winch.storage.params import ClaimRef, Line
 from winch.testing.conformance.bench import Bench
 
 
@@ -131,22 +131,6 @@ def has_gates(bench: Bench) -> None:
     assert bench.find(new.id) == [None]
 
 
-def binds_queued(bench: Bench) -> None:
-    """A change of jobs that wait is refused by name, and they stay as they were."""
-    job = bench.get(bench.add())
-    change = Rebinding(
-        id=job.id, options=job.options, priority=job.priority, to_options=None, to_priority=7
-    )
-    message = ""
-    try:
-        bench.call(bench.driver.rebind([change]))
-    except ConfigError as error:
-        message = str(error)
-    assert "queue" in message, f"it must be refused by name, got {message!r}"
-    assert "://" in message, "the message names a store that can do it"
-    assert bench.get(job.id) == job
-
-
 REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "is_durable": is_durable,
     "shares_processes": shares_processes,
@@ -155,7 +139,6 @@ REFUSALS: Mapping[str, Callable[[Bench], None]] = {
     "keeps_books": keeps_books,
     "migrates_itself": migrates_itself,
     "has_gates": has_gates,
-    "binds_queued": binds_queued,
     "has_schedules": has_schedules,
     "keeps_undo": keeps_undo,
     "has_waits": has_waits,

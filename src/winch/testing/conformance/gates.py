@@ -694,7 +694,7 @@ def rebound(bench: Bench, ids: list[str], uses: list[GateUse], priority: int = 0
     return bench.call(bench.driver.rebind(changes, now=bench.now))
 
 
-@case(needs="binds_queued")
+@case(needs="has_gates")
 def jobs_that_wait_get_a_gate_and_meet_it(bench: Bench) -> None:
     ids = bench.add_many(4)
     later = bench.add(delay=MINUTE)
@@ -714,7 +714,7 @@ def jobs_that_wait_get_a_gate_and_meet_it(bench: Bench) -> None:
     assert limits(bench) == {}
 
 
-@case(needs="binds_queued")
+@case(needs="has_gates")
 def another_priority_is_another_place(bench: Bench) -> None:
     ids = bench.add_many(3)
     held = bench.add_many(2, **gated(limit(1, "limit:b")))
@@ -734,7 +734,7 @@ def another_priority_is_another_place(bench: Bench) -> None:
     assert ids_of(bench.claim())[:2] == [later, more[0]]
 
 
-@case(needs="binds_queued")
+@case(needs="has_gates")
 def only_what_still_is_as_it_was_read_is_changed(bench: Bench) -> None:
     ready, running, done = bench.add_many(3)
     claims = {claim.id: claim for claim in bench.claim()}

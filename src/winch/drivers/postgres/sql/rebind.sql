@@ -24,7 +24,7 @@ UPDATE {schema}.job
 SET options = wanted.to_options,
     priority = wanted.to_priority,
     sort_key = job.sort_key - (wanted.to_priority - job.priority)::bigint * 60000000,
-    gate = CASE WHEN job.gate IS NULL AND left(wanted.to_options, 9) = '{"gates":' THEN '' ELSE job.gate END
+    gate = CASE WHEN job.gate IS NULL AND substr(wanted.to_options, 2, 8) = '"gates":' THEN '' ELSE job.gate END
 FROM wanted
 JOIN locked ON locked.id = wanted.id
 WHERE job.id = wanted.id

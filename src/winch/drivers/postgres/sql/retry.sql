@@ -22,7 +22,7 @@ early AS (
         args = coalesce(:args::text, job.args),
         queue = coalesce(:queue::text, job.queue),
         options = coalesce(:options::text, job.options),
-        gate = CASE WHEN left(coalesce(:options::text, job.options), 9) = '{"gates":' THEN '' END,
+        gate = CASE WHEN substr(coalesce(:options::text, job.options), 2, 8) = '"gates":' THEN '' END,
         max_attempts = coalesce(:max_attempts::integer, job.max_attempts),
         history = {schema}.grown(job.history, {schema}.note('retried', clock.now, :by::text, :note::text))
     FROM held, clock

@@ -1,9 +1,9 @@
--- arrive: jobs that left their shards are at home what they were there: running under their claim, waiting for their
--- time, or final. Once each.
+-- arrive: jobs that left their shards are at home what they were there: running under their claim, ready, waiting for
+-- their time, or final. Once each.
 -- A:      now; ids, confirm. ARGV[2…]: their messages
 -- Return: 1
 -- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived,
---         meta; of those that rest: scheduled, retrying, cancelled, dead, died, deaths, alike, alike_at, groups, drop
+--         meta; of those that rest: ready, scheduled, retrying, cancelled, dead, died, deaths, alike, alike_at, groups, drop
 -- flags:
 -- parts:  put record
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end

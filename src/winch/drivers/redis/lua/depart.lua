@@ -1,17 +1,30 @@
 -- depart: jobs leave their shard for home; all there is of each is kept as a message until `forget`. Running ones
--- as they run, by their claim; with a token of true those that rest and that somebody retries.
+-- as they run, by their claim; with a token of true those that rest and that somebody retries; with {options,
+-- priority} instead of a token those that wait and are what the caller has read.
 -- A:      claims: {id, token}; a token of false finds messages only; confirm
 -- Return: for each: its message, also one that was left before; '' where there is none
--- Keys:   run, env, st, held, keep, ids, cancelling, changes, leaving, meta
+-- Keys:   run, env, st, held, keep, ids, cancelling, changes, leaving, meta; of those that wait: ready, scheduled,
+--         retrying
 -- flags:
 -- parts:  put record
 -- WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
+local function chosen(claim)
+  local token = claim[2]
+  if not token then return nil end
+  if type(token) == 'string' then return held_by(claim) end
+  local j = load(claim[1])
+  if not j then return nil end
+  if token == true then return MAY.retry[j.s] and j or nil end
+  local waits = j.s ~= 'running' and not FINAL[j.s]
+  return waits and j.env[OPTIONS] == token[1] and j.env[PRIORITY] == token[2] and j or nil
+end
+
 local out = {}
 for i, claim in ipairs(A.claims) do
   local id = claim[1]
-  local j = claim[2] == true and load(id) or claim[2] and held_by(claim)
-  if j and (claim[2] ~= true or MAY.retry[j.s]) then
+  local j = chosen(claim)
+  if j then
     call('HSET', K.leaving, id, pack({
       call('HGET', K.env, id), call('HGET', K.st, id), call('HGET', K.run, id),
       call('HGET', K.keep, id), call('HGET', K.changes, id),

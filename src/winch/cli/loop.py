@@ -1,0 +1,18 @@
+"""Run handlers on uvloop where it is installed, on asyncio's own loop where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[object, object, T]) -> T:
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
