@@ -185,6 +185,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     forgets_cancel: bool = False
 
 
+def keep_awaited(keep: timedelta | None) -> timedelta | None:
+    """How long a job is kept that others wait for: its result must be there when the last of them is
+    done, so at least as long as a completed job is by default."""
+    return None if keep is None else max(keep, KEEP[JobState.COMPLETED])
+
+
 def level_of(priority: int) -> int:
     """The priority as it was said. Jobs of a queue with strict order are stored with STRICT times it."""
     return priority if priority in PRIORITY_RANGE else round(priority / STRICT)
