@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
 import subprocess
 import tempfile
 import threading
@@ -243,10 +242,7 @@ class Run:
             assert process.poll() is None, f"what speaks HTTP has ended\n{self.fleet.logs()}"
             process.terminate()
             code = process.wait(40)
-            # The HTTP server ends its requests and then by the very signal, as its kind do.
-            assert code in (0, -signal.SIGTERM), (
-                f"exit code {code} of what speaks HTTP\n{self.fleet.logs()}"
-            )
+            assert code == 0, f"exit code {code} of what speaks HTTP\n{self.fleet.logs()}"
 
     def history(self, windows: dict[str, tuple[datetime, ...]], takeover: timedelta | None) -> History:
         found = gather(

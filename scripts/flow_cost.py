@@ -53,17 +53,18 @@ class Bench:
         self.app = App(url)
         self.app.migrate()
         self._server = server
-        self._seen: dict[int, float] = {}
 
     def cpu(self) -> float:
         """Seconds of CPU, of this process and of the server's, also those that have ended."""
         if self._server is None:
             return time.process_time()
-        for process in (self._server, *self._server.children()):
+        ended = self._server.cpu_times()
+        server = ended.user + ended.system + ended.children_user + ended.children_system
+        for process in self._server.children():
             with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                self._seen[process.pid] = times.user + times.system
-        return time.process_time() + sum(self._seen.values())
+                server += times.user + times.system
+        return time.process_time() + server
 
     def cost(self, act: Callable[[], Any]) -> float:
         before = self.cpu()

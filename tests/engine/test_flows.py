@@ -130,6 +130,35 @@ def test_what_follows_a_failure_is_the_edges_policy(
     assert tasks.did == did
 
 
+@pytest.mark.parametrize("shape", ["chord", "children"])
+def test_a_result_is_kept_for_those_who_wait_for_it(app: App, shape: str) -> None:
+    """Where the task keeps its jobs for an hour and the slowest of them takes three days."""
+
+    @app.task(retention="1h")
+    def square(n: int) -> int:
+        return n * n
+
+    @app.task(retention="1h")
+    def total(found: list[int]) -> int:
+        return sum(found)
+
+    @app.task
+    async def parent(*, ctx: Context) -> int:
+        return sum(await ctx.gather(square.bind(2), square.using(delay="3d").bind(3)))
+
+    with virtual(app) as world:
+        if shape == "chord":
+            calls = [square.bind(2), square.using(delay="3d").bind(3)]
+            last = chord(calls, total.partial()).enqueue().last[0]
+        else:
+            last = parent.enqueue()  # type: ignore[call-arg]
+        alone = square.enqueue(4)
+        world.advance("2d")
+        assert alone.id not in [job.id for job in world.jobs()]  # nobody waits for it: it is gone
+        world.advance("1d")
+        assert last.refresh().result() == 13
+
+
 def test_a_group_and_a_map_give_results_in_order(app: App, tasks: Tasks) -> None:
     with virtual(app) as world:
         made = group(tasks.score.bind(n) for n in range(4)).enqueue()

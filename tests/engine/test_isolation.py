@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from tests.engine import isolated_app as tasks
-from winch import Job, JobState
+from winch import App, Job, JobState
+from winch.core.fingerprint import fingerprint
+from winch.core.job import Failure
 from winch.engine.death import describe_death
 
 
-def run(body: Callable[[Any], Awaitable[None]], **options: Any) -> None:
+def run(body: Callable[[Any], Awaitable[None]], app: App = tasks.app, **options: Any) -> None:
     async def main() -> None:
         async with asyncio.timeout(30):
-            async with tasks.app.worker(**options) as worker:
+            async with app.worker(**options) as worker:
                 await body(worker)
 
     asyncio.run(main())
@@ -72,6 +74,28 @@ def test_a_job_that_kills_its_process_is_dead_after_three_deaths(how: str, cause
         assert record.reason == f"crashed 3 times; last cause: {cause}"
 
     run(body, concurrency=1)
+
+
+def test_a_job_that_kills_its_process_is_undone_before_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINCH_URL", f"sqlite:///{tmp_path / 'store.db'}")
+    from tests.engine import deadly_app
+
+    did = tmp_path / "did"
+    task: Any = deadly_app.checkout
+    deadly_app.app.ready()
+
+    async def body(_: Any) -> None:
+        record = (await until(await task.aenqueue(str(did)), JobState.DEAD)).record
+        assert [entry.what for entry in record.history] == ["crashed"] * 3 + ["failed"]
+        assert (record.crashes, record.has_undo) == (3, False)
+        assert record.reason == "crashed 3 times; last cause: killed by SIGKILL"
+        # The same death as that of a job with nothing to undo: they are in one group.
+        assert record.fingerprint == fingerprint(record.task, Failure("crashed", "killed by SIGKILL"))
+
+    run(body, app=deadly_app.app, concurrency=1)
+    assert did.read_text().split() == ["reserve", "charge", "refund", "release"]
 
 
 def test_a_hanging_isolated_job_is_killed() -> None:

@@ -25,6 +25,7 @@ from winch import (
     StepFailed,
 )
 from winch.core import steps
+from winch.core.job import MAX_RESCUES
 from winch.core.steps import MAX_STEP_BYTES
 from winch.testing import World, virtual
 
@@ -628,6 +629,29 @@ def test_a_running_job_that_is_cancelled_is_undone_first(app: App, did: list[str
         world.advance("1m")
         assert job.refresh().state is JobState.CANCELLED
     assert did == ["made", "undone"]
+
+
+def test_a_job_whose_workers_vanish_is_undone_before_it_is_dead(app: App, did: list[str]) -> None:
+    worlds: list[World] = []
+
+    @app.task
+    async def checkout(*, ctx: Context) -> None:
+        for name, undo in (("reserve", "release"), ("charge", "refund")):
+            await ctx.step(did.append, name, name=name, undo=lambda _, said=undo: did.append(said))
+        did.append("crash")
+        worlds[0].crash_worker()
+        await asyncio.sleep(1)
+
+    task: Any = checkout
+    with virtual(app) as world:
+        worlds.append(world)
+        job = task.enqueue()
+        world.run_all()
+        assert job.refresh().state is JobState.DEAD
+        assert whats(job) == ["rescued"] * MAX_RESCUES + ["failed"]
+        assert "rescued 10 times; last cause: lease over" in job.why()
+        assert not job.record.has_undo
+    assert did == ["reserve", "charge", *["crash"] * MAX_RESCUES, "refund", "release"]
 
 
 def test_an_undo_that_fails_is_repeated_and_what_is_undone_stays_so(app: App, shop: Shop) -> None:

@@ -156,3 +156,28 @@ def test_a_stale_token_ends_nothing_at_a_known_place(store: Store) -> None:
     assert driver.run(driver.finish([stale])) == [Answer.LOST]
     assert store.get(claim.id).state is JobState.RUNNING
     assert store.complete(claim) == [Answer.TOOK]
+
+
+def test_what_has_ended_is_not_looked_through(store: Store) -> None:
+    """Rows of which nothing runs wait for a sweep; until then they cost nobody anything."""
+    session, other = store.session(), store.session()
+    store.add(3 * MANY)
+    ended = store.claim(session, MANY, gated=0)
+    store.driver.run(store.driver.finish([completed(claim) for claim in ended]))
+    left = store.claim(session, MANY, gated=0)
+    store.claim(other, MANY, gated=0)
+    with connected(store.url) as conn:
+        plan = conn.execute(
+            "EXPLAIN (ANALYZE, TIMING off, FORMAT json) SELECT * FROM winch.claimed WHERE session = %s",
+            [session],
+        ).fetchone()
+    assert plan is not None
+    [members] = [node for node in nodes(plan[0][0]["Plan"]) if node["Node Type"] == "Function Scan"]
+    assert members["Actual Loops"] == 1, "one lease of this session has jobs that run"
+    assert members["Actual Rows"] == len(left)
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from nodes(inner)

@@ -306,6 +306,17 @@ class Story:
         self.answer(job, token, "lost")
         return job
 
+    def crashes_before_its_supervisor_dies(self, session: str) -> None:
+        job = self.enqueue()
+        doomed = self.session()
+        token = self.claim(job, doomed)
+        self.start(job)
+        self.nemesis("kill", doomed)
+        self.give_back(job, "rescued", by_token=token)
+        self.run(job, session)
+        self.wait(LEASE.total_seconds() + 0.4)
+        self.end_session(doomed, "lease over")
+
     def is_drained(self, session: str) -> str:
         job = self.enqueue()
         stopping = self.session()
@@ -428,6 +439,14 @@ def test_a_correct_history_passes(seed: int) -> None:
     assert verdict.counters["lost"] == 2
     assert verdict.counters["already"] == 2
     assert verdict.counters["rescued"] == 4
+    assert len(verdict.takeovers) == 2
+
+
+def test_a_crash_that_the_worker_told_itself_is_no_takeover() -> None:
+    story = correct(1)
+    story.crashes_before_its_supervisor_dies(story.session())
+    verdict = check(story.history())
+    assert verdict.is_ok, verdict
     assert len(verdict.takeovers) == 2
 
 

@@ -20,6 +20,7 @@ from winch.core.job import (
     MAX_RESCUES,
     NO_CHANGES,
     POISON_WINDOW,
+    UNDO_LIVES,
     Entry,
     Failure,
     JobRecord,
@@ -132,11 +133,13 @@ def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobR
 def suspected(
     job: JobRecord, what: str, cause: str, at: datetime, *, by_token: str | None = None
 ) -> JobRecord:
-    """The job after its process died under it: a suspect, and dead when that happened too often."""
+    """The job after its process died under it: a suspect, and dead when that happened too often. One
+    that has something to undo may die so often again while it does that."""
     history = _grown(job, what, at, Failure(what, cause), by_token=by_token)
     times = _recent(history, what, at - POISON_WINDOW)
     limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
-    to = JobState.DEAD if times >= limit else JobState.READY
+    lives = UNDO_LIVES if job.has_undo else 1
+    to = JobState.DEAD if times >= limit * lives else JobState.READY
     to = after_claim(to, cancel_requested=job.cancel_requested_at is not None, has_undo=job.has_undo)
     return replace(
         job,

@@ -25,6 +25,9 @@ KEEP = {
 POISON_WINDOW = timedelta(hours=72)
 MAX_CRASHES = 3
 MAX_RESCUES = 10
+# One that has something to undo is not dead then: it runs once more to do that. So many times the limit
+# ends the undoing too.
+UNDO_LIVES = 2
 # A job that snoozes for ever must not grow for ever: only this many entries of its history are kept.
 HISTORY_LIMIT = 100
 # Characters of an attempt's log that are kept: the last ones.
@@ -65,7 +68,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job as the store holds it. The envelope is written once, the rest only by verbs.
 
     `fingerprint` is a dead job's: which other deaths its own is like. `gate`: where a blocked one waits.
-    `has_undo`: it has done what must be undone when it is cancelled, so a cancel lets it run once more.
+    `has_undo`: it has done what must be undone before it ends, so a cancel, or the crash that would be
+    its death, lets it run once more.
     """
 
     id: str
@@ -179,6 +183,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     has_undo: bool | None = None
     forgets_cancel: bool = False
+
+
+def keep_awaited(keep: timedelta | None) -> timedelta | None:
+    """How long a job is kept that others wait for: its result must be there when the last of them is
+    done, so at least as long as a completed job is by default."""
+    return None if keep is None else max(keep, KEEP[JobState.COMPLETED])
 
 
 def level_of(priority: int) -> int:

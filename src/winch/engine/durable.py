@@ -10,13 +10,12 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import LostClaim
-from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
 from winch.engine.handlers import OnLoop
 from winch.engine.log import log
 from winch.engine.step_running import Unwound
 from winch.engine.steps import Steps
-from winch.engine.unwinding import ended, unwind, unwind_instead
+from winch.engine.unwinding import ended, unwind, unwind_instead, wanted_end
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
@@ -85,8 +84,9 @@ class DurableSide:
         if made.must_unwind:
             driver = self._store()
             [record] = await driver.arun(driver.get([claim.id]))
-            if record is not None and record.cancel_requested_at is not None:
-                made.begin_unwinding(Settled(JobState.CANCELLED, "cancelled", reason=record.reason))
+            cause = None if record is None else wanted_end(record)
+            if cause is not None:
+                made.begin_unwinding(cause)
                 await made.asave(forgets_cancel=True)
         if made.unwinding is None:
             return None

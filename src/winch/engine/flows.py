@@ -36,6 +36,7 @@ from winch.core.flow import (
     numbered,
     tag_of,
 )
+from winch.core.job import keep_awaited
 from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
 from winch.engine.task import Bound, Partial
@@ -562,6 +563,7 @@ def member(
         new,
         is_given_id=is_given,
         unique_key=None,
+        keep=keep_awaited(new.keep) if AWAITED_HEADER in headers else new.keep,
         tags=(*new.tags, *tags) if new.tags else tags,
         headers={**new.headers, **headers} if new.headers else headers,
     )

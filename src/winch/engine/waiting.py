@@ -23,7 +23,7 @@ from winch.core.errors import (
     PayloadTooLarge,
     SignalTimeout,
 )
-from winch.core.job import Failure, JobRecord
+from winch.core.job import Failure, JobRecord, keep_awaited
 from winch.core.lifecycle import JobState
 from winch.core.steps import StepRecord
 from winch.engine.context import RAISE
@@ -182,6 +182,7 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
                 id=job_id,
                 is_given_id=True,
                 unique_key=None,
+                keep=keep_awaited(new.keep),
                 headers={**new.headers, AWAITED_HEADER: self.claim.id},
             )
             for new, job_id in ((call.new_job(job_id), job_id) for call, job_id in some)

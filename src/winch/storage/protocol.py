@@ -125,7 +125,8 @@ class Storage(Protocol):
         self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
     ) -> Verb[list[Answer]]:
         """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
-        crash counted, suspect, dead at MAX_CRASHES within POISON_WINDOW. Answers as `finish` does."""
+        crash counted, suspect, dead at MAX_CRASHES within POISON_WINDOW; one with something to undo at
+        UNDO_LIVES times that. Answers as `finish` does."""
         ...
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
@@ -175,8 +176,8 @@ class Storage(Protocol):
         """End a session and take its running jobs back at once.
 
         With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
-        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW, with the fingerprint of
-        (task, "crashed", cause); all others, and everything
+        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW (UNDO_LIVES times that with
+        something to undo), with the fingerprint of (task, "crashed", cause); all others, and everything
         when there is no cause, go back to ready with the attempt handed back and nothing counted.
         May be repeated; an ended session has nothing left to take.
         """
@@ -187,8 +188,8 @@ class Storage(Protocol):
     ) -> Verb[list[Rescued]]:
         """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
         sessions: suspects, ready at their old place with the attempt handed back; dead at MAX_RESCUES
-        within POISON_WINDOW, with the fingerprint of (task, "rescued", cause); cancelled where that was
-        requested.
+        (UNDO_LIVES times that with something to undo) within POISON_WINDOW, with the fingerprint of
+        (task, "rescued", cause); cancelled where that was requested.
 
         With `as_of`, the last moment at which the caller knows the store to have been in reach, a lease
         must have been over by then and be over now: a call that was held up judges nobody by the delay.

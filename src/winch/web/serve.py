@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -98,9 +99,17 @@ def serve(
     async def run() -> None:
         await asyncio.to_thread(app.ready)
         async with Upkeep(app, is_read_only=config.is_read_only):
+            _stay_after_signals()
             started()
             await server.serve(sockets=[listening])
         await app.aclose()
 
     with suppress(KeyboardInterrupt):
         asyncio.run(run())
+
+
+def _stay_after_signals() -> None:
+    """uvicorn sends itself the signal that stopped it once more when it has stopped: what is left to
+    close here would not be closed, and a stop would look like a death."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)

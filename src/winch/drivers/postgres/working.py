@@ -12,7 +12,7 @@ import msgspec
 
 from winch.core.errors import ConfigError
 from winch.core.fingerprint import trace
-from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, Claim, Failure, Note
+from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, UNDO_LIVES, Claim, Failure, Note
 from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
@@ -384,6 +384,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             cause=cause,
             trace=trace(Failure("crashed", cause or "")),
             most=MAX_CRASHES,
+            undo_lives=UNDO_LIVES,
             window_seconds=_WINDOW_SECONDS,
             now=now,
         )
@@ -502,6 +503,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 cause=LEASE_OVER,
                 trace=trace(Failure("rescued", LEASE_OVER)),
                 most=MAX_RESCUES,
+                undo_lives=UNDO_LIVES,
                 window_seconds=_WINDOW_SECONDS,
                 now=now,
             )

@@ -18,6 +18,7 @@ from winch.core.job import (
     MAX_CRASHES,
     MAX_RESCUES,
     POISON_WINDOW,
+    UNDO_LIVES,
 )
 from winch.core.lifecycle import FINAL, TRANSITIONS
 from winch.storage.gates import OPENED_AT_ONCE
@@ -173,4 +174,5 @@ def prelude(text: str) -> str:
         lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
     if "LIMITS" in text:
         lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
+        lines.append(f"local UNDO_LIVES = {UNDO_LIVES}")
     return "\n".join(lines)

@@ -1,8 +1,9 @@
-"""Jobs that have done what must be undone: a cancel lets them run once more."""
+"""Jobs that have done what must be undone: a cancel, or the crash that would be their death, lets them
+run once more."""
 
 from __future__ import annotations
 
-from winch.core.job import MAX_CRASHES, Claim, Note
+from winch.core.job import MAX_CRASHES, MAX_RESCUES, UNDO_LIVES, Claim, Note
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, ClaimRef
 from winch.testing.conformance.bench import HOUR, LEASE, SECOND, Bench
@@ -111,13 +112,72 @@ def a_note_can_end_the_request_that_it_carries_out(bench: Bench) -> None:
 
 
 @case(needs="keeps_undo")
-def death_by_crashes_keeps_what_is_to_be_undone(bench: Bench) -> None:
+def the_crash_that_would_be_its_death_lets_it_run_to_undo(bench: Bench) -> None:
+    claim = with_undo(bench)
+    for crashes in range(1, MAX_CRASHES + 1):
+        bench.advance(SECOND)
+        assert crash(bench, claim) == [Answer.TOOK]
+        job = bench.get(claim.id)
+        assert (job.state, job.crashes, job.has_undo) == (JobState.READY, crashes, True)
+        assert (job.reason, job.fingerprint) == (None, None)
+        claim = bench.take()
+        assert (claim.checkpoint, claim.attempt, claim.is_suspect) == ('"one step"', 1, True)
+    bench.finish(bench.outcome(claim, JobState.DEAD))
+    assert bench.get(claim.id).state is JobState.DEAD
+
+
+@case(needs="keeps_undo")
+def so_does_the_end_of_its_session(bench: Bench) -> None:
+    claim = with_undo(bench)
+    for crashes in range(1, MAX_CRASHES + 1):
+        session = bench.get(claim.id).session
+        assert session is not None
+        (back,) = bench.end_session(session, claim, cause="exit code 1")
+        assert back.to is JobState.READY
+        assert bench.get(claim.id).crashes == crashes
+        (claim,) = bench.claim(session=bench.start_session())
+
+
+@case(needs="keeps_undo")
+def so_does_the_rescue_that_would_be_its_death(bench: Bench) -> None:
+    claim = with_undo(bench)
+    for rescues in range(1, MAX_RESCUES * UNDO_LIVES):
+        bench.advance(LEASE)
+        (rescued,) = bench.rescue()
+        assert (rescued.id, rescued.to) == (claim.id, JobState.READY)
+        assert bench.get(claim.id).rescues == rescues
+        claim = bench.take(session=bench.start_session())
+    bench.advance(LEASE)
+    (rescued,) = bench.rescue()
+    assert rescued.to is JobState.DEAD
+    job = bench.get(claim.id)
+    assert (job.rescues, job.has_undo) == (MAX_RESCUES * UNDO_LIVES, True)
+
+
+@case(needs="keeps_undo")
+def once_all_is_undone_the_next_crash_is_its_death(bench: Bench) -> None:
     claim = with_undo(bench)
     for _ in range(MAX_CRASHES):
         crash(bench, claim)
-        if bench.get(claim.id).state is JobState.READY:
-            claim = bench.take()
-    assert bench.get(claim.id).state is JobState.DEAD
+        claim = bench.take()
+    assert note(bench, claim, has_undo=False) is Answer.TOOK
+    crash(bench, claim)
+    job = bench.get(claim.id)
+    assert (job.state, job.crashes) == (JobState.DEAD, MAX_CRASHES + 1)
+
+
+@case(needs="keeps_undo")
+def who_crashes_while_it_undoes_is_dead_in_the_end_and_keeps_what_is_left(bench: Bench) -> None:
+    claim = with_undo(bench)
+    times = MAX_CRASHES * UNDO_LIVES
+    for _ in range(times - 1):
+        crash(bench, claim)
+        claim = bench.take()
+    crash(bench, claim)
+    job = bench.get(claim.id)
+    assert (job.state, job.crashes, job.has_undo) == (JobState.DEAD, times, True)
+    assert job.reason == f"crashed {times} times; last cause: killed by SIGSEGV"
+    assert job.fingerprint is not None
     bench.retry(claim.id)
     bench.cancel(claim.id)
     job = bench.get(claim.id)

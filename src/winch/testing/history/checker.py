@@ -217,10 +217,13 @@ def i2_nothing_stays_behind(facts: _Facts) -> Iterator[Violation]:
 
 
 def _takeovers(facts: _Facts) -> Iterator[tuple[Event, SessionInfo, timedelta]]:
-    """The rescues that waited for a lease: a session ended by its supervisor is taken at once."""
+    """The rescues that waited for a lease: a session ended by its supervisor is taken at once, and who
+    presents the claim's own token tells of its process's death while the session lives on."""
     for event in facts.history.events:
         session = facts.sessions.get(event.session or "")
-        if event.kind == "rescued" and session is not None and session.end_reason == "lease over":
+        if event.kind != "rescued" or event.by_token is not None or session is None:
+            continue
+        if session.end_reason == "lease over":
             yield event, session, event.at - session.lease_until
 
 

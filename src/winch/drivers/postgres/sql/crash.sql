@@ -21,7 +21,7 @@ named AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT
-        job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log,
+        job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log, job.has_undo,
         job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled,
         :cause::text IS NOT NULL AND EXISTS (
             SELECT
@@ -42,7 +42,7 @@ locked AS MATERIALIZED (
 ),
 told AS MATERIALIZED (
     SELECT
-        id, token, is_cancelled, is_guilty,
+        id, token, is_cancelled, is_guilty, has_undo,
         CASE
             WHEN is_guilty THEN {schema}.grown(history, {schema}.entry(
                 'crashed', clock.now, attempt, CASE WHEN :is_own THEN token END, session, claimed_at,
@@ -65,7 +65,8 @@ decided AS MATERIALIZED (
     SELECT
         held.*,
         CASE
-            WHEN held.is_guilty AND held.times >= :most THEN 'dead'
+            WHEN held.is_guilty
+                AND held.times >= :most * CASE WHEN held.has_undo THEN :undo_lives ELSE 1 END THEN 'dead'
             WHEN held.is_cancelled THEN 'cancelled'
             ELSE 'ready'
         END AS next

@@ -42,7 +42,7 @@ orphan AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
     SELECT
-        job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log,
+        job.id, job.token, job.session, job.claimed_at, job.attempt, job.history, job.log, job.has_undo,
         job.cancel_requested_at IS NOT NULL AND job.has_undo IS NOT TRUE AS is_cancelled
     FROM orphan
     CROSS JOIN LATERAL unnest(orphan.ids, orphan.tokens) AS claim (id, token)
@@ -57,7 +57,7 @@ locked AS MATERIALIZED (
 ),
 told AS MATERIALIZED (
     SELECT
-        id, token, session, is_cancelled,
+        id, token, session, is_cancelled, has_undo,
         {schema}.grown(history, {schema}.entry(
             'rescued', clock.now, attempt, NULL, session, claimed_at,
             jsonb_build_object('type', 'rescued', 'message', :cause::text), log
@@ -74,7 +74,7 @@ decided AS MATERIALIZED (
     SELECT
         held.*,
         CASE
-            WHEN held.times >= :most THEN 'dead'
+            WHEN held.times >= :most * CASE WHEN held.has_undo THEN :undo_lives ELSE 1 END THEN 'dead'
             WHEN held.is_cancelled THEN 'cancelled'
             ELSE 'ready'
         END AS next

@@ -1,4 +1,5 @@
--- suspect: a job whose process died under it; dead when that happened too often.
+-- suspect: a job whose process died under it; dead when that happened too often. One that has something to
+-- undo may die so often again while it does that.
 local function recent(history, what)
   local times = 0
   for _, entry in ipairs(history) do
@@ -16,7 +17,8 @@ local function suspect(j, what, cause, trace, by)
   leave(j)
   grow(j, what, {type = what, message = cause}, by)
   local times = recent(j.H, what)
-  j.s = after_claim(j, times >= LIMITS[what] and 'dead' or 'ready')
+  local most = LIMITS[what] * (j.U and UNDO_LIVES or 1)
+  j.s = after_claim(j, times >= most and 'dead' or 'ready')
   j.a = j.a - 1
   if what == 'crashed' then j.c = times else j.r = times end
   j.u = true
