@@ -261,6 +261,11 @@ def test_a_given_id_is_one_job_whatever_else_is_said_of_it(driver: RedisClusterD
     again = new_job(id=plain.id, is_given_id=True, unique_key="k")
     assert not driver.run(driver.enqueue([again]))[0].is_new
     assert parts_of(driver, plain.id) == [shard_of(plain.id)]
+    bound = new_job(is_given_id=True, unique_key="k")
+    assert driver.run(driver.enqueue([bound]))[0].is_new
+    again, other = new_job(id=bound.id, is_given_id=True), new_job()
+    assert [one.is_new for one in driver.run(driver.enqueue([again, other]))] == [False, True]
+    assert parts_of(driver, bound.id) == [HOME]
 
 
 # -- the way home ------------------------------------------------------------------------------------

@@ -61,10 +61,14 @@ class RedisClusterDriver(WideClaims):
 
         def body() -> Body[list[Enqueued]]:
             groups: dict[int, list[int]] = {}
+            answers: list[Any] = [None] * len(jobs)
+            known = yield from self._known_at_home(jobs)
             for place, job in enumerate(jobs):
                 where = HOME if lives_at_home(job) else shard_of(job.id)
-                groups.setdefault(where, []).append(place)
-            answers: list[Any] = [None] * len(jobs)
+                if where != HOME and job.id in known:
+                    answers[place] = Enqueued(job.id, False)
+                else:
+                    groups.setdefault(where, []).append(place)
             if HOME in groups:
                 places = groups.pop(HOME)
                 found = yield from self._enqueue_at_home([jobs[place] for place in places], at)
@@ -104,6 +108,15 @@ class RedisClusterDriver(WideClaims):
             return answers
 
         return self._write("enqueue", body)
+
+    def _known_at_home(self, jobs: Sequence[NewJob]) -> Body[set[str]]:
+        """Jobs that stand alone, under ids of the caller's that are at home: they were stored there with
+        more to say, or have moved."""
+        given = [job.id for job in jobs if job.is_given_id and not lives_at_home(job)]
+        if not given:
+            return set()
+        (found,) = self._whole((yield from self._scatter([(HOME, self._find(given))])))
+        return {job.id for job in found if job is not None}
 
     def _enqueue_at_home(
         self, jobs: Sequence[NewJob], at: Callable[..., Body[list[Enqueued]]]
