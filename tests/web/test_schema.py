@@ -62,5 +62,5 @@ def test_no_request_breaks_the_server_or_the_description(tmp_path: object) -> No
             check()
             seen.add(operation.label)
     described = {f"{route.method} {route.path}" for route in ROUTES if not route.is_page}
-    assert seen | left_out == described
+    assert seen | left_out == described - {"GET /api/v1/openapi.json"}  # does not describe itself
     assert len(left_out) == 2

@@ -67,7 +67,7 @@ class Listener:
             self._runners.pop(point).cancel()
 
     async def _run(self, point: tuple[int, str]) -> None:
-        pause, is_up = 0.1, False
+        pause, was_down = 0.1, False
         where, prefix = point
         while self._bells:
             try:
@@ -79,13 +79,14 @@ class Listener:
                     log.warning(
                         "wake-ups are off until the listener is back, polling goes on: %s", error
                     )
-                self.state, is_up = f"down: {' '.join(str(error).split())}", False
+                self.state, was_down = f"down: {' '.join(str(error).split())}", True
                 # Different for each process: a restarted server is not met by all of them at once.
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # not a secret
                 pause = min(pause * 2, 2.0)
                 continue
-            if not is_up:
-                self.state, pause, is_up = "up", 0.1, True
+            self.state = "up"
+            if was_down:
+                pause, was_down = 0.1, False
                 self._ring(None)  # whatever happened while nobody listened
             if heard is not None:
                 self._ring(heard[1].decode())
