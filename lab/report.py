@@ -59,7 +59,7 @@ def _faults() -> Iterator[str]:
     yield f"{len(results)} runs are recorded here, {len(failed)} of them failed. Each failed one, oldest first, with the first of its reasons; why, and what was done, is under *What the lab has found*:"
     yield ""
     for result in failed:
-        reason = result.violations[0].replace("|", "/") if result.violations else result.observed
+        reason = (result.violations or [result.observed])[0].partition("\n")[0].replace("|", "/")
         yield f"- {result.fault}, {result.store}, seed {result.seed}: {reason}"
     weak = {(r.fault, r.waived) for r in results if r.waived}
     yield ""
