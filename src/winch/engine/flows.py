@@ -79,7 +79,7 @@ class Tail:
     """The end of a flow that is part of another: the nodes that what follows comes after."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.nodes = tuple(nodes)
+        self.nodes: tuple[Node, ...] = tuple(nodes)
 
 
 @dataclass

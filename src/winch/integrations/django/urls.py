@@ -8,4 +8,4 @@ from winch.integrations.django import from_settings
 
 app_name = "winch"
 _serve = from_settings()
-urlpatterns = [path("", _serve, name="home"), path("<path:rest>", _serve, name="page")]
+urlpatterns: list[object] = [path("", _serve, name="home"), path("<path:rest>", _serve, name="page")]
