@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
 
 from winch.core.errors import StorageUnavailable
-from winch.engine.service import Service
+from winch.engine.service import LONGEST_PAUSE, Backoff, Service
+from winch.engine.supervisor import Beating, Supervisor
 
 LONG = 3600.0
 
@@ -91,3 +93,24 @@ def test_a_cancelled_service_is_cancelled() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancel())
+
+
+def test_the_pauses_of_a_loop_that_must_not_be_late_stay_as_short_as_it_says() -> None:
+    patient, hurried = Backoff("patient"), Backoff("hurried", longest=0.5)
+    gone = StorageUnavailable("gone")
+    assert max(hurried.failed(gone) for _ in range(20)) <= 0.5
+    assert 2.5 <= [patient.failed(gone) for _ in range(20)][-1] <= LONGEST_PAUSE
+
+
+def test_a_missed_beat_is_tried_again_by_the_time_of_the_next() -> None:
+    class Gone(Supervisor):
+        def __init__(self) -> None:
+            self.tries: list[float] = []
+
+        async def beat(self) -> None:
+            self.tries.append(time.monotonic())
+            raise StorageUnavailable("gone")
+
+    supervisor = Gone()
+    run(Beating(supervisor, every=0.01), stop_after=0.5)
+    assert len(supervisor.tries) >= 10  # with the pauses of other loops it would be two

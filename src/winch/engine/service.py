@@ -28,8 +28,9 @@ polling: ContextVar[str] = ContextVar("winch_polling", default="")
 class Backoff:
     """Growing, jittered pauses while a store is out of reach; remembers whether it has been said."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, longest: float = LONGEST_PAUSE) -> None:
         self._what = what
+        self._longest = longest
         self._failures = 0
 
     def failed(self, error: Exception) -> float:
@@ -37,8 +38,8 @@ class Backoff:
         self._failures += 1
         if self._failures == 1:
             log.warning("%s: the store is out of reach, trying again: %s", self._what, error)
-        longest: float = min(FIRST_PAUSE * 2.0**self._failures, LONGEST_PAUSE)
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
+        growing: float = min(FIRST_PAUSE * 2.0**self._failures, self._longest)
+        return growing * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
 
     def worked(self) -> None:
         """Note a success; logs the end of a stretch of failures."""
@@ -56,9 +57,9 @@ class Service:
 
     name = "service"
 
-    def __init__(self) -> None:
+    def __init__(self, longest_pause: float = LONGEST_PAUSE) -> None:
         self._stopping = asyncio.Event()
-        self._backoff = Backoff(self.name)
+        self._backoff = Backoff(self.name, longest_pause)
         self._idling: asyncio.Timeout | None = None
 
     async def run_once(self) -> float:

@@ -442,7 +442,9 @@ class Beating(Service):
     name = "heartbeat"
 
     def __init__(self, supervisor: Supervisor, every: float) -> None:
-        super().__init__()
+        # Others count a lease from the store's return. Who paused for longer than that would be given up
+        # though it lives, so a missed beat is tried again no later than the next would have been due.
+        super().__init__(longest_pause=every)
         self._supervisor = supervisor
         self._every = every
 
