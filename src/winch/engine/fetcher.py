@@ -125,7 +125,8 @@ class Fetcher(Service):
                 )
                 return 0.0
             self._deliver(claims, sent)
-            # The jobs that somebody was waiting for begin first, and the next look comes after them.
+            # The job that was waited for starts before the next claim is made and sent, which can wait.
+            # Under load it is the other way round, so that the store works while the jobs run.
             await asyncio.sleep(0)
             return 0.0
         self._deliver(claims, sent)
