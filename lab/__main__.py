@@ -118,7 +118,11 @@ def pairs(count: int, stores: Sequence[str] | None, seed: int) -> list[Job]:
     """Pairs of faults on stores that have both, drawn from the seed. Faults with a store of their own
     making do not mix."""
     rng = random.Random(seed)
-    mixed = [fault for fault in FAULTS.values() if not fault.own_stores and not fault.is_virtual]
+    mixed = [
+        fault
+        for fault in FAULTS.values()
+        if not fault.is_virtual and (fault.shares_own_store or not fault.own_stores)
+    ]
     able: list[Job] = [
         ([one, other], store)
         for one, other in itertools.combinations(mixed, 2)

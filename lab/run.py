@@ -25,7 +25,7 @@ import msgspec
 from lab import load
 from lab.app import SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
 from lab.results import Result
-from lab.stores import CannotRun, Store
+from lab.stores import REWOUND, CannotRun, Cluster, Store
 from tests.faults.apps import LEASE
 from tests.faults.fleet import Fleet, Worker, until
 from tests.servers import free_port
@@ -262,6 +262,7 @@ class Run:
             transactional=TRANSACTIONAL,
             # Workers that were told to stop may be slow to hear it on a busy machine.
             stop_settle=timedelta(seconds=3),
+            claim_call=timedelta(seconds=LEASE if isinstance(self.store, Cluster) else 1),
         )
 
     def close(self) -> None:
@@ -368,6 +369,9 @@ def judge(
     history = run.history(windows, takeover)
     verdict = check(history)
     waived = {name for fault in faults for name in fault.waives(run.store.name)}
+    disturbed = [] if waived else run.store.disturbances()
+    if disturbed:
+        waived |= set(REWOUND)
     broken = [found for found in verdict.violations if found.invariant not in waived]
     broken += [found for fault in faults for found in fault.judge(history, verdict)]
     observed: list[str] = []
@@ -379,6 +383,7 @@ def judge(
                 Violation("nemesis", None, f"{fault.name} did nothing: the run proves nothing")
             )
     broken += _load_was_there(run, history)
+    broken += [Violation("lab", None, f"could not be judged: {words}") for words in disturbed]
     measures = dict(run.measures)
     if verdict.takeovers:
         measures["slowest takeover s"] = round(verdict.takeovers[-1].total_seconds(), 2)

@@ -276,7 +276,8 @@ def _accepted_writes(facts: _Facts) -> Iterator[Violation]:
 
 
 def _tokens_never_repeat(facts: _Facts) -> Iterator[Violation]:
-    """One claim call may take many jobs; each of them once, and all for one session at one moment."""
+    """One claim call may take many jobs; each of them once, and all for one session at one moment
+    (or, where it asks several servers, within the time that a call may take)."""
     first: dict[str, Event] = {}
     taken: dict[tuple[str, str], Event] = {}
     for event in facts.history.events:
@@ -286,7 +287,7 @@ def _tokens_never_repeat(facts: _Facts) -> Iterator[Violation]:
         earlier = taken.setdefault((event.job, event.token), event)
         if earlier is not event:
             yield Violation("I4", event.job, "a token was used for two of its claims", (earlier, event))
-        elif call.session != event.session or abs(call.at - event.at) > BACKWARDS:
+        elif call.session != event.session or abs(call.at - event.at) > facts.history.claim_call:
             yield Violation("I4", event.job, "a token was used by two claim calls", (call, event))
 
 
