@@ -52,8 +52,8 @@ def new_job(tick: int, **fields: object) -> NewJob:
 
 
 def test_scripts_are_sent_again_however_long_the_server_was_loading() -> None:
-    """Found by a soak (seed 12): a restarted server was loading through all tries, then said that it had no
-    scripts; that was taken for a complaint about the call, and a job that was done died of it."""
+    """Found by a soak (seed 12): a restarted server was loading through all tries, then said that it had
+    no scripts; that was taken for a complaint about the call, and a job that was done died of it."""
     route = Route(parse_url("redis://localhost:6379"))
     what = call(b"{winch}:meta", "finish", {})
     assert what.full is not None

@@ -101,7 +101,7 @@ def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, A
         text = str(error)
         code, _, rest = text.partition(" ")
         if code == "NOSCRIPT" and what.full is not None and request is what.request:
-            # Not one of the tries: a server that has been loading for all of them has no scripts after it.
+            # Not one of the tries: a server that was loading for all of them has no scripts after it.
             request = what.full()
             continue
         tries += 1
