@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import sqlite3
 import subprocess
 import sys
@@ -508,7 +509,11 @@ def test_a_claiming_bell_finds_by_its_poll_what_no_datagram_told(sqlite_path: Pa
     play(sqlite_path, story)
 
 
-def test_a_claim_that_fails_when_it_rings_fails_for_who_waits(sqlite_path: Path) -> None:
+def test_a_claim_that_fails_when_it_rings_fails_for_who_waits(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "POLL_SECONDS", 60)
+
     async def story(driver: SqliteDriver) -> None:
         def body() -> Generator[Any, Any, list[Claim]]:
             raise StorageUnavailable("gone", maybe_applied=True)
@@ -525,6 +530,29 @@ def test_a_claim_that_fails_when_it_rings_fails_for_who_waits(sqlite_path: Path)
         await bell.arm()
         assert len(await bell.claim_when_rung(verb(), 0.01)) == 1  # the thread is still there
         assert not await bell.wait(0.01)
+        await bell.aclose()
+
+    play(sqlite_path, story)
+
+
+def test_the_thread_of_a_blocked_loop_takes_nothing(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "POLL_SECONDS", 0.02)
+
+    async def story(driver: SqliteDriver) -> None:
+        verb = claims_of(driver)
+        bell = driver.claiming_bell(["default"])
+        await bell.arm()
+        waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
+        await asyncio.sleep(0)
+        time.sleep(0.2)  # as a handler that blocks
+        driver.run(driver.enqueue([make_job()]))
+        assert bell._socket is not None
+        while select.select([bell._socket], [], [], 0)[0]:
+            time.sleep(0.001)  # until the thread has heard it
+        assert await waiting == []
+        assert len(await driver.arun(verb())) == 1
         await bell.aclose()
 
     play(sqlite_path, story)

@@ -7,6 +7,9 @@ instead of three, and none of the loop's own steps before the claim is on its wa
 The loop still looks ten times a second whether the file has changed, as for every bell, and tells the
 thread to claim when it has. What it tells is kept with the wait it is meant for: an order that comes too
 late belongs to a wait that is over, and the next one does not hear it.
+
+A loop that a handler blocks does not look. Its thread claims nothing then: the jobs would lie here while
+others are free, who find them by their own look.
 """
 
 from __future__ import annotations
@@ -25,9 +28,13 @@ from winch.drivers.sqlite import wake
 from winch.drivers.sqlite.wake import Board, SqliteBell
 from winch.storage.verbs import Verb
 
+# So many looks that did not come are a loop that stands still.
+_MISSED = 5
+
 
 class _Wait:
-    """One wait. `is_claiming`: what to do once it is told to end; None until then."""
+    """One wait. `is_claiming`: what to do once it is told to end; None until then. `looked_at`: when the
+    loop has last been seen to turn."""
 
     def __init__(self, verb: Verb[list[Claim]], bell: socket.socket | None) -> None:
         self.verb = verb
@@ -35,6 +42,10 @@ class _Wait:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.answer: asyncio.Future[list[Claim]] = self.loop.create_future()
         self.is_claiming: bool | None = None
+        self.looked_at: float = time.monotonic()
+
+    def is_left_alone(self) -> bool:
+        return time.monotonic() - self.looked_at > _MISSED * wake.POLL_SECONDS
 
     def settle(self, claims: list[Claim], error: BaseException | None) -> None:
         if self.answer.done():  # cancelled: nobody waits for it any more
@@ -73,6 +84,7 @@ class ClaimingSqliteBell(SqliteBell):
 
         def look() -> None:
             nonlocal timer
+            wait.looked_at = time.monotonic()
             self._seen, is_wanted = self._look(self._seen)
             left = deadline - time.monotonic()
             if is_wanted or left <= 0:
@@ -160,8 +172,9 @@ def _rings(wait: _Wait, orders: socket.socket) -> bool:
     while wait.is_claiming is None:
         found = [fd for fd, _ in both.poll()]
         if wait.bell is not None and wait.bell.fileno() in found:
+            is_wanted = not wait.is_left_alone()
             _empty(wait.bell)
-            return wait.is_claiming is not False
+            return is_wanted and wait.is_claiming is not False
         _empty(orders)
     return wait.is_claiming
 
