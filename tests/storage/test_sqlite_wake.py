@@ -552,7 +552,8 @@ def test_the_thread_of_a_blocked_loop_takes_nothing(
         while select.select([bell._socket], [], [], 0)[0]:
             time.sleep(0.001)  # until the thread has heard it
         assert await waiting == []
-        assert len(await driver.arun(verb())) == 1
+        claims = await driver.arun(verb())
+        assert len(claims) == 1
         await bell.aclose()
 
     play(sqlite_path, story)
