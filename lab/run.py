@@ -28,7 +28,7 @@ import msgspec
 from lab import load
 from lab.app import SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
 from lab.results import Result
-from lab.stores import REWOUND, CannotRun, Cluster, Store
+from lab.stores import REWOUND, CannotRun, Store
 from tests.faults.apps import LEASE
 from tests.faults.fleet import Fleet, Worker, until
 from tests.servers import free_port
@@ -303,7 +303,8 @@ class Run:
             transactional=TRANSACTIONAL,
             # Workers that were told to stop may be slow to hear it on a busy machine.
             stop_settle=timedelta(seconds=3),
-            claim_call=timedelta(seconds=LEASE if isinstance(self.store, Cluster) else 1),
+            # One call may take hundreds, or ask several servers one after another.
+            claim_call=timedelta(seconds=LEASE),
         )
 
     def close(self) -> None:
