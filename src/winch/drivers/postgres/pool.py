@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import psycopg
@@ -58,7 +59,10 @@ class Pool:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._idle: list[Connection] = []
-        self._free = threading.BoundedSemaphore(self._place.pool)
+        # One entry for each connection that may be used. A semaphore of Python's is slower: no C.
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._place.pool):
+            self._free.put(None)
         self._watchdog = Watchdog(self._place.timeout)
 
     def run(self, verb: Verb[T]) -> T:
@@ -76,11 +80,14 @@ class Pool:
     def _once(self, verb: Verb[T], progress: Progress) -> T:
         if self._pid != os.getpid():
             self._forget()  # the parent's connections are the parent's; psycopg leaves them alone
-        if not self._free.acquire(timeout=self._place.timeout):
+        free = self._free
+        try:
+            free.get(timeout=self._place.timeout)
+        except Empty:
             raise StorageUnavailable(
                 f"{self._place.describe()}: all {self._place.pool} connections were in use for "
                 f"{self._place.timeout:g} s; raise pool= in the URL or use fewer threads"
-            )
+            ) from None
         try:
             connection = self._healthy() or self._connect()
             watched = self._watchdog.over(connection)
@@ -95,7 +102,7 @@ class Pool:
             self._idle.append(connection)
             return result
         finally:
-            self._free.release()
+            free.put(None)
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
@@ -121,6 +128,10 @@ class Pool:
             raise
 
     def _carry(self, connection: Connection, verb: Verb[T], progress: Progress) -> T:
+        if verb.lone is not None and self._place.prepares and not is_behind_pooler(connection):
+            progress.maybe_applied = True
+            alone: T = verb.lone(connection)
+            return alone
         sending = script(verb, progress)
         try:
             action = next(sending)
