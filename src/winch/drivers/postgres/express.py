@@ -18,6 +18,7 @@ import psycopg
 from psycopg import adapt, errors
 from psycopg.pq import ExecStatus, Format
 
+from winch.drivers._sql import Statement
 from winch.drivers.postgres.binary import (
     Ids,
     Texts,
@@ -40,33 +41,52 @@ STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
 WORKING = frozenset({"claim", "finish", "has_gated"})
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
-_prepared: WeakKeyDictionary[AnyConnection, dict[str, Known]] = WeakKeyDictionary()
+# A statement that is kept prepared: its name on the server, and the names of its values in order.
+Kept = tuple[bytes, tuple[str, ...]]
+_prepared: WeakKeyDictionary[AnyConnection, dict[str, Kept]] = WeakKeyDictionary()
 _readers: WeakKeyDictionary[AnyConnection, dict[str, Transformer]] = WeakKeyDictionary()
 
-# A prepared statement: its name on the server, and the names of its values in their order.
-Known = tuple[bytes, tuple[str, ...]]
+
+class Written:
+    """A statement with its values as they travel."""
+
+    __slots__ = ("formats", "statement", "values")
+
+    def __init__(self, step: Step) -> None:
+        self.statement = step.statement
+        self.values, self.formats = _written(step.values, numbered_names(step.statement.text)[1])
 
 
 def send(connection: psycopg.Connection[Any], step: Step) -> None:
     """Carry the statement out; raises what psycopg would.
 
-    Every line of Python here is run with cold caches, right before and after a wait, and costs three
-    times what a loop over it would tell.
+    Short on purpose: between two waits Python runs with cold caches, three times slower than in a loop.
     """
-    pgconn, statement = connection.pgconn, step.statement
+    name, names = _kept(connection, step.statement)
+    connection.pgconn.send_query_prepared(name, *_written(step.values, names))
+    answer(connection)
+
+
+def begin(connection: psycopg.Connection[Any], written: Written) -> None:
+    """Send the statement, as far as the socket takes it; `answer` sends the rest."""
+    name, _ = _kept(connection, written.statement)
+    connection.pgconn.send_query_prepared(name, written.values, written.formats)
+    connection.pgconn.flush()
+
+
+def _kept(connection: psycopg.Connection[Any], statement: Statement) -> Kept:
+    """The statement as this connection keeps it; prepared when it is first asked for."""
     known = _prepared.get(connection)
     if known is None:
         known = _prepared[connection] = {}
-    found = known.get(statement.name)
-    if found is None:
+    kept = known.get(statement.name)
+    if kept is None:
         text, names = numbered_names(statement.text)
-        found = _server_name(statement.name), names
-        pgconn.send_prepare(found[0], text.encode())
-        _answer(connection)
-        known[statement.name] = found
-    name, names = found
-    pgconn.send_query_prepared(name, *_written(step.values, names))
-    _answer(connection)
+        kept = _server_name(statement.name), names
+        connection.pgconn.send_prepare(kept[0], text.encode())
+        answer(connection)
+        known[statement.name] = kept
+    return kept
 
 
 def _server_name(name: str) -> bytes:
@@ -77,14 +97,14 @@ async def asend(connection: psycopg.AsyncConnection[Row], step: Step) -> Rows:
     """The same without blocking the event loop; and the rows, read as a binary cursor would."""
     pgconn = connection.pgconn
     known = _prepared.setdefault(connection, {})
-    found = known.get(step.statement.name)
-    if found is None:
+    kept = known.get(step.statement.name)
+    if kept is None:
         text, names = numbered_names(step.statement.text)
-        found = _server_name(step.statement.name), names
-        pgconn.send_prepare(found[0], text.encode())
+        kept = _server_name(step.statement.name), names
+        pgconn.send_prepare(kept[0], text.encode())
         await _aanswer(connection)
-        known[step.statement.name] = found
-    name, names = found
+        known[step.statement.name] = kept
+    name, names = kept
     values, formats = _written(step.values, names)
     pgconn.send_query_prepared(name, values, formats, result_format=Format.BINARY)
     result = await _aanswer(connection)
@@ -143,7 +163,8 @@ def _list(value: list[Any]) -> tuple[bytes, Format]:
     return write_texts(Texts(value)), Format.BINARY
 
 
-def _answer(connection: psycopg.Connection[Any]) -> None:
+def answer(connection: psycopg.Connection[Any]) -> None:
+    """Wait for the whole answer to what was sent; raises what psycopg would."""
     pgconn = connection.pgconn
     poll = select.poll()
     while pgconn.flush():
@@ -151,8 +172,6 @@ def _answer(connection: psycopg.Connection[Any]) -> None:
         poll.poll()
         pgconn.consume_input()
     poll.register(pgconn.socket, select.POLLIN)
-    poll.poll()
-    pgconn.consume_input()
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
