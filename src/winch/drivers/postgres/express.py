@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import adapt, errors
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import DiagnosticField, ExecStatus, Format
 
 from winch.drivers._sql import Statement
 from winch.drivers.postgres.binary import (
@@ -234,4 +234,7 @@ def _settle(future: asyncio.Future[None], error: Exception | None = None) -> Non
 def _raise_first(connection: AnyConnection, results: Sequence[PGresult]) -> None:
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
+            if result.error_field(DiagnosticField.SQLSTATE) == b"26000":
+                # psycopg deallocates whatever is prepared on a connection after a ROLLBACK.
+                _prepared.pop(connection, None)
             raise errors.error_from_result(result, encoding=connection.info.encoding)
