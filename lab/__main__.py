@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import multiprocessing
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+from lab import lanes
 from lab.faults import FAULTS, QUICK, Fault
+from lab.lanes import Planned
 from lab.load import SECONDS
-from lab.results import RESULTS, Result, keep
+from lab.results import RESULTS, Result, keep, load
 from lab.run import once
 from lab.stores import STORES
 
@@ -44,6 +44,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, once each")
     parser.add_argument("--pairs", type=int, metavar="N", help="N pairs of faults, drawn from the seed")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="so many runs side by side")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE", help="note each verdict of this series as it falls"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out what has passed according to the journal"
+    )
     parser.add_argument("--list", action="store_true", help="say what there is and end")
     parser.add_argument(
         "--keep",
@@ -64,13 +70,13 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     results: list[Result] = []
     began = time.monotonic()
-    for result in play(jobs * said.times, seed, said.seconds, said.at_once):
+    jobs *= said.times
+    plan = [Planned.of(*job, seed + number) for number, job in enumerate(jobs)]
+    for result in play(plan, jobs, said):
         results.append(result)
         print(result.line, flush=True)
         for violation in result.violations:
             print("    " + violation.replace("\n", "\n    "), flush=True)
-        if said.keep:
-            keep([result], said.keep)
     failed = [result for result in results if not result.is_ok]
     print(f"{len(results)} runs, {len(failed)} failed, {time.monotonic() - began:.0f} s")
     for result in failed:
@@ -79,19 +85,33 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed or not results else 0
 
 
-def play(jobs: Sequence[Job], seed: int, seconds: float, at_once: int) -> Iterator[Result]:
-    """Each run's result, as they end. Runs side by side share nothing, not even a process."""
-    if at_once == 1:
-        for number, (faults, store) in enumerate(jobs):
-            yield once(faults, store, seed + number, seconds=seconds, verbose=len(jobs) == 1)
+def play(plan: Sequence[Planned], jobs: Sequence[Job], said: argparse.Namespace) -> Iterator[Result]:
+    """Each run's result, as they end: one run here, several each in a process of its own."""
+    if len(plan) == 1:
+        (faults, store), run = jobs[0], plan[0]
+        result = once(faults, store, run.seed, seconds=said.seconds, verbose=True)
+        if said.keep:
+            keep([result], said.keep)
+        yield result
         return
-    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn")) as lanes:
-        runs = [
-            lanes.submit(once, faults, store, seed + number, seconds=seconds)
-            for number, (faults, store) in enumerate(jobs)
-        ]
-        for run in as_completed(runs):
-            yield run.result()
+    told = load(said.journal) if said.journal and said.resume else []
+    if said.journal and not said.resume:
+        said.journal.unlink(missing_ok=True)
+    left: list[Planned] = []
+    for run in plan:
+        before = [result for result in told if run.is_told_by(result) and result.is_ok]
+        if before:
+            yield before[-1]
+        else:
+            left.append(run)
+    if len(left) < len(plan):
+        print(f"these {len(plan) - len(left)} had passed before; {len(left)} are left", flush=True)
+    for result in lanes.play(left, seconds=said.seconds, at_once=said.at_once):
+        if said.journal:
+            keep([result], said.journal)
+        if said.keep:
+            keep([result], said.keep)
+        yield result
 
 
 def choose(said: argparse.Namespace) -> list[Job]:
@@ -118,7 +138,11 @@ def pairs(count: int, stores: Sequence[str] | None, seed: int) -> list[Job]:
     """Pairs of faults on stores that have both, drawn from the seed. Faults with a store of their own
     making do not mix."""
     rng = random.Random(seed)
-    mixed = [fault for fault in FAULTS.values() if not fault.own_stores and not fault.is_virtual]
+    mixed = [
+        fault
+        for fault in FAULTS.values()
+        if not fault.is_virtual and (fault.shares_own_store or not fault.own_stores)
+    ]
     able: list[Job] = [
         ([one, other], store)
         for one, other in itertools.combinations(mixed, 2)

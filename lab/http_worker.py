@@ -22,7 +22,9 @@ from winch.testing.history.lines import Ended, Stamp, Started
 
 QUEUE = "http"
 LEASE = "6s"
-TIMEOUT, PATIENCE = 10.0, 120.0
+# A store that is killed again and again on a busy machine is in recovery most of the time. What is never
+# answered ends with its lease, and is judged as any other job; this is to see that the server lives.
+TIMEOUT, PATIENCE = 10.0, 300.0
 
 
 class HttpWorker:

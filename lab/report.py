@@ -115,11 +115,11 @@ def _soak() -> Iterator[str]:
         return
     yield "## Soak"
     yield ""
-    yield "| store | minutes | jobs | strikes | memory MB | descriptors | connections | store MB | violations |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| store | seed | minutes | jobs | strikes | memory MB | descriptors | connections | store MB | violations |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for line in file.read_bytes().splitlines():
         one = msgspec.json.decode(line)
-        cells = [one["store"], f"{one['minutes']:g}", one["jobs"], one["strikes"], *(
+        cells = [one["store"], one["seed"], f"{one['minutes']:g}", one["jobs"], one["strikes"], *(
             f"{one['first'][name]:g} → {one['last'][name]:g}" for name in ("memory", "descriptors", "connections", "size")
         ), one["violations"]]  # fmt: skip
         yield "| " + " | ".join(map(str, cells)) + " |"

@@ -37,9 +37,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def keep(results: list[Result], file: Path) -> None:
     """Write results beside those of the same store and fault from earlier runs, newest last."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    earlier = load(file)
-    lines = [msgspec.json.encode(result) for result in [*earlier, *results]]
-    file.write_bytes(b"\n".join(lines) + b"\n")
+    # Added in one write: whoever is killed here leaves the earlier ones as they were.
+    with file.open("ab") as out:
+        out.write(b"".join(msgspec.json.encode(result) + b"\n" for result in results))
 
 
 def load(file: Path) -> list[Result]:

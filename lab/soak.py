@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -70,8 +71,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--keep", action="store_true", help=f"add what was seen to {KEPT.name}")
     said = parser.parse_args(argv)
     print(f"soak on {said.store}, {said.minutes:g} min, seed {said.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="winch-lab-") as name:
-        soaked, wrong = soak(said.store, said.minutes, said.seed, Path(name))
+    folder = Path(tempfile.mkdtemp(prefix="winch-lab-"))
+    wrong = ["it broke off"]
+    try:
+        soaked, wrong = soak(said.store, said.minutes, said.seed, folder)
+    finally:
+        if wrong:
+            print(f"the logs and the recorded lines are kept in {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
     print(msgspec.json.encode(soaked).decode())
     for words in wrong:
         print(f"WRONG: {words}")

@@ -29,7 +29,7 @@ from winch.engine.order import QueueOrder
 from winch.engine.settings import Loaded, load
 from winch.storage.params import JobFilter, NewJob
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 from winch.testing._crew import Crew
 from winch.testing._life import Life, life_of
 from winch.testing._loop import NEVER, Outlook, VirtualClock, VirtualLoop
@@ -75,6 +75,9 @@ class Wire:
 
     def run(self, verb: Verb[T]) -> T:
         return self._inner.run(verb)
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         sim = self._sim

@@ -16,6 +16,8 @@ class BullMQ {
     return this.queue.add("job", job);
   }
 
+  atOnce = 1000;
+
   enqueueMany(jobs) {
     return this.queue.addBulk(jobs.map((data) => ({ name: "job", data })));
   }

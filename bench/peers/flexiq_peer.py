@@ -33,6 +33,8 @@ def job(n: int, sent: int, pad: str) -> None:
 
 
 class Flexiq(kit.Peer):
+    at_once = 1000
+
     def enqueue(self, n: int, sent: int) -> Any:
         return job.delay(n, sent, kit.PAD)
 

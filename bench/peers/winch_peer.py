@@ -45,7 +45,7 @@ class Winch(kit.Peer):
         return job.enqueue(n, sent, kit.PAD)
 
     def enqueue_many(self, first: int, count: int) -> Any:
-        return app.enqueue_many([job.bind(n, 0, kit.PAD) for n in range(first, first + count)])
+        return app.enqueue_many(job.bind(n, 0, kit.PAD) for n in range(first, first + count))
 
     def pending(self) -> int:
         return sum(sum(queue.counts.values()) for queue in app.queues.list())

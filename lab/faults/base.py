@@ -17,10 +17,6 @@ SQL = ("sqlite", "postgres")
 SINGLE = ("sqlite", "postgres", "redis")
 ALL = ("sqlite", "postgres", "redis", "redis+cluster")
 
-# A failover may take back the last writes: what was acknowledged with `replicated` is there, and what
-# depends on a write that was taken back is as weak as that (docs/howto/redis.md).
-REWOUND = ("order", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I15", "I18", "alive")
-
 
 class Fault:
     """One fault in one run. Subclasses say what `strike` does, and how it is seen to have happened."""
@@ -29,6 +25,8 @@ class Fault:
     title: ClassVar[str]
     stores: ClassVar[Sequence[str]] = SINGLE
     own_stores: ClassVar[Mapping[str, type[Store]]] = {}
+    # With such a store others can do their work as well.
+    shares_own_store: ClassVar[bool] = False
     needs_proxy: ClassVar[bool] = False
     # It is lived through in virtual time and needs no processes: `play` is the whole run.
     is_virtual: ClassVar[bool] = False

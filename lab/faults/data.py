@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 from lab.app import make
-from lab.faults.base import REWOUND, SINGLE, SQL, Fault
+from lab.faults.base import SINGLE, SQL, Fault
 from lab.faults.servers import ServerFault
-from lab.stores import Postgres, Redis, Sqlite, base_backup
+from lab.stores import REWOUND, Postgres, Redis, Sqlite, base_backup
 from winch import App
 from winch.core.errors import PayloadTooLarge, WinchError
 from winch.core.ids import random_id

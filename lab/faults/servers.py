@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from lab.faults.base import REWOUND, Fault
+from lab.faults.base import Fault
 from lab.run import named, work_goes_on
 from lab.stores import (
+    REWOUND,
+    BriskCluster,
     Cluster,
     Postgres,
     Redis,
@@ -117,6 +119,8 @@ class FailOver(ServerFault):
     name = "F15"
     title = "kill -9 of a primary of a Redis Cluster, its replica takes over, it comes back"
     stores = ("redis+cluster",)
+    own_stores = {"redis+cluster": BriskCluster}  # noqa: RUF012
+    shares_own_store = True
     every = (3.0, 5.0)
 
     def waives(self, store: str) -> Sequence[str]:

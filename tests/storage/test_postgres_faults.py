@@ -18,11 +18,20 @@ import psycopg
 import pytest
 
 from tests.servers import PostgresServer
-from tests.storage.postgres_kit import Background, Store, completed, connected, new_job, wait_for_lock
+from tests.storage.postgres_kit import (
+    Background,
+    Store,
+    completed,
+    connected,
+    new_job,
+    new_token,
+    wait_for_lock,
+)
 from winch.core.errors import StorageUnavailable
+from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.storage.params import Answer
+from winch.storage.params import Answer, ClaimParams
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
@@ -128,6 +137,47 @@ def test_a_connection_closed_while_idle_is_replaced_unnoticed(store: Store) -> N
         await store.driver.aclose()
 
     asyncio.run(work())
+
+
+def test_a_rollback_on_a_connection_does_not_spoil_it_for_later_verbs(store: Store) -> None:
+    """Found by a soak (seed 9): after a transaction that was rolled back, a deadlock's say, psycopg has
+    the server forget all prepared statements, also those of claim and finish; from then on each of them
+    was refused on that connection, for ever."""
+    first, second = store.add(2)
+    session = store.session()
+
+    async def work() -> None:
+        driver = store.driver
+
+        async def claim() -> Claim:
+            params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=1)
+            (claimed,) = await driver.arun(driver.claim(params))
+            return claimed
+
+        async def finish(claimed: Claim) -> Answer:
+            (answer,) = await driver.arun(driver.finish([completed(claimed)]))
+            return answer
+
+        assert await finish(await claim()) is Answer.TOOK
+        for connection in driver._side().pool._lanes["work"]._idle:
+            await connection.execute("BEGIN", prepare=False)
+            await connection.execute("SELECT 1", prepare=True)
+            await connection.rollback()
+        assert await finish(await claim()) is Answer.TOOK
+        await driver.aclose()
+
+    asyncio.run(work())
+    assert {store.get(job).state for job in (first, second)} == {JobState.COMPLETED}
+
+
+def test_a_lone_enqueue_survives_a_rollback_on_its_connection(store: Store) -> None:
+    store.add()
+    for connection in store.driver._pool._idle:
+        connection.execute("BEGIN", prepare=False)
+        connection.execute("SELECT 1", prepare=True)
+        connection.rollback()
+    store.add()
+    assert store.driver.run(store.driver.counts())[JobState.READY] == 2
 
 
 def test_a_backend_terminated_while_it_works_leaves_the_outcome_open(store: Store) -> None:

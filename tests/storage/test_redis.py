@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import hiredis
 import msgspec
 import pytest
 
@@ -17,10 +18,11 @@ from winch.core.errors import ConfigError, StorageFull, StorageUnavailable
 from winch.core.fingerprint import fingerprint_of_trace
 from winch.core.ids import job_id, random_id
 from winch.core.lifecycle import JobState
+from winch.drivers.redis.carry import TRIES, Route, Send, carried
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.keys import KEYS, KEYS_OF, KEYS_OF_TWO
 from winch.drivers.redis.place import parse_url
-from winch.drivers.redis.scripts import command, names, script
+from winch.drivers.redis.scripts import Pause, call, command, names, script
 from winch.storage.params import Answer, ClaimParams, Enqueued, Finish, JobFilter, NewJob, NewSession
 from winch.storage.protocol import ClaimingBell
 
@@ -48,6 +50,23 @@ def new_job(tick: int, **fields: object) -> NewJob:
 
 
 # -- scripts -----------------------------------------------------------------------------------------
+
+
+def test_scripts_are_sent_again_however_long_the_server_was_loading() -> None:
+    """Found by a soak (seed 12): a restarted server was loading through all tries, then said that it had
+    no scripts; that was taken for a complaint about the call, and a job that was done died of it."""
+    route = Route(parse_url("redis://localhost:6379"))
+    what = call(b"{winch}:meta", "finish", {})
+    assert what.full is not None
+    loading = hiredis.ReplyError("LOADING Redis is loading the dataset in memory")
+    steps = carried(what, route, loading)
+    for tries in range(TRIES):
+        assert isinstance(next(steps) if tries == 0 else steps.send(loading), Pause)
+        assert steps.send(None) == Send(what.request, 0)
+    assert steps.send(hiredis.ReplyError("NOSCRIPT No matching script.")) == Send(what.full(), 0)
+    with pytest.raises(StopIteration) as stop:
+        steps.send([b"took"])
+    assert stop.value.value == [b"took"]
 
 
 def test_every_verb_has_a_file_as_in_postgres() -> None:

@@ -997,6 +997,47 @@ def test_a_handler_that_failed_may_run_again() -> None:
     assert check(replace(story.history(), expects_fault=False)).is_ok
 
 
+@pytest.mark.parametrize("pid", [0, 7])
+def test_a_claim_over_http_lasts_as_long_as_its_lease_and_a_worker_as_its_process(pid: int) -> None:
+    story = Story()
+    job, held, other = story.enqueue(), story.session(), story.session()
+    story.sessions[held] = replace(story.sessions[held], pid=pid)
+    story.claim(job, held)
+    story.end(story.start(job))
+    story.wait(LEASE.total_seconds() + 1)
+    story.end_session(held, "lease over")
+    story.give_back(job, "rescued")
+    story.run(job, other)
+    found = check(replace(story.history(), expects_fault=False, takeover_limit=LEASE)).violations
+    assert [one.invariant for one in found] == ([] if pid == 0 else ["alive"])
+
+
+def test_one_claim_call_may_take_its_time_where_it_asks_several_servers() -> None:
+    story = Story()
+    session = story.session()
+    first, second = story.plain(session), story.plain(session)
+    token = next(event.token for event in story.events if event.job == first and event.token)
+    mine = next(event.token for event in story.events if event.job == second and event.token)
+    at = {event.kind: event.at + timedelta(seconds=1.6) for event in story.events if event.job == second}
+
+    def told(event: Event) -> Event:
+        if event.job != second:
+            return event
+        mine_by = token if event.by_token == mine else event.by_token
+        mine_is = token if event.token == mine else event.token
+        return replace(event, token=mine_is, by_token=mine_by, at=at[event.kind])
+
+    story.events = [told(event) for event in story.events]
+    story.lines = [
+        replace(line, token=token) if getattr(line, "token", None) == mine else line
+        for line in story.lines
+    ]
+    history = replace(story.history(), expects_fault=False)
+    words = [one.words for one in check(history).violations if one.invariant == "I4"]
+    assert words == ["a token was used by two claim calls"]
+    assert not check(replace(history, claim_call=LEASE)).named("I4")
+
+
 def test_lines_survive_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     call = recorder.sent(["a", "b"])

@@ -7,14 +7,18 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from lab.__main__ import choose, pairs
+from lab import lanes
+from lab.__main__ import choose, main, pairs
 from lab.faults import FAULTS, QUICK
 from lab.fuzz import TARGETS, findings
+from lab.lanes import Planned, apart
 from lab.mutations import MUTATIONS, PACKAGE
 from lab.report import PAGE, page
 from lab.results import Result, keep, load
@@ -80,6 +84,36 @@ def test_results_are_kept_beside_the_earlier_ones(tmp_path: Path) -> None:
     keep([result], file)
     keep([msgspec.structs.replace(result, seed=2)], file)
     assert [found.seed for found in load(file)] == [1, 2]
+
+
+def test_a_run_that_hangs_is_one_failed_run_and_says_so() -> None:
+    run = Planned.of([FAULTS["F18"]], "memory", 1)
+    found = apart(run, seconds=1, limit=0.2, is_over=threading.Event())
+    assert not found.is_ok
+    assert found.observed == "broke off"
+    assert found.violations[0].startswith("ended after 0.2 s")
+
+
+def test_a_series_is_taken_up_where_it_was_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Planned] = []
+
+    def play(runs: list[Planned], **_: object) -> Iterator[Result]:
+        made.extend(runs)
+        for run in runs:
+            is_ok = len(made) > 3 or run.store != "redis"
+            yield msgspec.structs.replace(run.broken(1.0, "a reason"), is_ok=is_ok)
+
+    monkeypatch.setattr(lanes, "play", play)
+    words = ["--fault", "F4", "--seed", "5", "--journal", str(tmp_path / "journal.jsonl")]
+    assert main(words) == 1
+    assert [(run.store, run.seed) for run in made] == [("sqlite", 5), ("postgres", 6), ("redis", 7)]
+    assert main([*words, "--resume"]) == 0
+    assert [(run.store, run.seed) for run in made[3:]] == [("redis", 7)]
+    assert "3 runs, 0 failed" in capsys.readouterr().out
+    assert main(words) == 0, "who does not resume begins anew"
+    assert len(made) == 7
 
 
 def test_the_shortest_evidence_comes_first_one_of_each_kind() -> None:

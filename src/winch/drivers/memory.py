@@ -59,7 +59,7 @@ from winch.storage.params import (
     Trim,
 )
 from winch.storage.unique import Holder, filled, planned
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 
@@ -131,6 +131,9 @@ class MemoryDriver(MemorySchedules, MemoryWaits):
                 except StopIteration as stop:
                     result: T = stop.value
                     return result
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         return self.run(verb)

@@ -46,13 +46,15 @@ from winch.engine.transaction import Statements
 from winch.engine.why import explain
 from winch.storage.params import Acted, Enqueued, JobFilter, Line, NewJob
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Verb
 
 if TYPE_CHECKING:
     from winch.engine.joining import Joining
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_Written = tuple[Sequence[NewJob], Sending[list[Enqueued]]]
 
 CHUNK = 1000
 # Store down at enqueue: about two seconds of trying, then the caller decides.
@@ -194,7 +196,51 @@ class Client:
         return await self._joining.store(new)
 
     def enqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
-        return self.surroundings.run(self._unchecked()[0], self._enqueue_many(calls, conn))
+        run = self.surroundings.run
+        if run is not operation.run or conn is not None or self._runtime.middleware:
+            return run(self._unchecked()[0], self._enqueue_many(calls, conn))
+        return self._enqueue_ahead(calls)
+
+    def _enqueue_ahead(self, calls: Iterable[Bound[Any]]) -> list[Job[Any]]:
+        """`enqueue_many` of who waits for it: while the store works on a chunk, the next is written. It
+        is sent when the one before it is stored, so a chunk that fails is the last that was tried."""
+        handles: list[Job[Any]] = []
+        under_way: _Written | None = None
+        try:
+            for chunk in _chunks(calls, CHUNK):
+                ids = self.draw_ids(len(chunk))
+                written = self._written(chunk, ids)
+                if under_way is not None:
+                    before, under_way = under_way, None
+                    handles += self._answered(*before)
+                if written is None:
+                    op = self._enqueue_chunk(chunk, ids, None)
+                    handles += operation.run(self._unchecked()[0], op)
+                else:
+                    written[1].send()
+                    under_way = written
+        finally:  # also where a call is wrong: what was sent before it is stored
+            if under_way is not None:
+                handles += self._answered(*under_way)
+        return handles
+
+    def _written(self, chunk: Sequence[Bound[Any]], ids: Sequence[str]) -> _Written | None:
+        """The chunk as it is sent; None where there is more to it than one verb."""
+        driver, is_checked = self._unchecked()
+        if not is_checked or self._spool() is not None or any(map(_is_asked_first, chunk)):
+            return None
+        jobs = self._sealed(_new_jobs(chunk, ids))
+        return (jobs, driver.sending(driver.enqueue(jobs))) if self._door.is_open(jobs) else None
+
+    def _answered(self, jobs: Sequence[NewJob], sending: Sending[list[Enqueued]]) -> list[Job[Any]]:
+        try:
+            answers = sending.answer()
+        except StorageUnavailable as error:
+            answers = operation.run(self._unchecked()[0], self._send(jobs, error))
+        else:
+            _raise_duplicate(jobs, answers)
+        self._tell_enqueued(jobs, answers)
+        return self._handles(answers)
 
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
         return await self.surroundings.arun(self._unchecked()[0], self._enqueue_many(calls, conn))
@@ -224,15 +270,18 @@ class Client:
     def _enqueue_many(self, calls: Iterable[Bound[Any]], conn: object) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
         for chunk in _chunks(calls, CHUNK):
-            if any(bound.task.options.enqueue_rate is not None for bound in chunk):
-                yield from self._accepted(chunk, conn)
-            ids = self.draw_ids(len(chunk))
-            jobs = [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
-            answers = yield from self.store(jobs, conn)
-            handles += [
-                Job(self, answer.id) if answer.is_new else self._handle(answer) for answer in answers
-            ]
+            handles += yield from self._enqueue_chunk(chunk, self.draw_ids(len(chunk)), conn)
         return handles
+
+    def _enqueue_chunk(
+        self, chunk: Sequence[Bound[Any]], ids: Sequence[str], conn: object
+    ) -> Operation[list[Job[Any]]]:
+        if any(bound.task.options.enqueue_rate is not None for bound in chunk):
+            yield from self._accepted(chunk, conn)
+        return self._handles((yield from self.store(_new_jobs(chunk, ids), conn)))
+
+    def _handles(self, answers: Sequence[Enqueued]) -> list[Job[Any]]:
+        return [Job(self, answer.id) if answer.is_new else self._handle(answer) for answer in answers]
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
@@ -569,6 +618,16 @@ class Client:
     def page(self, which: JobFilter) -> Operation[tuple[list[Job[Any]], str | None]]:
         page = yield self._driver().list_jobs(which)
         return [Job(self, record.id, record) for record in page.jobs], page.next
+
+
+def _new_jobs(chunk: Sequence[Bound[Any]], ids: Sequence[str]) -> list[NewJob]:
+    return [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
+
+
+def _is_asked_first(bound: Bound[Any]) -> bool:
+    """Whether something is asked of the store, or written, before the job is."""
+    options = bound.task.options
+    return options.enqueue_rate is not None or bool(options.search)
 
 
 def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:

@@ -2,15 +2,19 @@
 
 A finish may be repeated as often as needed, so an outage only delays it. One outcome that the store
 cannot hold must not keep its neighbours from being written: a batch that is refused is halved until
-the culprit stands alone, and that one is written as dead with the store's complaint instead.
+the culprit stands alone, and that one is put aside. A complaint may be about the store and not about
+the outcome, and a job that was done must not die of it, so it is tried again a few times, alone and
+with growing pauses; only what is refused each time is written as dead, with the store's complaint.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable
 from winch.core.job import Failure
@@ -22,6 +26,17 @@ from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 
 BATCH = 1000
+# How long an outcome that was refused waits before it is tried again. Then it is given up: after 3 s.
+AGAIN = (0.2, 0.4, 0.8, 1.6)
+
+
+@dataclass
+class _Refused:
+    """An outcome that the store refused when it stood alone."""
+
+    outcome: Finish
+    tries: int
+    due: float
 
 
 class Finisher:
@@ -40,6 +55,7 @@ class Finisher:
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
+        self._refused: list[_Refused] = []
         self._is_awake = False  # has been woken, and has not begun
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -74,13 +90,14 @@ class Finisher:
 
     @property
     def pending(self) -> int:
-        return len(self._finishes) + len(self._releases) + len(self._crashes)
+        return len(self._finishes) + len(self._releases) + len(self._crashes) + len(self._refused)
 
     @property
     def tokens(self) -> set[str]:
         """The claims whose end is not answered yet."""
         tokens = {outcome.token for outcome in self._finishes}
         tokens |= {ref.token for ref in self._releases}
+        tokens |= {one.outcome.token for one in self._refused}
         return tokens | {ref.token for ref, _ in self._crashes}
 
     async def flushed(self) -> None:
@@ -90,14 +107,19 @@ class Finisher:
     async def run(self) -> None:
         """Send and send again; cancelled by the worker when all is flushed or time is up."""
         while True:
-            await self._wake.wait()
+            await self._until_wanted()
             self._wake.clear()
             self._is_awake = False
             while self._finishes:
                 batch = self._finishes[:BATCH]
+                refused = len(self._refused)
                 await self._finish(batch)
                 del self._finishes[: len(batch)]
-                self._written(batch)
+                if len(self._refused) == refused:
+                    self._written(batch)
+                else:
+                    aside = {one.outcome.token for one in self._refused[refused:]}
+                    self._written([outcome for outcome in batch if outcome.token not in aside])
             while self._releases:
                 refs = self._releases[:BATCH]
                 await self._repeat(functools.partial(self._driver.release, refs), refs)
@@ -108,8 +130,43 @@ class Finisher:
                 await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])
                 del self._crashes[0]
                 self._written([claim])
+            await self._try_refused()
             if not self.pending:
                 self._idle.set()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _until_wanted(self) -> None:
+        """Wait for something to send, or for the time to try again what was refused."""
+        if not self._refused:
+            await self._wake.wait()
+            return
+        left = min(one.due for one in self._refused) - self._now()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(left, 0.0)):
+                await self._wake.wait()
+
+    async def _try_refused(self) -> None:
+        now = self._now()
+        for one in [one for one in self._refused if one.due <= now]:
+            # It stays in the list, and so in `tokens`, until it is answered.
+            outcome = one.outcome if one.tries < len(AGAIN) else _unstorable(one.outcome)
+            try:
+                answers = await self._driver.arun(self._driver.finish([outcome]))
+            except (StorageUnavailable, StorageFull) as error:
+                one.due = self._now() + self._backoff.failed(error)
+            except StorageError as error:
+                log.error("job %s: its outcome was refused again: %s", outcome.id, error)
+                one.tries += 1
+                one.due = self._now() + AGAIN[min(one.tries, len(AGAIN)) - 1]
+            else:
+                self._backoff.worked()
+                if answers[0] is Answer.LOST:
+                    self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
+                self._refused.remove(one)
+                self._written([one.outcome])
 
     async def _finish(self, batch: Sequence[Finish]) -> None:
         while True:
@@ -137,18 +194,13 @@ class Finisher:
             await self._finish(batch[middle:])
             return
         [outcome] = batch
-        log.error("job %s: its outcome cannot be stored: %s", outcome.id, error)
-        if outcome.what == "unstorable":
-            await asyncio.sleep(self._backoff.failed(error))
-        plain = Finish(
-            id=outcome.id,
-            token=outcome.token,
-            to=JobState.DEAD,
-            what="unstorable",
-            error=Failure("StorageError", "its outcome could not be stored"),
-            reason="its outcome could not be stored; the worker's log has the store's complaint",
+        log.error(
+            "job %s: the store refuses its outcome: %s. It is tried again %d times",
+            outcome.id,
+            error,
+            len(AGAIN),
         )
-        await self._finish([plain])
+        self._refused.append(_Refused(outcome, 0, self._now() + AGAIN[0]))
 
     async def _repeat(self, verb: Callable[[], Verb[list[Answer]]], refs: Sequence[ClaimRef]) -> None:
         while True:
@@ -168,3 +220,14 @@ class Finisher:
         log.warning(
             "job %s: the claim was lost; %s. Another worker has the job, or had it", job_id, what
         )
+
+
+def _unstorable(outcome: Finish) -> Finish:
+    return Finish(
+        id=outcome.id,
+        token=outcome.token,
+        to=JobState.DEAD,
+        what="unstorable",
+        error=Failure("StorageError", "its outcome could not be stored"),
+        reason="its outcome could not be stored; the worker's log has the store's complaint",
+    )

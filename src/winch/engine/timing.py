@@ -10,7 +10,7 @@ from typing import Any
 from winch.engine.exposition import Histogram, histogram
 from winch.engine.rates import BOUNDS
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Verb
 
 # A driver may carry an asynchronous call out by a synchronous one: that is one call, not two.
 _is_inside: ContextVar[bool] = ContextVar("winch_is_timed", default=False)
@@ -36,7 +36,7 @@ class Timings:
 
 def watch(driver: Driver, timings: Timings) -> None:
     """Have the times of all that this driver carries out noted, also where it fails."""
-    run, arun = driver.run, driver.arun
+    run, arun, begin = driver.run, driver.arun, driver.sending
 
     def timed(verb: Verb[Any]) -> Any:
         if _is_inside.get():
@@ -56,4 +56,29 @@ def watch(driver: Driver, timings: Timings) -> None:
             _is_inside.reset(outside)
             timings.note(verb.name, time.monotonic() - began)
 
-    vars(driver).update(run=timed, arun=atimed)
+    def sending(verb: Verb[Any]) -> Sending[Any]:
+        return _Timed(begin(verb), verb.name, timings)
+
+    vars(driver).update(run=timed, arun=atimed, sending=sending)
+
+
+class _Timed:
+    """A verb in two halves, timed from the one to the other."""
+
+    def __init__(self, sending: Sending[Any], op: str, timings: Timings) -> None:
+        self._sending = sending
+        self._op = op
+        self._timings = timings
+        self._began = 0.0
+
+    def send(self) -> None:
+        self._began = time.monotonic()
+        self._sending.send()
+
+    def answer(self) -> Any:
+        outside = _is_inside.set(True)
+        try:
+            return self._sending.answer()
+        finally:
+            _is_inside.reset(outside)
+            self._timings.note(self._op, time.monotonic() - self._began)

@@ -49,7 +49,7 @@ from winch.storage.params import (
     Wait,
 )
 from winch.storage.schedules import Change, Changed, ScheduleRun, Schedules
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Verb
 from winch.storage.waits import Sent, Taken
 
 T = TypeVar("T")
@@ -486,6 +486,10 @@ class Driver(Storage, Protocol):
 
     def run(self, verb: Verb[T]) -> T:
         """Carry the verb out and return its result; blocks. Safe from any thread."""
+        ...
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        """Write the verb now and carry it out in two halves. One thread may have one at a time."""
         ...
 
     async def arun(self, verb: Verb[T]) -> T:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,30 @@ class Verb(Generic[T]):
     steps: Callable[[], Generator[Any, Any, T]]
     is_read: bool = False
     lone: Callable[..., T] | None = None
+
+
+class Sending(Protocol[T_co]):
+    """A verb that is written and not yet sent, carried out in two halves: while the store works on it,
+    its caller writes the next one."""
+
+    def send(self) -> None:
+        """Send it, once. What goes wrong is told by `answer`, which must follow."""
+        ...
+
+    def answer(self) -> T_co:
+        """Wait for the answer; raises what running the verb would have raised."""
+        ...
+
+
+class Unhurried(Generic[T]):
+    """Both halves in one, for a store that works in this process, and for verbs of several steps."""
+
+    def __init__(self, run: Callable[[Verb[T]], T], verb: Verb[T]) -> None:
+        self._run = run
+        self._verb = verb
+
+    def send(self) -> None:
+        pass
+
+    def answer(self) -> T:
+        return self._run(self._verb)

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from winch.core.errors import StorageUnavailable
 from winch.engine.middleware import Middleware
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 
@@ -137,6 +137,9 @@ class Line:
         if verb.name not in POLLS and self._life.passes():
             self._life.end()
             self._check()
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         self._check()

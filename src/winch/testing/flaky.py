@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from winch.core.errors import StorageUnavailable
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 Way = Literal["before", "after", "hang"]
@@ -112,6 +112,9 @@ class FlakyStorage:
         result = self._inner.run(verb)
         _fail(fault, "after", verb.name)
         return result
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         fault = self._next(verb.name)

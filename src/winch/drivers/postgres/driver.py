@@ -31,7 +31,7 @@ from winch.drivers.postgres.scheduling import SchedulingVerbs
 from winch.drivers.postgres.steps import Body, Statements
 from winch.drivers.postgres.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Verb
 
 T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch.postgres")
@@ -82,6 +82,9 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
 
     def run(self, verb: Verb[T]) -> T:
         return self._pool.run(verb)
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return self._pool.sending(verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         return await self._side().pool.run(verb)

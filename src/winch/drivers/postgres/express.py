@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import adapt, errors
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import DiagnosticField, ExecStatus, Format
 
 from winch.drivers.postgres.binary import (
     Ids,
@@ -44,19 +44,33 @@ _prepared: WeakKeyDictionary[AnyConnection, set[bytes]] = WeakKeyDictionary()
 _readers: WeakKeyDictionary[AnyConnection, dict[str, Transformer]] = WeakKeyDictionary()
 
 
+class Written:
+    """A statement with its values as they travel."""
+
+    __slots__ = ("formats", "name", "text", "values")
+
+    def __init__(self, step: Step) -> None:
+        self.text, names = numbered_names(step.statement.text)
+        self.name = b"winch " + step.statement.name.encode()
+        self.values, self.formats = _written(step.values, names)
+
+
 def send(connection: psycopg.Connection[Any], step: Step) -> None:
     """Carry the statement out; raises what psycopg would."""
-    pgconn = connection.pgconn
-    text, names = numbered_names(step.statement.text)
-    name = b"winch " + step.statement.name.encode()
+    begin(connection, Written(step))
+    answer(connection)
+
+
+def begin(connection: psycopg.Connection[Any], written: Written) -> None:
+    """Send the statement, as far as the socket takes it; `answer` sends the rest."""
+    pgconn, name = connection.pgconn, written.name
     known = _prepared.setdefault(connection, set())
     if name not in known:
-        pgconn.send_prepare(name, text.encode())
-        _answer(connection)
+        pgconn.send_prepare(name, written.text.encode())
+        answer(connection)
         known.add(name)
-    values, formats = _written(step.values, names)
-    pgconn.send_query_prepared(name, values, formats)
-    _answer(connection)
+    pgconn.send_query_prepared(name, written.values, written.formats)
+    pgconn.flush()
 
 
 async def asend(connection: psycopg.AsyncConnection[Row], step: Step) -> Rows:
@@ -127,7 +141,8 @@ def _list(value: list[Any]) -> tuple[bytes, Format]:
     return write_texts(Texts(value)), Format.BINARY
 
 
-def _answer(connection: psycopg.Connection[Any]) -> None:
+def answer(connection: psycopg.Connection[Any]) -> None:
+    """Wait for the whole answer to what was sent; raises what psycopg would."""
     pgconn = connection.pgconn
     poll = select.poll()
     while pgconn.flush():
@@ -197,4 +212,7 @@ def _settle(future: asyncio.Future[None], error: Exception | None = None) -> Non
 def _raise_first(connection: AnyConnection, results: Sequence[PGresult]) -> None:
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
+            if result.error_field(DiagnosticField.SQLSTATE) == b"26000":
+                # psycopg deallocates whatever is prepared on a connection after a ROLLBACK.
+                _prepared.pop(connection, None)
             raise errors.error_from_result(result, encoding=connection.info.encoding)

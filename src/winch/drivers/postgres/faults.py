@@ -21,8 +21,9 @@ from winch.core.errors import (
 from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.steps import Progress
 
-# The store asks to start over: a deadlock, or a snapshot that is no longer good enough.
-START_OVER = ("40P01", "40001")
+# The store asks to start over: a deadlock, a snapshot that is no longer good enough, or a prepared
+# statement that it does not have any more (express.py then prepares it again).
+START_OVER = ("40P01", "40001", "26000")
 TRIES = 5
 
 # Shutting down, starting up, out of connections, read-only (a standby that is about to be promoted),

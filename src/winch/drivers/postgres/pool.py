@@ -8,9 +8,9 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -40,7 +40,7 @@ from winch.drivers.postgres.steps import (
     Step,
     script,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
@@ -59,6 +59,8 @@ class Pool:
         self._pid = os.getpid()
         self._idle: list[Connection] = []
         self._free = threading.BoundedSemaphore(self._place.pool)
+        # One connection is left for what a caller does between the two halves of a verb.
+        self._halves = threading.BoundedSemaphore(max(self._place.pool - 1, 1))
         self._watchdog = Watchdog(self._place.timeout)
 
     def run(self, verb: Verb[T]) -> T:
@@ -96,6 +98,70 @@ class Pool:
             return result
         finally:
             self._free.release()
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        """The verb in two halves, where it is one statement that goes the short way."""
+        if self._place.prepares and self._place.pool > 1:
+            progress = Progress(verb)
+            steps = script(verb, progress)
+            with suppress(StopIteration):  # one that has nothing to say
+                action = next(steps)
+                if isinstance(action, Step) and action.statement.name in express.STATEMENTS:
+                    return _Halves(self, verb, progress, steps, express.Written(action))
+                steps.close()
+        return Unhurried(self.run, verb)
+
+    def begin(self, written: express.Written) -> _Begun | None:
+        """Send the statement; None where there is no connection for it that can wait: all at once, then,
+        and later, which also tells why."""
+        if self._pid != os.getpid():
+            self._forget()
+        if not self._halves.acquire(blocking=False):
+            return None
+        if not self._free.acquire(blocking=False):
+            self._halves.release()
+            return None
+        begun = None
+        try:
+            connection = self._healthy() or self._connect()
+            if is_behind_pooler(connection):
+                self._idle.append(connection)
+                return None
+            begun = _Begun(connection, self._watchdog.over(connection))
+            self._watchdog.watch(begun.watched)
+            try:
+                express.begin(connection, written)
+            except Exception as error:
+                begun.error = error
+            return begun
+        except psycopg.Error:
+            return None
+        finally:
+            if begun is None:
+                self._free.release()
+                self._halves.release()
+
+    def end(self, begun: _Begun, progress: Progress) -> None:
+        """Wait for the answer to what was begun."""
+        connection = begun.connection
+        try:
+            if begun.error is not None:
+                raise begun.error
+            express.answer(connection)
+        except BaseException as error:
+            self._watchdog.unwatch(begun.watched)
+            self._recover(connection, error)
+            if begun.watched.is_cut:
+                raise no_answer(self._place, progress) from error
+            if isinstance(error, psycopg.Error) and error.sqlstate not in START_OVER:
+                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+            raise
+        else:
+            self._watchdog.unwatch(begun.watched)
+            self._idle.append(connection)
+        finally:
+            self._free.release()
+            self._halves.release()
 
     @contextmanager
     def lend(self) -> Iterator[Connection]:
@@ -187,6 +253,53 @@ class Pool:
                 while True:
                     self._idle.pop().close()
             self._watchdog.stop()
+
+
+class _Begun:
+    """A statement that was sent on a connection and not yet answered."""
+
+    __slots__ = ("connection", "error", "watched")
+
+    def __init__(self, connection: Connection, watched: _Watched) -> None:
+        self.connection = connection
+        self.watched = watched
+        self.error: Exception | None = None
+
+
+class _Halves(Generic[T]):
+    """A verb of one statement, written ahead."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        verb: Verb[T],
+        progress: Progress,
+        steps: Generator[Action, Rows, T],
+        written: express.Written,
+    ) -> None:
+        self._pool = pool
+        self._verb = verb
+        self._progress = progress
+        self._steps = steps
+        self._written = written
+        self._begun: _Begun | None = None
+
+    def send(self) -> None:
+        self._begun = self._pool.begin(self._written)
+
+    def answer(self) -> T:
+        if self._begun is None:
+            return self._pool.run(self._verb)
+        try:
+            self._pool.end(self._begun, self._progress)
+        except psycopg.Error:  # the server wants it to be started over
+            return self._pool.run(self._verb)
+        try:
+            self._steps.send([])
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        raise AssertionError("the verb has more than one statement")
 
 
 def is_pooled(

@@ -100,12 +100,14 @@ def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, A
             return reply
         text = str(error)
         code, _, rest = text.partition(" ")
+        if code == "NOSCRIPT" and what.full is not None and request is what.request:
+            # Not one of the tries: a server that was loading for all of them has no scripts after it.
+            request = what.full()
+            continue
         tries += 1
         if tries > TRIES:
             raise translated(text, route)
-        if code == "NOSCRIPT" and what.full is not None:
-            request = what.full()
-        elif code == "MOVED":
+        if code == "MOVED":
             route.found(_address(rest, route))
         elif code in _PASSING:
             if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
@@ -145,7 +147,7 @@ def translated(text: str, route: Route) -> WinchError:
         return ConfigError(f"{where}; put user and password into the URL, redis://user:password@host")
     if code == "NOPERM":
         return StorageError(f"{where}; the user lacks a right, see docs/howto/redis.md")
-    if code in _PASSING or code == "MOVED":
+    if code in _PASSING or code in ("MOVED", "NOSCRIPT"):
         if code == "MOVED" and not route.place.is_cluster:
             return ConfigError(
                 f"{where}; this is a node of a cluster: begin the URL with redis+cluster://"

@@ -8,7 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.drivers._migrate import Status
@@ -24,10 +24,10 @@ from winch.drivers.redis.reading import ReadingVerbs
 from winch.drivers.redis.scheduling import SchedulingVerbs
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, command
 from winch.drivers.redis.waiting import WaitingVerbs
-from winch.drivers.redis.wire import Pool
+from winch.drivers.redis.wire import Pool, Sent
 from winch.drivers.redis.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 VERSION = 1
@@ -102,9 +102,32 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
             return verb.lone()
         return self._run(verb.steps())
 
-    def _run(self, steps: Body[T]) -> T:
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        if not self._is_ready:
+            return Unhurried(self.run, verb)
+        steps = verb.steps()
         try:
-            what = next(steps)
+            return _Halves(self, steps, self._sendable(next(steps)))
+        except StopIteration:  # one that has nothing to say
+            return Unhurried(self.run, verb)
+
+    def begin(self, what: Call | Batch | Pause) -> Sent | None:
+        return None if isinstance(what, Pause) else self._pool.begin(what)
+
+    def end(self, steps: Body[T], what: Call | Batch | Pause, sent: Sent | None) -> T:
+        """Wait for the first answer and carry on."""
+        reply = self._pool.run(what) if sent is None else self._pool.end(sent)
+        try:
+            following = steps.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        return self._run(steps, following)
+
+    def _run(self, steps: Body[T], what: Step | None = None) -> T:
+        """`what`: what the body has said last, if it was begun."""
+        try:
+            what = what or next(steps)
             while True:
                 what = steps.send(self._pool.run(self._sendable(what)))
         except StopIteration as stop:
@@ -286,3 +309,19 @@ class _Side:
     async def close(self) -> None:
         await self.listener.close()
         await self.wires.aclose()
+
+
+class _Halves(Generic[T]):
+    """A verb whose first call is written ahead."""
+
+    def __init__(self, driver: RedisDriver, steps: Body[T], what: Call | Batch | Pause) -> None:
+        self._driver = driver
+        self._steps = steps
+        self._what = what
+        self._sent: Sent | None = None
+
+    def send(self) -> None:
+        self._sent = self._driver.begin(self._what)
+
+    def answer(self) -> T:
+        return self._driver.end(self._steps, self._what, self._sent)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -245,6 +245,15 @@ def find_primary(place: Place) -> Address:
     raise ConnectionLost(None, heard, was_sent=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Calls on their way: for each the connection that its reply comes by, or why it has none."""
+
+    what: Call | Batch
+    calls: Sequence[Call]
+    ways: Sequence[Wire | ConnectionLost]
+
+
 class Pool:
     """The connections of the sync side. A connection is lent to one call at a time."""
 
@@ -288,6 +297,24 @@ class Pool:
 
     def _run_all(self, calls: Sequence[Call]) -> list[Any]:
         """All are sent before the first reply is waited for."""
+        return self._receive(calls, self._dispatch(calls))
+
+    def begin(self, what: Call | Batch) -> Sent:
+        """Send what is to be carried out; `end` waits for the replies."""
+        calls = what.calls if isinstance(what, Batch) else [what]
+        return Sent(what, calls, self._dispatch(calls))
+
+    def end(self, sent: Sent) -> Any:
+        """What `run` would have returned, or raised."""
+        replies = self._receive(sent.calls, sent.ways)
+        if isinstance(sent.what, Batch):
+            return replies
+        (reply,) = replies
+        if isinstance(reply, WinchError):
+            raise reply
+        return reply
+
+    def _dispatch(self, calls: Sequence[Call]) -> list[Wire | ConnectionLost]:
         sent: list[Wire | ConnectionLost] = []
         for what in calls:
             try:
@@ -296,8 +323,11 @@ class Pool:
                 sent.append(wire)
             except ConnectionLost as error:
                 sent.append(error)
+        return sent
+
+    def _receive(self, calls: Sequence[Call], ways: Sequence[Wire | ConnectionLost]) -> list[Any]:
         found: list[Any] = []
-        for what, wire_or_error in zip(calls, sent, strict=True):
+        for what, wire_or_error in zip(calls, ways, strict=True):
             outcome: Any = wire_or_error
             if isinstance(outcome, Wire):
                 try:

@@ -35,7 +35,7 @@ from winch.drivers.sqlite.wake import Board, SqliteBell
 from winch.drivers.sqlite.working import WorkingVerbs
 from winch.drivers.sqlite.writer import Writer
 from winch.storage.capabilities import Capabilities
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 READ_THREADS = 2
@@ -87,6 +87,9 @@ class SqliteDriver(
         if self._ready_opening != self._connections.opening:
             self._ensure_ready()
         return self._read(verb) if verb.is_read else self._writer.run(verb)
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ from winch.core.errors import WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import Enqueued
+from winch.storage.verbs import Sending
 from winch.testing.conformance.bench import DAY, HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 
@@ -329,3 +330,32 @@ def a_repeat_of_given_ids_is_answered_the_same(bench: Bench) -> None:
     done = bench.make_job(JobState.COMPLETED, is_given_id=True)
     again = [live, bench.new_job(id=done.id, is_given_id=True), bench.new_job(is_given_id=True)]
     assert [stored.is_new for stored in bench.enqueue(*again, is_repeat=True)] == [False, False, True]
+
+
+@case()
+def one_written_ahead_is_stored_as_any_other(bench: Bench) -> None:
+    chunks = [bench.new_jobs(3), bench.new_jobs(2), bench.new_jobs(1)]
+    answers: list[list[Enqueued]] = []
+    under_way: Sending[list[Enqueued]] | None = None
+    for jobs in chunks:
+        written = bench.driver.sending(bench.driver.enqueue(jobs, now=bench.now))
+        assert bench.find(*(job.id for job in jobs)) == [None] * len(jobs)  # nothing has left yet
+        if under_way is not None:
+            answers.append(under_way.answer())
+        written.send()
+        under_way = written
+    assert under_way is not None
+    answers.append(under_way.answer())
+    assert answers == [[Enqueued(job.id, True) for job in jobs] for jobs in chunks]
+    assert all(bench.get(job.id).state is JobState.READY for jobs in chunks for job in jobs)
+
+
+@case()
+def between_sending_and_answer_the_store_does_other_things(bench: Bench) -> None:
+    before, [new] = bench.add(), bench.new_jobs(1)
+    sending = bench.driver.sending(bench.driver.enqueue([new], now=bench.now))
+    sending.send()
+    after = bench.add()
+    assert bench.get(before).state is bench.get(after).state is JobState.READY
+    assert sending.answer() == [Enqueued(new.id, True)]
+    assert bench.get(new.id).state is JobState.READY

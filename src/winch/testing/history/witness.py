@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from winch.storage.params import Answer, ClaimRef, Finish
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 from winch.testing.history.lines import Recorder
 
 T = TypeVar("T")
@@ -41,6 +41,9 @@ class Witness:
         result = self._inner.run(verb)
         self._tell(verb.name, asked, result)
         return result
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         asked = self._asked.pop(verb, None)
