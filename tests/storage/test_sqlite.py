@@ -613,7 +613,7 @@ def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for
     "name, index",
     [
         ("claim", "winch_job_ready"),
-        ("admit.any", "winch_job_gated"),
+        ("claim", "winch_job_gated"),
         ("promote", "winch_job_due"),
         ("promote.next", "winch_job_due"),
         ("cancels", "winch_job_cancel"),

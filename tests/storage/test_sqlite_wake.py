@@ -7,19 +7,26 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.storage.test_sqlite import make_job
+from tests.storage.test_sqlite import make_job, make_session, make_token
+from winch.core.errors import StorageUnavailable
+from winch.core.job import Claim
+from winch.core.lifecycle import JobState
 from winch.drivers.sqlite import bell_folder, wake
 from winch.drivers.sqlite.bell_folder import folder_for
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.steps import Ring
 from winch.drivers.sqlite.wake import SLOTS, Board, SqliteBell
+from winch.storage.params import ClaimParams, JobFilter
+from winch.storage.verbs import Verb
 
 PRODUCE = """
 import sys, time
@@ -408,6 +415,116 @@ def test_a_folder_of_somebody_else_is_not_used(sqlite_path: Path) -> None:
         bell = driver.bell(["default"])
         assert await ring_time(bell, lambda: driver.run(driver.enqueue([make_job()])))
         assert names_in(folder_for(sqlite_path)) == set()
+        await bell.aclose()
+
+    play(sqlite_path, story)
+
+
+# -- the bell that claims -----------------------------------------------------------------------------
+
+
+def claims_of(driver: SqliteDriver) -> Callable[[], Verb[list[Claim]]]:
+    """New claims of a session that listens to the default queue."""
+    session = make_session()
+    driver.run(driver.start_session(session))
+    return lambda: driver.claim(
+        ClaimParams(session=session.id, token=make_token(), queues=("default",), limit=10)
+    )
+
+
+def test_the_thread_that_hears_the_ring_claims(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "POLL_SECONDS", 60)  # so that only the datagram can do it
+
+    async def story(driver: SqliteDriver) -> None:
+        verb = claims_of(driver)
+        bell = driver.claiming_bell(["default"])
+        other = SqliteDriver(sqlite_path)
+        for _ in range(3):
+            job = make_job()
+            await bell.arm()
+            waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
+            await asyncio.sleep(0.01)
+            await asyncio.to_thread(other.run, other.enqueue([job]))
+            assert [claim.id for claim in await waiting] == [job.id]
+        # What rings between the arming and the wait is not missed either.
+        await bell.arm()
+        await asyncio.to_thread(other.run, other.enqueue([make_job()]))
+        assert len(await bell.claim_when_rung(verb(), 60)) == 1
+        await bell.aclose()
+        other.close()
+
+    play(sqlite_path, story)
+
+
+def test_a_wait_that_is_roused_or_cancelled_claims_nothing(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "POLL_SECONDS", 60)
+
+    async def story(driver: SqliteDriver) -> None:
+        verb = claims_of(driver)
+        bell = driver.claiming_bell(["default"])
+        await bell.arm()
+        bell.rouse()  # nobody waits: it is meant for none of those that come
+        waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
+        await asyncio.sleep(0)
+        bell.rouse()
+        assert await waiting == []
+        waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.to_thread(driver.run, driver.enqueue([make_job()]))
+        assert bell._thread is not None
+        await bell.aclose()
+        assert not [one for one in threading.enumerate() if one.name == "winch-sqlite-bell"]
+        page = await driver.arun(driver.list_jobs(JobFilter(states=(JobState.READY,))))
+        assert len(page.jobs) == 1
+
+    play(sqlite_path, story)
+
+
+def test_a_claiming_bell_finds_by_its_poll_what_no_datagram_told(sqlite_path: Path) -> None:
+    folder_for(sqlite_path).mkdir()
+    folder_for(sqlite_path).chmod(0o777)  # somebody else's: there are no bells here
+
+    async def story(driver: SqliteDriver) -> None:
+        verb = claims_of(driver)
+        bell = driver.claiming_bell(["default"])
+        await bell.arm()
+        waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(driver.run, driver.enqueue([make_job()]))
+        assert len(await waiting) == 1
+        # And by the end of its time what the poll would find too late.
+        driver.run(driver.enqueue([make_job()]))
+        await bell.arm()
+        assert len(await bell.claim_when_rung(verb(), 0.01)) == 1
+        await bell.aclose()
+
+    play(sqlite_path, story)
+
+
+def test_a_claim_that_fails_when_it_rings_fails_for_who_waits(sqlite_path: Path) -> None:
+    async def story(driver: SqliteDriver) -> None:
+        def body() -> Generator[Any, Any, list[Claim]]:
+            raise StorageUnavailable("gone", maybe_applied=True)
+            yield
+
+        verb = claims_of(driver)
+        bell = driver.claiming_bell(["default"])
+        await bell.arm()
+        waiting = asyncio.ensure_future(bell.claim_when_rung(Verb("claim", body), 60))
+        await asyncio.sleep(0.01)
+        driver.run(driver.enqueue([make_job()]))
+        with pytest.raises(StorageUnavailable, match="gone"):
+            await waiting
+        await bell.arm()
+        assert len(await bell.claim_when_rung(verb(), 0.01)) == 1  # the thread is still there
+        assert not await bell.wait(0.01)
         await bell.aclose()
 
     play(sqlite_path, story)

@@ -33,6 +33,8 @@ _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 MAX_GIVEN_BYTES = 64 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 _NUL = b"\\u0000"  # as JSON has it
+# Asked for first, as a number: whether bytes are in bytes is found out by way of an exception inside.
+_ESCAPE = ord("\\")
 _astuple = msgspec.structs.astuple
 
 
@@ -46,11 +48,13 @@ class Arguments:
 
     def pack(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """The call as JSON text; raises InvalidPayload or PayloadTooLarge and names the argument."""
-        if not kwargs and tuple(map(type, args)) == self._exact:
+        exact, shape, ints = self._quick
+        # Spelled out, not mapped: the interpreter knows `type(value)`, and calls nothing.
+        if not kwargs and [type(value) for value in args] == exact:
             try:
-                raw = _encode(self._shape(*args))
-                is_kept = len(raw) <= self._max_bytes and _NUL not in raw
-                for at in self._ints:
+                raw = _encode(shape(*args))
+                is_kept = len(raw) <= self._max_bytes and (_ESCAPE not in raw or _NUL not in raw)
+                for at in ints:
                     if not _INT_MIN <= args[at] <= _INT_MAX:  # type: ignore[operator]  # an int, as looked
                         is_kept = False
                 if is_kept:
@@ -219,15 +223,19 @@ class Arguments:
         return all(p.kind in (P.POSITIONAL_OR_KEYWORD, P.KEYWORD_ONLY) for p in self._params.values())
 
     @cached_property
-    def _exact(self) -> tuple[Any, ...] | None:
+    def _exact(self) -> list[Any] | None:
         """The types of values that can be stored as they are, where the function asks for just those."""
-        hints = tuple(self._hints.get(name) for name in self._params)
+        hints = [self._hints.get(name) for name in self._params]
         is_exact = self._is_by_place and all(hint in (int, str, bool) for hint in hints)
         return hints if is_exact else None
 
     @cached_property
-    def _ints(self) -> tuple[int, ...]:
-        return tuple(at for at, kind in enumerate(self._exact or ()) if kind is int)
+    def _quick(self) -> tuple[list[Any] | None, Any, tuple[int, ...]]:
+        """What the shortest way needs, read at once: those types, the shape, and where the ints are."""
+        exact = self._exact
+        if exact is None:
+            return None, None, ()
+        return exact, self._shape, tuple(at for at, kind in enumerate(exact) if kind is int)
 
     @cached_property
     def _is_by_place(self) -> bool:

@@ -12,15 +12,15 @@ over when the store asks for it (a deadlock), so bodies hold no state of their o
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Verb(Generic[T]):
+class Verb(msgspec.Struct, Generic[T], frozen=True):
     """One call of one verb. `is_read` verbs change nothing and may run on a reading connection.
 
     `lone`: a driver's own short way to the same end, for a verb that has its transaction to itself.

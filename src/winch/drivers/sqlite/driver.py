@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ from winch.drivers._migrate import Status
 from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
 from winch.drivers.sqlite.books import BookVerbs
+from winch.drivers.sqlite.claiming_bell import ClaimingSqliteBell
 from winch.drivers.sqlite.connections import Connections, WinchConnection, has_wal_reset_bug
 from winch.drivers.sqlite.faults import is_full, spoils_connection, translated
 from winch.drivers.sqlite.operating import OperatingVerbs
@@ -263,6 +264,18 @@ class SqliteDriver(
     # -- waking ------------------------------------------------------------------------------------
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> SqliteBell:
+        return SqliteBell(
+            self._open_board, self._look(queues, due=due), self._prepare_bells, queues, due=due
+        )
+
+    def claiming_bell(self, queues: Sequence[str]) -> ClaimingSqliteBell:
+        """A bell that claims when it rings, in the thread that hears it."""
+        look = self._look(queues, due=False)
+        return ClaimingSqliteBell(self._open_board, look, self._prepare_bells, queues, self.run)
+
+    def _look(
+        self, queues: Sequence[str], *, due: bool
+    ) -> Callable[[int | None], tuple[int | None, bool]]:
         wanted = to_json(list(queues))
 
         def look(seen: int | None) -> tuple[int | None, bool]:
@@ -280,12 +293,12 @@ class SqliteDriver(
             except (sqlite3.Error, StorageError):
                 return seen, False
 
-        def prepare() -> None:
-            self._ensure_ready()
-            self._connections.watcher()
-            self._open_board().prepare()
+        return look
 
-        return SqliteBell(self._open_board, look, prepare, queues, due=due)
+    def _prepare_bells(self) -> None:
+        self._ensure_ready()
+        self._connections.watcher()
+        self._open_board().prepare()
 
     def _open_board(self) -> Board:
         with self._guard:

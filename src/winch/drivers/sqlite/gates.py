@@ -14,7 +14,7 @@ from winch.core import gates
 from winch.core.gates import Admission, Candidate, Draw, Fair, GateSpec, GateUse, Look
 from winch.core.job import Claim, JobRecord, from_micros
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite.claiming import claim_plain
+from winch.drivers.sqlite.claiming import claim_plain, claim_unless_gated
 from winch.drivers.sqlite.rows import Row, read_claims, to_json
 from winch.drivers.sqlite.steps import Ring, Step
 from winch.storage.gates import (
@@ -46,12 +46,11 @@ def claim_queue(
 ) -> Body[tuple[list[Claim], int]]:
     """Claims from one queue that may have jobs with gates; and how many of them hold permits."""
     tasks = None if params.tasks is None else to_json(params.tasks)
+    plain_only = yield from claim_unless_gated(params, queue, limit, at)
+    if plain_only is not None:  # as mostly
+        return plain_only, 0
     found: list[Claim] = []
     holding = 0
-    [(has_gated,)] = yield from ask("admit.any", queue=queue)
-    if not has_gated:  # as mostly: one short look instead of two long ones
-        found = yield from claim_plain(params, queue, limit, at)
-        return found, 0
     for _ in range(ROUNDS):
         left = limit - len(found)
         asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": left + AHEAD}

@@ -138,6 +138,10 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
     ring = Ring()
     for job, args in _groups(jobs):
+        if len(args) > 1 and _is_plain(job):
+            yield _plain_many(job, args, at)
+            ring.count(job.queue, len(args))
+            continue
         due = at
         if job.delay is not None:
             due = at + job.delay // MICROSECOND
@@ -175,6 +179,23 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         elif run_at - at < RING_WITHIN_MICROS:
             ring.due = True
     yield ring
+
+
+def _plain_many(job: NewJob, args: Mapping[str, str], at: int) -> Step:
+    return Step(
+        "enqueue.plain_many",
+        {
+            "task": job.task,
+            "version": job.version,
+            "queue": job.queue,
+            "priority": job.priority,
+            "now": at,
+            "max_attempts": job.max_attempts,
+            "keep": None if job.keep is None else job.keep // MICROSECOND,
+            "sort_key": at - job.priority * HEAD_START_MICROS,
+            "jobs": to_json(args),
+        },
+    )
 
 
 def _kept(job: NewJob, at: int) -> dict[str, object]:

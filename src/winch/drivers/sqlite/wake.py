@@ -23,7 +23,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,15 @@ def _filter_of(queues: Iterable[str]) -> int:
     for queue in queues:
         bits |= 1 << (zlib.crc32(queue.encode()) % (8 * _FILTER))
     return bits
+
+
+def _waiting(states: bytes, turn: int) -> Iterator[int]:
+    """The slots of those who wait, beginning somewhere else each time, so that the work is spread."""
+    for start, end in ((turn, SLOTS), (0, turn)):
+        number = states.find(_WAITING, start, end)
+        while number >= 0:
+            yield number
+            number = states.find(_WAITING, number + 1, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +120,7 @@ class Board:
 
     def _ring_some(self, fd: int, states: bytes, ring: Ring) -> None:
         wanted = {_filter_of((queue,)): count for queue, count in ring.ready.items()}
-        # Start somewhere else each time, so that the work is spread.
-        turn = secrets.randbelow(SLOTS)
-        for number in (*range(turn, SLOTS), *range(turn)):
-            if states[number] != _WAITING[0]:
-                continue
+        for number in _waiting(states, secrets.randbelow(SLOTS)):
             record = os.pread(fd, _RECORD, SLOTS + number * _RECORD)
             listens = int.from_bytes(record[_NONCE : _NONCE + _FILTER], "big")
             matches = [bit for bit, left in wanted.items() if left > 0 and bit & listens]
@@ -321,16 +326,27 @@ class SqliteBell:
         return self._board is not None and self._slot is not None and self._board.set_waiting(self._slot)
 
     def _register(self) -> None:
+        self._take_slot()
+        self._listen()
+
+    def _take_slot(self) -> None:
         self._board = self._board_now()
         taken = self._board.take(self._queues, due=self._due)
         if taken is not None:
             self._slot, self._socket = taken
+
+    def _listen(self) -> None:
+        if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._ring)
 
-    def _unregister(self) -> None:
+    def _unlisten(self) -> None:
         if self._socket is not None:
             with suppress(RuntimeError):  # the loop is gone
                 asyncio.get_running_loop().remove_reader(self._socket.fileno())
+
+    def _unregister(self) -> None:
+        self._unlisten()
+        if self._socket is not None:
             self._socket.close()
         if self._slot is not None and self._board is not None:
             self._board.give_back(self._slot)

@@ -7,9 +7,6 @@ WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'blocked'
 RETURNING queue;
 
--- admit.any: whether a ready job of a queue has gates.
-SELECT EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = :queue);
-
 -- admit.candidates: the first ready jobs with gates of a queue, without those of tenants. Nothing for a session
 -- that is ended or unknown, nothing from a paused queue.
 SELECT id, sort_key, attempt, options, tenant

@@ -1,24 +1,32 @@
 -- claim: ready -> running, for the plain jobs of one queue: which ones; admit.take is for those with gates. Nothing
 -- for a session that is ended or unknown, nothing from a paused queue. All of them in one row, as JSON: Python's driver gives the interpreter lock away for every
 -- row it steps to, and waits for it to come back while a busy event loop runs jobs.
-SELECT json_group_array(json_array(
-    sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect, expires_at,
-    headers, options, checkpoint
-))
-FROM (
-    SELECT
-        sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect,
-        expires_at, headers, options, checkpoint
-    FROM winch_job
-    WHERE state = 'ready'
-        AND gate IS NULL
-        AND queue = :queue
-        AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
-        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
-    ORDER BY sort_key, id
-    LIMIT :limit
-);
+-- With :unless_gated NULL where a ready job of the queue has gates: the look at that is part of the statement.
+SELECT CASE
+    WHEN :unless_gated AND EXISTS (
+        SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = :queue
+    ) THEN NULL
+    ELSE (
+        SELECT json_group_array(json_array(
+            sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect, expires_at,
+            headers, options, checkpoint
+        ))
+        FROM (
+            SELECT
+                sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect,
+                expires_at, headers, options, checkpoint
+            FROM winch_job
+            WHERE state = 'ready'
+                AND gate IS NULL
+                AND queue = :queue
+                AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+                AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+                AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+            ORDER BY sort_key, id
+            LIMIT :limit
+        )
+    )
+END;
 
 -- claim.take: ready -> running, by their ids; nobody else has written since they were found.
 -- The fence grows with each claim of a job, also after a restored backup; the caller reckons it as it is here.

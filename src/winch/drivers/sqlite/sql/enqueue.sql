@@ -22,6 +22,17 @@ VALUES (
     CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 );
 
+-- enqueue.plain_many: enqueue for jobs that are ready at once and ask for nothing more: two thirds of the
+-- values for each row.
+INSERT INTO winch_job (
+    id, task, version, args, queue, priority, created_at, run_at, state, max_attempts, keep, sort_key,
+    changed_at
+)
+SELECT
+    new.key, :task, :version, new.atom, :queue, :priority, :now, :now, 'ready', :max_attempts, :keep,
+    :sort_key, :now
+FROM json_each(:jobs) AS new;
+
 -- enqueue.plain: the same for one that is ready at once and asks for nothing more.
 INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, max_attempts, keep, sort_key,
