@@ -74,7 +74,7 @@ AT_ONCE ?= $(if $(filter 1,$(QUICK)),1,2)
 chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1; RESUME=1 what has not passed yet
 	@failed=; \
 	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --at-once $(AT_ONCE) $(if $(filter 1,$(QUICK)),--quick) --keep \
-		--journal build/chaos.jsonl $(if $(filter 1,$(RESUME)),--resume) || failed=1; \
+		--journal build/chaos.jsonl --logs build/chaos $(if $(filter 1,$(RESUME)),--resume) || failed=1; \
 	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000 --keep) --seed $(SEED) || failed=1; \
 	$(BIN)/python -m lab.report || failed=1; test -z "$$failed"
 

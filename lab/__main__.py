@@ -44,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, once each")
     parser.add_argument("--pairs", type=int, metavar="N", help="N pairs of faults, drawn from the seed")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="so many runs side by side")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="leave the logs of failed runs here")
     parser.add_argument(
         "--journal", type=Path, metavar="FILE", help="note each verdict of this series as it falls"
     )
@@ -89,7 +90,7 @@ def play(plan: Sequence[Planned], jobs: Sequence[Job], said: argparse.Namespace)
     """Each run's result, as they end: one run here, several each in a process of its own."""
     if len(plan) == 1:
         (faults, store), run = jobs[0], plan[0]
-        result = once(faults, store, run.seed, seconds=said.seconds, verbose=True)
+        result = once(faults, store, run.seed, seconds=said.seconds, verbose=True, logs=said.logs)
         if said.keep:
             keep([result], said.keep)
         yield result
@@ -106,7 +107,7 @@ def play(plan: Sequence[Planned], jobs: Sequence[Job], said: argparse.Namespace)
             left.append(run)
     if len(left) < len(plan):
         print(f"these {len(plan) - len(left)} had passed before; {len(left)} are left", flush=True)
-    for result in lanes.play(left, seconds=said.seconds, at_once=said.at_once):
+    for result in lanes.play(left, seconds=said.seconds, at_once=said.at_once, logs=said.logs):
         if said.journal:
             keep([result], said.journal)
         if said.keep:

@@ -61,7 +61,12 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 def play(
-    runs: Sequence[Planned], *, seconds: float, at_once: int, limit: float = LIMIT
+    runs: Sequence[Planned],
+    *,
+    seconds: float,
+    at_once: int,
+    logs: Path | None = None,
+    limit: float = LIMIT,
 ) -> Iterator[Result]:
     """Each run's result, as they end."""
     waiting: queue.SimpleQueue[Planned] = queue.SimpleQueue()
@@ -77,7 +82,7 @@ def play(
             except queue.Empty:
                 return
             try:
-                ended.put(apart(run, seconds=seconds, limit=limit, is_over=is_over))
+                ended.put(apart(run, seconds=seconds, logs=logs, limit=limit, is_over=is_over))
             except BaseException as error:  # told in the main thread
                 ended.put(error)
 
@@ -96,12 +101,16 @@ def play(
             thread.join()
 
 
-def apart(run: Planned, *, seconds: float, limit: float, is_over: threading.Event) -> Result:
+def apart(
+    run: Planned, *, seconds: float, limit: float, is_over: threading.Event, logs: Path | None = None
+) -> Result:
     """Make one run in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="winch-lane-") as folder:
         told, output = Path(folder) / "told.jsonl", Path(folder) / "output"
         words = ["--fault", run.fault, "--store", run.store, "--seed", str(run.seed)]
         words += ["--seconds", f"{seconds:g}", "--keep", str(told)]
+        if logs is not None:
+            words += ["--logs", str(logs.absolute())]
         with output.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "lab", *words],

@@ -49,9 +49,7 @@ class Mutation:
             path.write_text(text.replace(old, new))
 
 
-SQLITE_LIVE = (
-    "\n        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)"
-)
+SQLITE_LIVE = "AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)"
 FENCE = "a finish does not compare the token"
 SESSION = "a claim does not look whether its session has ended"
 CRON = "a tick forgets which windows it has decided, and no row stops the next one"

@@ -1,9 +1,11 @@
 """What flow control and composition cost, each beside plain jobs in the same run.
 
-    python scripts/flow_cost.py                          all four, on SQLite and servers of its own
-    python scripts/flow_cost.py chord --store postgres   one of them: chord, sleepers, blocked, fairness
+    python scripts/flow_cost.py                          all of them, on SQLite and servers of its own
+    python scripts/flow_cost.py chord --store postgres   one of them, on one store
 
 chord      10,000 members and a callback, CPU time per member, beside as many plain jobs (at most 1.5x)
+large      100,000 members from an iterator: the most memory that a process has held which enqueues them,
+           and one that runs them, beside a tenth as many (at most 1.2x)
 sleepers   claims of plain jobs while 100,000 workflows sleep (no slower than without)
 blocked    claims of other jobs while 100,000 jobs are blocked at one limit (at most 10 % slower)
 fairness   tenant A has 100,000 jobs of 20 ms queued, B enqueues 10: how many more of A's start before
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -26,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -50,26 +54,41 @@ class Bench:
     """An app on a fresh store, and the CPU time that using it has cost."""
 
     def __init__(self, url: str, server: psutil.Process | None) -> None:
+        self.url = url
         self.app = App(url)
         self.app.migrate()
         self._server = server
 
     def cpu(self) -> float:
         """Seconds of CPU, of this process and of the server's, also those that have ended."""
+        return time.process_time() + self._of_server()
+
+    def _of_server(self) -> float:
         if self._server is None:
-            return time.process_time()
-        ended = self._server.cpu_times()
-        server = ended.user + ended.system + ended.children_user + ended.children_system
-        for process in self._server.children():
+            return 0.0
+        while True:
+            # A process that ends between two looks would be counted nowhere, or twice.
+            ended, server = self._ended(), 0.0
             with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                server += times.user + times.system
-        return time.process_time() + server
+                for process in (living := self._server.children()):
+                    times = process.cpu_times()
+                    server += times.user + times.system
+                if living == self._server.children() and ended == self._ended():
+                    return ended + server
+            time.sleep(0.01)
+
+    def _ended(self) -> float:
+        """Of the server's first process, and of those that have ended."""
+        assert self._server is not None  # noqa: S101  # asked by the above alone
+        times = self._server.cpu_times()
+        return times.user + times.system + times.children_user + times.children_system
 
     def cost(self, act: Callable[[], Any]) -> float:
-        before = self.cpu()
+        # To look at the server's processes costs as well, and is left out.
+        server, own = self._of_server(), time.process_time()
         act()
-        return self.cpu() - before
+        own = time.process_time() - own
+        return own + self._of_server() - server
 
 
 @contextmanager
@@ -144,6 +163,66 @@ def measure_chord(store: str, size: int) -> None:
         plain()  # the first round pays for imports and plans
         alone, together = in_turns(3, plain, chorded)
         told(store, f"chord of {size:,}, per member", alone, together, 1.5)
+
+
+# -- memory ------------------------------------------------------------------------------------------
+
+
+def large_app(url: str) -> tuple[App, Any, Any]:
+    app = App(url)
+
+    @app.task(name="member", queue="large")
+    async def member(n: int) -> int:
+        return n
+
+    @app.task(name="ended", queue="large")
+    async def ended() -> None: ...
+
+    return app, member, ended
+
+
+def produce(url: str, size: int) -> None:
+    app, member, ended = large_app(url)
+    chord((member.bind(n) for n in range(size)), ended.bind()).enqueue()
+    app.close()
+
+
+def work(url: str, size: int) -> None:
+    app, _, _ = large_app(url)
+    app.run_worker(queues=["large"], burst=True)
+    app.close()
+
+
+def act_and_tell(act: Callable[[str, int], None], url: str, size: int, tell: Connection) -> None:
+    act(url, size)
+    # Of this program alone: what getrusage tells includes the process it was started from.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    tell.send(next(line for line in lines if line.startswith("VmHWM")))
+
+
+def most_memory(act: Callable[[str, int], None], url: str, size: int) -> float:
+    """MB that a process of its own has held at most."""
+    spawning = multiprocessing.get_context("spawn")
+    found, tell = spawning.Pipe(duplex=False)
+    process = spawning.Process(target=act_and_tell, args=(act, url, size, tell))
+    process.start()
+    tell.close()
+    said: str = found.recv()
+    process.join()
+    return int(said.split()[1]) / 1024
+
+
+def measure_large(store: str, size: int) -> None:
+    with bench(store) as made:
+        url = made.url
+        few, many = (
+            [most_memory(act, url, count) for act in (produce, work)] for count in (size // 10, size)
+        )
+        for what, less, more in zip(("enqueue", "run"), few, many, strict=True):
+            told(store, f"most memory to {what} {size:,} beside {size // 10:,}", less, more, 1.2, "MB")
+        driver = made.app.ready()
+        counts = driver.run(driver.counts(cap=2 * size))
+        assert counts[JobState.COMPLETED] >= size, counts  # noqa: S101  # as above
 
 
 # -- claims beside what waits ------------------------------------------------------------------------
@@ -320,6 +399,7 @@ def measure_fairness(store: str, count: int) -> None:
 
 MEASURES: dict[str, tuple[Callable[[str, int], None], int]] = {
     "chord": (measure_chord, 10_000),
+    "large": (measure_large, 100_000),
     "sleepers": (measure_sleepers, 100_000),
     "blocked": (measure_blocked, 100_000),
     "fairness": (measure_fairness, 100_000),

@@ -132,7 +132,7 @@ def test_what_follows_a_failure_is_the_edges_policy(
 
 @pytest.mark.parametrize("shape", ["chord", "children"])
 def test_a_result_is_kept_for_those_who_wait_for_it(app: App, shape: str) -> None:
-    """Where the task keeps its jobs for an hour and the slowest of them takes three days."""
+    """Where the task keeps its jobs for an hour and the slowest of them takes a month."""
 
     @app.task(retention="1h")
     def square(n: int) -> int:
@@ -144,19 +144,29 @@ def test_a_result_is_kept_for_those_who_wait_for_it(app: App, shape: str) -> Non
 
     @app.task
     async def parent(*, ctx: Context) -> int:
-        return sum(await ctx.gather(square.bind(2), square.using(delay="3d").bind(3)))
+        return sum(await ctx.gather(square.bind(2), square.using(delay="30d").bind(3)))
 
     with virtual(app) as world:
         if shape == "chord":
-            calls = [square.bind(2), square.using(delay="3d").bind(3)]
+            calls = [square.bind(2), square.using(delay="30d").bind(3)]
             last = chord(calls, total.partial()).enqueue().last[0]
         else:
             last = parent.enqueue()  # type: ignore[call-arg]
         alone = square.enqueue(4)
         world.advance("2d")
         assert alone.id not in [job.id for job in world.jobs()]  # nobody waits for it: it is gone
-        world.advance("1d")
+        world.advance("28d")
         assert last.refresh().result() == 13
+
+
+def test_a_burst_ends_after_the_callback(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/burst.db")
+    app.migrate()
+    tasks = Tasks(app)
+    made = chord([tasks.score.bind(n) for n in range(3)], tasks.total.partial()).enqueue()
+    app.run_worker(burst=True)
+    assert made.last[0].refresh().result() == 5
+    app.close()
 
 
 def test_a_group_and_a_map_give_results_in_order(app: App, tasks: Tasks) -> None:
@@ -283,7 +293,7 @@ def test_wrong_compositions_are_refused(app: App, tasks: Tasks) -> None:
         with pytest.raises(ConfigError, match="has returned"):
             flow().add(tasks.fetch.bind("u"), after=[node])
         with pytest.raises(ConfigError, match="on_failure"):
-            other.add(tasks.upload.partial(), after=[node], on_failure="x")  # type: ignore[arg-type]
+            other.add(tasks.upload.partial(), after=[node], on_failure="x")  # type: ignore[call-overload]
         with pytest.raises(InvalidPayload, match="no result before it"):
             chain(tasks.upload.partial()).enqueue()
         with pytest.raises(InvalidPayload, match="leave it out"):

@@ -41,7 +41,7 @@ class Plan:
         for n in range(self.size):
             after = [nodes[before] for before in self.before[n]]
             call = member.bind(str(n), self.how[n])
-            nodes.append(made.add(call, after=after, on_failure=self.policy[n]))  # type: ignore[arg-type]
+            nodes.append(made.add(call, after=after, on_failure=self.policy[n]))  # type: ignore[call-overload]
         return str(made.enqueue().id)
 
     def check(self, jobs: dict[str, JobRecord], asked: set[str]) -> None:

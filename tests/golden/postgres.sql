@@ -462,6 +462,12 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         NULL; -- somebody reads the net for long; there is time until tomorrow
     END;
+    -- Jobs that somebody still needs leave the partitions that are about to go. None comes into these any more.
+    UPDATE "winch".archive
+    SET drop_on = utc::date + 2
+    WHERE drop_on <= utc::date
+        AND strpos(headers, '"winch-awaited":"') > 0
+        AND "winch".still_awaited(headers);
     FOR part IN
         SELECT
             child.oid::regclass AS name,
@@ -503,6 +509,8 @@ BEGIN
                     'WITH over AS (
                         SELECT ctid FROM %1$s
                         WHERE "winch".keep_until(state, keep_seconds, finished_at) <= $1
+                            AND (strpos(headers, ''"winch-awaited":"'') > 0
+                                AND "winch".still_awaited(headers)) IS NOT TRUE
                         LIMIT $2
                     ),
                     gone AS (DELETE FROM %1$s WHERE ctid = ANY (ARRAY(SELECT ctid FROM over))
@@ -553,6 +561,30 @@ BEGIN
 END
 function winch.sort_key(timestamp with time zone,integer): returns bigint immutable
 function winch.stamp(timestamp with time zone): returns text stable
+function winch.still_awaited(text): returns boolean stable 
+
+DECLARE
+    said text := substring(headers FROM '"winch-awaited":"([^"]*)"');
+    flow text := substring(headers FROM '"winch-flow":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22})"');
+BEGIN
+    IF starts_with(said, 'all:') THEN
+        IF EXISTS (SELECT FROM "winch".waiting WHERE key = left(said, 34)) THEN
+            RETURN true;
+        END IF;
+    ELSIF said ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
+        IF EXISTS (SELECT FROM "winch".job WHERE id = said::uuid) THEN
+            RETURN true;
+        END IF;
+    END IF;
+    RETURN flow IS NOT NULL AND EXISTS (
+        SELECT
+        FROM "winch".job
+        WHERE id BETWEEN (left(flow, 13) || '-0000-0000-000000000000')::uuid
+                AND (left(flow, 13) || '-ffff-ffff-ffffffffffff')::uuid
+            AND strpos(job.headers, '"winch-inputs"') > 0
+            AND strpos(job.headers, flow) > 0
+    );
+END
 function winch.tell_waiting(): returns trigger 
 
 DECLARE

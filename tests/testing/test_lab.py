@@ -22,7 +22,7 @@ from lab.lanes import Planned, apart
 from lab.mutations import MUTATIONS, PACKAGE
 from lab.report import PAGE, page
 from lab.results import Result, keep, load
-from lab.run import shortest
+from lab.run import _as_far_as_it_can_be_judged, shortest
 from lab.simulate import simulate
 from lab.stores import STORES
 from lab.world import Simulation
@@ -114,6 +114,20 @@ def test_a_series_is_taken_up_where_it_was_broken_off(
     assert "3 runs, 0 failed" in capsys.readouterr().out
     assert main(words) == 0, "who does not resume begins anew"
     assert len(made) == 7
+
+
+def test_what_depends_on_time_cannot_be_judged_where_nobody_gets_any() -> None:
+    again, lost = (
+        Violation("alive", "a", "run again"),
+        Violation("I1", "b", "the store does not have it"),
+    )
+    late = Violation("I2", "c", "rescued 0:00:20 after the end of the lease; the limit is 0:00:10")
+    still = Violation("I2", "d", "all is quiet, and it is still running")
+    found = [again, lost, late, still]
+    assert _as_far_as_it_can_be_judged(found, 2.0) == found
+    kept = _as_far_as_it_can_be_judged(found, 19.0)
+    assert kept[:2] == [lost, still]
+    assert kept[2].words == "could not be judged with 19 processes for each core: 2 times run again"
 
 
 def test_the_shortest_evidence_comes_first_one_of_each_kind() -> None:

@@ -20,6 +20,8 @@ FLOW_HEADER = "winch-flow"
 # What comes before the member, for those that wait.
 INPUTS_HEADER = "winch-inputs"
 TAG = "flow:"
+# All ids of one flow begin alike, with so many characters of the flow's own.
+FLOW_ALIKE = 13
 MOST_MEMBERS = 1 << 24
 
 Policy = Literal["skip", "fail", "continue"]

@@ -571,7 +571,11 @@ class MemoryDriver(MemorySchedules, MemoryWaits):
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> int:
             at = self._now(now)
-            over = [job_id for job_id, drop_at in self._state.drop_at.items() if drop_at <= at]
+            over = [
+                job_id
+                for job_id, drop_at in self._state.drop_at.items()
+                if drop_at <= at and not self._is_still_awaited(self._state.archive[job_id])
+            ]
             for job_id in over[:limit]:
                 del self._state.archive[job_id], self._state.drop_at[job_id]
             for session_id, session in list(self._state.sessions.items()):
@@ -593,7 +597,12 @@ class MemoryDriver(MemorySchedules, MemoryWaits):
                 is_asked_for = which.task in (None, job.task) and which.queue in (None, job.queue)
                 if job.state is JobState.DEAD and is_asked_for:
                     by_task.setdefault(job.task, []).append(job)
-            over = [job for _, jobs in sorted(by_task.items()) for job in _too_many(jobs, which, at)]
+            over = [
+                job
+                for _, jobs in sorted(by_task.items())
+                for job in _too_many(jobs, which, at)
+                if not self._is_still_awaited(job)
+            ]
             if which.is_dry_run:
                 return len(over)
             for job in over[: which.limit]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from winch.core.changes import blocked, woken
+from winch.core.flow import INPUTS_HEADER
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted, Wait
@@ -22,6 +23,7 @@ from winch.storage.waits import (
     SIGNAL,
     Sent,
     Taken,
+    awaited_by,
     ended_keys,
     signal_key,
 )
@@ -197,6 +199,21 @@ class MemoryWaits:
         if (said := job.headers.get(AWAITED_HEADER)) is not None:
             for key in ended_keys(said, job.id):
                 self._look_again(key)
+
+    def _is_still_awaited(self, job: JobRecord) -> bool:
+        """Whether somebody still needs what this final job came to."""
+        if (asked := awaited_by(job.headers)) is None:
+            return False
+        live = self._state.live
+        waits = self._state.waits.waiting
+        return (
+            asked.parent in live
+            or any(asked.key in waiting.keys for job_id, waiting in waits.items() if job_id in live)
+            or any(
+                asked.flow is not None and asked.flow in other.headers.get(INPUTS_HEADER, "")
+                for other in live.values()
+            )
+        )
 
     def _look_again(self, key: str) -> None:
         self._state.waits.rechecks.append(key)

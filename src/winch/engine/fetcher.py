@@ -39,7 +39,7 @@ class Fetcher(Service):
         waits_in_store: bool = False,
         measured: Callable[[float], None],
         deliver: Callable[[Sequence[Claim], float], None],
-        on_idle: Callable[[], None],
+        on_idle: Callable[[], Awaitable[bool]],
         monotonic: Callable[[], float] = time.monotonic,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -114,7 +114,8 @@ class Fetcher(Service):
         # A queue that had less than was asked for has mostly nothing a moment later: one look is enough.
         self._expects_none = self._stays_armed and len(claims) < room
         if not claims:
-            self._on_idle()
+            if await self._on_idle():
+                return 0.0  # something may have come by what was done there
             if not self._waits_in_store or self._stopping.is_set():
                 return self._poll
             sent = self._monotonic()

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import msgspec
 
@@ -92,13 +92,25 @@ class Flow:
     _nodes: list[Node] = field(default_factory=list)
     _is_stored: bool = False
 
+    @overload
+    def add(
+        self, call: Bound[Any], *, after: Sequence[Node | Tail] = ..., on_failure: Policy = ...
+    ) -> Node: ...
+    @overload
+    def add(
+        self, call: Flow, *, after: Sequence[Node | Tail] = ..., on_failure: Policy = ...
+    ) -> Tail: ...
+    @overload
+    def add(
+        self, call: Bound[Any] | Flow, *, after: Sequence[Node | Tail] = ..., on_failure: Policy = ...
+    ) -> Node | Tail: ...
     def add(
         self,
         call: Bound[Any] | Flow,
         *,
         after: Sequence[Node | Tail] = (),
         on_failure: Policy = "skip",
-    ) -> Any:
+    ) -> Node | Tail:
         """A member. It runs when all of `after` are final; a `partial` call takes the result of the one
         before it, or the list of results where several are. `on_failure` says what follows where one of
         them does not complete: "skip" (this member is cancelled), "fail" (it is dead), "continue" (it
@@ -240,11 +252,12 @@ class Flow:
             if edges and node.takes != "nothing":
                 taking = plain | {INPUTS_HEADER: inputs_text(Inputs(flow, edges, node.takes))}
             number = -1
+            is_checked = isinstance(node.calls, list)
             for number, call in enumerate(node.calls):
-                if not isinstance(node.calls, list):
+                if not is_checked:
                     _check(call, has_before=bool(edges))
-                if not edges:
-                    _check_whole(call)
+                    if not edges:
+                        _check_whole(call)
                 waits = before
                 if node.lanes is not None and number >= node.lanes:
                     lane = prefix + numbered(number - node.lanes)  # its lane is free after that
@@ -294,7 +307,7 @@ def chain(*calls: Bound[Any] | Flow, on_failure: Policy = "skip", name: str = "c
     """One after the other; a `partial` call takes the result before it as its first argument. Other
     compositions may stand in it like calls."""
     made = Flow(name, "chain")
-    before: list[Any] = []
+    before: list[Node | Tail] = []
     for call in calls:
         before = [made.add(call, after=before, on_failure=on_failure)]
     return made

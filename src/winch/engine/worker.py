@@ -55,6 +55,9 @@ from winch.storage.protocol import Driver
 
 # A slot whose jobs never wait lets the loop turn after so many seconds: claims and finishes must move.
 TURN_EVERY = 0.001
+# How often, and how long, a burst that is about to end waits for others who look at what jobs wait for.
+UNBLOCK_TRIES = 100
+UNBLOCK_PAUSE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Worker:
         self._all_ended.set()
         self._is_draining = False
         self._is_quiet = False
+        self._has_unblocked = False  # since the last jobs came
         self._end_by = float("inf")
         self._is_sooner = asyncio.Event()
         self._busy = 0
@@ -461,6 +465,7 @@ class Worker:
         if self._is_draining:  # the claim was on its way when the stop came
             self._finisher.release([ref_of(claim) for claim in claims])
             return
+        self._has_unblocked = False
         now = self._monotonic()
         for middleware in self._runtime.middleware:
             middleware.claimed(claims, now - sent)
@@ -641,9 +646,21 @@ class Worker:
 
     # -- watching ----------------------------------------------------------------------------------
 
-    def _found_nothing(self) -> None:
-        if self._config.burst and self._is_empty and not self._finisher.pending:
+    async def _found_nothing(self) -> bool:
+        """Whether to claim once more: the last jobs of a burst may have been all that others waited for.
+        A burst is over when there was nothing to claim after a look at those."""
+        if not self._config.burst or not self._is_empty or self._finisher.pending:
+            return False
+        if self._has_unblocked or not self._driver.capabilities.has_waits:
             self.drained.set()
+            return False
+        for _ in range(UNBLOCK_TRIES):
+            found = await self._driver.arun(self._driver.unblock())
+            if not found.is_more:
+                break
+            await asyncio.sleep(UNBLOCK_PAUSE)
+        self._has_unblocked = True
+        return True
 
     def _watch(self) -> None:
         """Show a pulse; interrupt what is past its deadline; give up what does not end."""

@@ -202,11 +202,15 @@ class Rescued(msgspec.Struct, frozen=True):
 
 
 class Promoted(msgspec.Struct, frozen=True):
-    """How many due jobs became ready, and the moment the next one is due, by the store's clock."""
+    """How many due jobs became ready, and the moment the next one is due, by the store's clock.
+
+    `is_more` (unblock): there was something to look at, and another may be at it: who has to know that
+    nothing is left asks again."""
 
     count: int
     next_at: datetime | None
     now: datetime
+    is_more: bool = False
 
 
 class Acted(msgspec.Struct, frozen=True):

@@ -9,11 +9,12 @@ last and finds the other. A look for nothing does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import msgspec
 
+from winch.core.flow import FLOW_HEADER
 from winch.storage.params import Answer
 
 SIGNAL = "signal:"
@@ -32,6 +33,10 @@ EACH = "+job"
 # for is kept longer.
 KEEP_TAKEN = timedelta(days=7)
 KEEP_UNTAKEN = timedelta(days=30)
+# A final job is kept past its time, and trimmed by nobody, while somebody still needs what it came to:
+# its parent is live (the header's value), its `all_key` is waited for, or a live member of its flow was
+# stored with members before it. When that is so it is looked at again after this time.
+STILL_AWAITED = timedelta(days=1)
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -77,6 +82,23 @@ def lie_together(ids: Sequence[str]) -> bool:
     meets few others."""
     prefix = ids[0][:PREFIX]
     return len(ids) > 1 and all(job_id.startswith(prefix) for job_id in ids)
+
+
+class Awaited(msgspec.Struct, frozen=True, array_like=True):
+    """Who may still need a final job, by its headers."""
+
+    parent: str
+    key: str | None
+    flow: str | None
+
+
+def awaited_by(headers: Mapping[str, str]) -> Awaited | None:
+    """What to look for before a final job with these headers is removed; None: nothing."""
+    said = headers.get(AWAITED_HEADER)
+    if said is None:
+        return None
+    key = said.removesuffix(EACH) if said.startswith(ALL) else None
+    return Awaited(said, key, headers.get(FLOW_HEADER))
 
 
 def ended_keys(header: str, job_id: str) -> list[str]:

@@ -108,7 +108,8 @@ class WaitingVerbs(Verbs):
                     locked=locked,
                     now=now,
                 )
-            return Promoted(limit if len(keys) == limit else count, later, read_moment(at))
+            # Keys that another has in hand were passed over.
+            return Promoted(limit if len(keys) == limit else count, later, read_moment(at), is_more=True)
 
         return self._write("unblock", body, now)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from winch.core.flow import FLOW_ALIKE, FLOW_HEADER, INPUTS_HEADER
 from winch.core.gates import MARK, RAMP_STEP, RAMP_STEPS
 from winch.core.job import (
     HEAD_START,
@@ -22,7 +23,7 @@ from winch.core.job import (
 )
 from winch.core.lifecycle import FINAL, TRANSITIONS
 from winch.storage.gates import OPENED_AT_ONCE
-from winch.storage.waits import AWAITED_HEADER
+from winch.storage.waits import AWAITED_HEADER, STILL_AWAITED
 
 # name -> what it holds. Only waiters and bells expire by themselves; what a job leaves goes by `prune`.
 KEYS = {
@@ -179,6 +180,9 @@ def prelude(text: str) -> str:
         lines.append(f"local RAMP_STEP, RAMP_STEPS = {RAMP_STEP}, {RAMP_STEPS}")
     if "AWAITED" in text:
         lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
+    if "FLOW_ALIKE" in text:
+        lines.append(f"local FLOW, INPUTS = '\"{FLOW_HEADER}\":', '\"{INPUTS_HEADER}\":'")
+        lines.append(f"local FLOW_ALIKE, STILL_AWAITED = {FLOW_ALIKE}, {_micros(STILL_AWAITED)}")
     if "LIMITS" in text:
         lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
         lines.append(f"local UNDO_LIVES = {UNDO_LIVES}")

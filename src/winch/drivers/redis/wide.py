@@ -65,6 +65,7 @@ class _Stream:
     after: str | None = None
     start: int = 0
     is_over: bool = False
+    awaited: set[str] = field(default_factory=set)
 
 
 class WideReads(Moving):
@@ -275,15 +276,17 @@ class WideReads(Moving):
                 for stream in empty
             ]
             replies = self._whole((yield from self._ask(asked)))
-            for stream, (ids, stored, states) in zip(empty, replies, strict=True):
+            for stream, (ids, stored, states, awaited) in zip(empty, replies, strict=True):
                 stream.start += len(ids)
                 stream.is_over = len(ids) < count
                 rows = zip(ids, stored, states, strict=True)
                 stream.jobs = [read_job(i.decode(), e, s, None) for i, e, s in rows][::-1]
+                stream.awaited = {i.decode() for i, is_so in zip(ids, awaited, strict=True) if is_so}
             streams = [stream for stream in streams if stream.jobs]
             while streams and all(stream.jobs for stream in streams):
                 first = max(streams, key=lambda stream: _died(stream.jobs[-1]))
-                rule.look_at(first.jobs.pop())
+                job = first.jobs.pop()
+                rule.look_at(job, is_awaited=job.id in first.awaited)
                 if not first.jobs and first.is_over:
                     streams.remove(first)
             if rule.is_enough:

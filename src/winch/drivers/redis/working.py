@@ -79,7 +79,7 @@ class TooMany:
     def is_enough(self) -> bool:
         return not self._which.is_dry_run and len(self.over) >= self._which.limit
 
-    def look_at(self, job: JobRecord) -> None:
+    def look_at(self, job: JobRecord, *, is_awaited: bool) -> None:
         which = self._which
         if which.queue is not None and job.queue != which.queue:
             return
@@ -97,7 +97,7 @@ class TooMany:
                 and job.finished_at is not None
                 and job.finished_at <= self._before
             )
-        ):
+        ) and not is_awaited:
             self.over.append(job)
 
 
@@ -453,9 +453,10 @@ class WorkingVerbs(Verbs):
         """The dead jobs of a task that are past its limits, newest first."""
         rule, start = TooMany(which, before), 0
         while True:
-            ids, stored, states = yield self._call("deaths", task=task, start=start, count=STRETCH)
-            for job_id, envelope_, state in zip(ids, stored, states, strict=True):
-                rule.look_at(read_job(job_id.decode(), envelope_, state, None))
+            rows = yield self._call("deaths", task=task, start=start, count=STRETCH)
+            ids = rows[0]
+            for job_id, envelope_, state, awaited in zip(*rows, strict=True):
+                rule.look_at(read_job(job_id.decode(), envelope_, state, None), is_awaited=awaited == 1)
             start += len(ids)
             if len(ids) < STRETCH or rule.is_enough:
                 return rule.over

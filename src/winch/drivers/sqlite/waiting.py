@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from winch.core.changes import BLOCKED_REASON, woken
+from winch.core.flow import FLOW_ALIKE
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.bodies import Body, ask, micros, read_jobs, store, verb
-from winch.drivers.sqlite.rows import MICROSECOND, to_json
+from winch.drivers.sqlite.rows import MICROSECOND, read_headers, to_json
 from winch.drivers.sqlite.steps import Ring
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted, Wait
 from winch.storage.verbs import Verb
 from winch.storage.waits import (
     ALL,
+    AWAITED_HEADER,
     DEAD,
     JOB,
     KEEP_TAKEN,
     KEEP_UNTAKEN,
     SIGNAL,
+    Awaited,
     Sent,
     Taken,
+    awaited_by,
     bounds,
     signal_key,
 )
@@ -158,6 +162,19 @@ def begin_waits(outcomes: Iterable[Finish], ended: Sequence[JobRecord], at: int)
         waits = [(wait.key, int(wait.is_enough)) for wait in outcome.waits] or [("", 0)]
         yield from ask("finish.waits", id=outcome.id, waits=to_json(waits), until=until)
         yield from look_again(wait.key for wait in outcome.waits)
+
+
+def still_awaited(rows: Iterable[Sequence[Any]]) -> Body[set[str]]:
+    """The ids among these, each with its headers as they are stored, that somebody still needs."""
+    asked: dict[Awaited, list[str]] = {}
+    for job_id, headers in rows:
+        if AWAITED_HEADER in headers and (said := awaited_by(read_headers(headers))) is not None:
+            asked.setdefault(said, []).append(job_id)
+    if not asked:
+        return set()
+    needed = yield from ask("prune.needed", asked=to_json(list(asked)), alike=FLOW_ALIKE)
+    found = list(asked.values())
+    return {job_id for row in needed for job_id in found[row[0]]}
 
 
 def prune_waits(at: int) -> Body[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from winch.core import changes
 from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros
@@ -26,7 +27,7 @@ from winch.drivers.sqlite.rows import (
     to_json,
 )
 from winch.drivers.sqlite.steps import Ring, Step
-from winch.drivers.sqlite.waiting import begin_waits, prune_waits
+from winch.drivers.sqlite.waiting import begin_waits, prune_waits, still_awaited
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -40,6 +41,7 @@ from winch.storage.params import (
     Trim,
 )
 from winch.storage.verbs import Verb
+from winch.storage.waits import STILL_AWAITED
 
 KEEP_SESSIONS = timedelta(days=1)
 _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
@@ -323,12 +325,12 @@ class WorkingVerbs:
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
             at = micros(now)
-            rows = yield from ask("prune", now=at, limit=limit)
+            gone = yield from _prune_jobs(at, limit)
             yield from prune_waits(at)
             yield from ask("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
             yield from ask("prune.declarations")
             yield from ask("prune.keys", now=at)
-            return len(rows)
+            return gone
 
         return verb("prune", body)
 
@@ -384,6 +386,22 @@ def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, s
     return set(live)
 
 
+def _prune_jobs(at: int, limit: int) -> Body[int]:
+    """Delete final jobs whose keeping time is over, but for those that somebody still needs."""
+    gone = 0
+    while gone < limit:
+        awaited = yield from ask("prune.awaited", now=at, limit=limit - gone)
+        if not awaited:
+            return gone + len((yield from ask("prune", now=at, limit=limit - gone)))
+        needed = yield from still_awaited(awaited)
+        if needed:
+            later = at + STILL_AWAITED // MICROSECOND
+            yield from ask("prune.later", ids=to_json(sorted(needed)), later=later)
+        if ids := [job_id for job_id, _ in awaited if job_id not in needed]:
+            gone += len((yield from ask("prune.these", ids=to_json(ids))))
+    return gone
+
+
 def _trim_task(task: str, options: str | None, which: Trim, at: int, limit: int) -> Body[int]:
     """Delete up to `limit` of what is too much of one task, or count it."""
     count, most_bytes = which.count, which.bytes
@@ -393,21 +411,29 @@ def _trim_task(task: str, options: str | None, which: Trim, at: int, limit: int)
         most_bytes = which.bytes if own.dead_bytes is None else own.dead_bytes
     is_by_count = count is not None and most_bytes is None and which.older_than is None
     name = "trim.many" if is_by_count and which.queue is None else "trim.over"
-    values = {
+    values: dict[str, Any] = {
         "task": task,
         "queue": which.queue,
         "count": count,
         "bytes": most_bytes,
         "before": None if which.older_than is None else at - which.older_than // MICROSECOND,
         "limit": limit,
+        "skip": 0,
+        "only_awaited": False,
     }
     if which.is_dry_run:
-        rows = yield from ask("trim.matched", **values)
-        return int(rows[0][0])
-    ids = [row[0] for row in (yield from ask(name, **values))]
-    if not ids:
-        return 0
-    return len((yield from ask("trim.delete", ids=to_json(ids))))
+        ((count,),) = yield from ask("trim.matched", **values)
+        awaited = yield from ask("trim.over", **values | {"only_awaited": True, "limit": -1})
+        return int(count) - len((yield from still_awaited(awaited)))
+    gone = 0
+    while True:
+        rows = yield from ask(name, **values)
+        needed = yield from still_awaited(rows)
+        if ids := [row[0] for row in rows if row[0] not in needed]:
+            gone += len((yield from ask("trim.delete", ids=to_json(ids[: limit - gone]))))
+        if len(rows) < limit or gone >= limit:
+            return gone
+        values["skip"] += len(needed)
 
 
 def _give_back(ids: Sequence[str], at: int, *, by_holder: bool = False) -> Body[None]:

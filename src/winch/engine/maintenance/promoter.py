@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from winch.engine.service import Service
 from winch.storage.params import Promoted
 from winch.storage.protocol import Driver
@@ -11,6 +13,9 @@ BATCH = 1000
 SWEEP_EVERY = 30
 # Not a hair too early: the store's clock decides, and a pass for nothing costs a statement.
 HAIR = 0.0005
+# The end of each member of a flow asks for a look at who waits for all of them, and all looks but the
+# last are in vain. After such a one there is none for so many times as long as it took.
+REST, LONGEST_REST = 5, 0.2
 
 
 class Promoter(Service):
@@ -23,6 +28,7 @@ class Promoter(Service):
         self._hair = hair  # none is needed where the store and this loop share one clock
         self._bell = driver.bell((), due=True)
         self._passes = 0
+        self._rests_until = float("-inf")
 
     async def run_once(self) -> float:
         await self._bell.arm()
@@ -41,7 +47,14 @@ class Promoter(Service):
         """Look at what jobs wait for that may have come."""
         if not self._driver.capabilities.has_waits:
             return self._poll
-        return self._until(await self._driver.arun(self._driver.unblock(limit=BATCH)))
+        began = time.monotonic()
+        if began < self._rests_until:
+            return min(self._rests_until - began, self._poll)
+        found = await self._driver.arun(self._driver.unblock(limit=BATCH))
+        if found.is_more and not found.count:
+            now = time.monotonic()
+            self._rests_until = now + min(REST * (now - began), LONGEST_REST)
+        return self._until(found)
 
     def _until(self, promoted: Promoted) -> float:
         if promoted.count >= BATCH:

@@ -42,8 +42,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     takeover_limit: timedelta | None = None
     # How long after the signal a claim that was on its way may still land.
     stop_settle: timedelta = timedelta(seconds=0.5)
-    # From the first job that a claim call takes to its last. Only in a cluster, where one call asks
-    # several servers one after another, is that more than a moment.
+    # From the first job that a claim call takes to its last. More than a moment where it asks several
+    # servers one after another, or takes hundreds on a busy machine.
     claim_call: timedelta = timedelta(seconds=1)
     # How far the store's times may be from what we saw. Runs are short, skews are hours.
     clock_tolerance: timedelta = timedelta(seconds=60)

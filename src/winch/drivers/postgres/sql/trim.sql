@@ -44,8 +44,16 @@ CROSS JOIN LATERAL (
     WHERE archive.state = 'dead'
         AND archive.task = kept.task
     ORDER BY archive.finished_at DESC, archive.id DESC
-    LIMIT :limit OFFSET kept.count
+    OFFSET kept.count
 ) AS over
+WHERE NOT EXISTS (
+    SELECT
+    FROM {schema}.archive
+    WHERE archive.id = over.id
+        AND strpos(archive.headers, '"winch-awaited":"') > 0
+        AND {schema}.still_awaited(archive.headers)
+    OFFSET 0 -- one by one, and no more than are asked for
+)
 LIMIT :limit;
 
 -- trim.over: the dead jobs of one task past any of the limits.
@@ -54,6 +62,7 @@ FROM (
     SELECT
         archive.id,
         archive.finished_at,
+        archive.headers,
         row_number() OVER newest AS place,
         sum(CASE
             WHEN :bytes::bigint IS NULL THEN 0
@@ -66,9 +75,12 @@ FROM (
         AND (:queue::text IS NULL OR queue = :queue::text)
     WINDOW newest AS (ORDER BY finished_at DESC, id DESC)
 ) AS ranked
-WHERE place > :count::integer
-    OR total > :bytes::bigint
-    OR finished_at <= coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :older_seconds)
+WHERE (
+        place > :count::integer
+        OR total > :bytes::bigint
+        OR finished_at <= coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :older_seconds)
+    )
+    AND (strpos(headers, '"winch-awaited":"') > 0 AND {schema}.still_awaited(headers)) IS NOT TRUE
 ORDER BY finished_at, ranked.id
 LIMIT :limit;
 
@@ -78,6 +90,7 @@ FROM (
     SELECT
         archive.id,
         archive.finished_at,
+        archive.headers,
         row_number() OVER newest AS place,
         sum(CASE
             WHEN :bytes::bigint IS NULL THEN 0
@@ -90,15 +103,19 @@ FROM (
         AND (:queue::text IS NULL OR queue = :queue::text)
     WINDOW newest AS (ORDER BY finished_at DESC, id DESC)
 ) AS ranked
-WHERE place > :count::integer
-    OR total > :bytes::bigint
-    OR finished_at <= coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :older_seconds);
+WHERE (
+        place > :count::integer
+        OR total > :bytes::bigint
+        OR finished_at <= coalesce(:now::timestamptz, clock_timestamp()) - make_interval(secs => :older_seconds)
+    )
+    AND (strpos(headers, '"winch-awaited":"') > 0 AND {schema}.still_awaited(headers)) IS NOT TRUE;
 
 -- trim.delete: these go, and ids that callers gave are free again. Locks: the archive's rows.
 WITH gone AS (
     DELETE FROM {schema}.archive
     WHERE id = ANY (:ids::uuid[])
         AND state = 'dead'
+        AND (strpos(headers, '"winch-awaited":"') > 0 AND {schema}.still_awaited(headers)) IS NOT TRUE
     RETURNING id, is_given_id
 ),
 freed AS (

@@ -1,16 +1,16 @@
--- prune: final jobs whose keeping time is over are deleted; so are old signals, and sessions that
+-- prune: final jobs whose keeping time is over are deleted, unless somebody still waits for them; so are old signals, and sessions that
 -- ended long ago.
 -- A:      now; limit, keep_sessions
 -- Return: how many jobs went
 -- Keys:   drop, env, st, ids, pages, paged_to, keep, cancelled, dead, …, ended, sess, beats, signal_ends,
---         signals, untaken, took
+--         signals, untaken, took, waiters
 -- flags:  allow-oom
--- parts:  put record remove pages
+-- parts:  put record remove pages awaited
 local gone, upto = 0, string.format('%d', now)
 while gone < A.limit do
   local batch = call('ZRANGEBYSCORE', K.drop, '-inf', upto, 'WITHSCORES', 'LIMIT', 0, 1)
   if #batch == 0 then break end
-  local ids, left = read(batch[1]), {}
+  local ids, left, longer_kept = read(batch[1]), {}, {}
   for i, id in ipairs(ids) do
     if gone >= A.limit then
       left[#left + 1] = id
@@ -18,13 +18,20 @@ while gone < A.limit do
       local j = load(id)
       -- Retried since, or ended anew and kept for longer: then it is in another batch.
       if j and FINAL[j.s] and j.f + (j.env[KEPT] or KEEP[j.s]) <= now then
-        remove(j)
-        gone = gone + 1
+        if still_awaited(j.env[HEADERS]) then
+          longer_kept[#longer_kept + 1] = id
+        else
+          remove(j)
+          gone = gone + 1
+        end
       end
     end
   end
   call('ZREM', K.drop, batch[1])
   if #left > 0 then call('ZADD', K.drop, batch[2], pack(left)) end
+  if #longer_kept > 0 then
+    call('ZADD', K.drop, string.format('%d', now + STILL_AWAITED), pack(longer_kept))
+  end
 end
 tidy_pages(1 + math.floor(gone / 100))
 for _, signal in ipairs(call('ZRANGEBYSCORE', K.signal_ends, '-inf', upto, 'LIMIT', 0, A.limit)) do

@@ -3,11 +3,11 @@
 -- Return: how many went
 -- Keys:   as prune
 -- flags:  allow-oom
--- parts:  put record remove
+-- parts:  put record remove awaited
 local gone = 0
 for i, id in ipairs(A.ids) do
   local j = load(id)
-  if j and j.s == 'dead' and j.f == A.died[i] then
+  if j and j.s == 'dead' and j.f == A.died[i] and not still_awaited(j.env[HEADERS]) then
     remove(j)
     gone = gone + 1
   end

@@ -9,6 +9,43 @@ WHERE rowid IN (
 )
 RETURNING 1;
 
+-- prune.awaited: those among them that say that others wait for them.
+SELECT id, headers
+FROM (
+    SELECT id, headers
+    FROM winch_archive
+    WHERE drop_at <= :now
+    ORDER BY drop_at
+    LIMIT :limit
+)
+WHERE headers <> '{}'
+    AND instr(headers, '"winch-awaited"') > 0;
+
+-- prune.needed: which of what is asked for somebody still needs: its parent is live, somebody waits for its key, or a live
+-- member of its flow comes after others.
+SELECT asked.key
+FROM json_each(:asked) AS asked
+WHERE EXISTS (SELECT 1 FROM winch_job WHERE id = json_extract(asked.value, '$[0]'))
+    OR EXISTS (SELECT 1 FROM winch_waiting WHERE key = json_extract(asked.value, '$[1]'))
+    OR EXISTS (
+        SELECT 1
+        FROM winch_job
+        WHERE id >= substr(json_extract(asked.value, '$[2]'), 1, :alike)
+            AND id < substr(json_extract(asked.value, '$[2]'), 1, :alike) || '~'
+            AND instr(headers, '"winch-inputs"') > 0
+            AND instr(headers, json_extract(asked.value, '$[2]')) > 0
+    );
+
+-- prune.later: these are looked at again another time.
+UPDATE winch_archive
+SET drop_at = :later
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- prune.these: these go.
+DELETE FROM winch_archive
+WHERE id IN (SELECT value FROM json_each(:ids))
+RETURNING 1;
+
 -- prune.sessions: sessions that ended long ago.
 DELETE FROM winch_session
 WHERE ended_at <= :before;

@@ -28,18 +28,19 @@ WHERE task IS NOT NULL
     AND (:task IS NULL OR task = :task);
 
 -- trim.many: the dead jobs of a task past the newest so many, over the index alone.
-SELECT id
+SELECT id, headers
 FROM winch_archive INDEXED BY winch_archive_dead
 WHERE state = 'dead'
     AND task = :task
 ORDER BY finished_at DESC, id DESC
-LIMIT :limit OFFSET :count;
+LIMIT :limit OFFSET :count + :skip;
 
 -- trim.over: the dead jobs of a task past any of the limits.
-SELECT id
+SELECT id, headers
 FROM (
     SELECT
         id,
+        headers,
         finished_at,
         row_number() OVER newest AS place,
         sum(CASE
@@ -53,11 +54,10 @@ FROM (
         AND (:queue IS NULL OR queue = :queue)
     WINDOW newest AS (ORDER BY finished_at DESC, id DESC)
 ) AS ranked
-WHERE place > :count
-    OR total > :bytes
-    OR finished_at <= :before
+WHERE (place > :count OR total > :bytes OR finished_at <= :before)
+    AND (NOT :only_awaited OR instr(headers, '"winch-awaited"') > 0)
 ORDER BY finished_at, id
-LIMIT :limit;
+LIMIT :limit OFFSET :skip;
 
 -- trim.matched: how many they are.
 SELECT count(*)
