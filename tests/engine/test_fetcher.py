@@ -89,6 +89,10 @@ def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made() -> Non
             said.append("start")
             started.set()
 
+        async def nothing_left() -> bool:
+            is_idle.set()
+            return False
+
         fetcher = Fetcher(
             driver,
             QueueOrder.of(["default"], random.Random(1)),
@@ -99,7 +103,7 @@ def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made() -> Non
             waits_in_store=True,
             measured=lambda seconds: None,
             deliver=deliver,
-            on_idle=is_idle.set,
+            on_idle=nothing_left,
         )
         runner = asyncio.create_task(fetcher.run())
         waiting = asyncio.create_task(slot())
