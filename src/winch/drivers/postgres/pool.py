@@ -187,6 +187,10 @@ class Pool:
             raise
 
     def _carry(self, connection: Connection, verb: Verb[T], progress: Progress) -> T:
+        if verb.lone is not None and self._place.prepares and not is_behind_pooler(connection):
+            progress.maybe_applied = True
+            alone: T = verb.lone(connection)
+            return alone
         sending = script(verb, progress)
         try:
             action = next(sending)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import msgspec
+import psycopg
 
 from winch.core.errors import ConfigError
 from winch.core.fingerprint import trace
@@ -16,6 +18,7 @@ from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, UNDO_LIVES, 
 from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
+from winch.drivers.postgres import express
 from winch.drivers.postgres.bodies import rounds
 from winch.drivers.postgres.gates import GateVerbs
 from winch.drivers.postgres.low_water import BEGINNING, MANY
@@ -158,7 +161,16 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 yield self._step("enqueue.replace", jobs=text, now=now, soon_seconds=SOON_SECONDS)
             return filled(plan, stored)
 
-        return self._write("enqueue", body, now)
+        return (None if is_repeat else self._lone(jobs, body, now)) or self._write("enqueue", body, now)
+
+    def _lone(
+        self, jobs: Sequence[NewJob], body: Callable[[], Body[list[Enqueued]]], now: datetime | None
+    ) -> Verb[list[Enqueued]] | None:
+        """The enqueue of one plain job with its short way; None for any other."""
+        if self._keeps_events or len(jobs) != 1 or (one := write_one(jobs[0])) is None:
+            return None
+        step = self._step("enqueue.one", is_alone=True, now=now, **one)
+        return Verb("enqueue", body, lone=partial(_store_one, step, jobs[0].id))
 
     def _keep_keys(
         self, jobs: Sequence[NewJob], stored: Sequence[Enqueued], now: datetime | None
@@ -603,6 +615,12 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
 def _are_unlike(outcomes: Sequence[Finish]) -> bool:
     """Whether no two of them are about one job."""
     return len({outcome.id for outcome in outcomes}) == len(outcomes)
+
+
+def _store_one(step: Step, id: str, connection: psycopg.Connection[Any]) -> list[Enqueued]:
+    """What the body does for one plain job, on a connection that has it to itself."""
+    express.send(connection, step)
+    return [Enqueued(id, True)]
 
 
 def _is_plain(outcome: Finish) -> bool:
