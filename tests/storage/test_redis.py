@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import hiredis
+import msgspec
 import pytest
 
 import winch.drivers.redis
@@ -22,7 +23,7 @@ from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.keys import KEYS, KEYS_OF, KEYS_OF_TWO
 from winch.drivers.redis.place import parse_url
 from winch.drivers.redis.scripts import Pause, call, command, names, script
-from winch.storage.params import Answer, ClaimParams, Finish, JobFilter, NewJob, NewSession
+from winch.storage.params import Answer, ClaimParams, Enqueued, Finish, JobFilter, NewJob, NewSession
 from winch.storage.protocol import ClaimingBell
 
 LUA = Path(winch.drivers.redis.__file__).parent / "lua"
@@ -128,6 +129,59 @@ def test_a_server_that_forgot_the_scripts_is_told_them_again(driver: RedisDriver
     for tick in range(3):
         driver.forget_scripts()
         assert driver.run(driver.enqueue([new_job(tick)]))[0].is_new
+
+
+@pytest.mark.servers
+def test_a_lone_job_goes_the_same_way_through_both_doors(driver: RedisDriver) -> None:
+    """The sync runner has a way of its own for it, which must come to the same."""
+    job = new_job(1, queue="mails", priority=2)
+    verb = driver.enqueue([job])
+    assert verb.lone is not None
+    driver.run(verb)
+    with pytest.raises(ConfigError, match="drawn twice"):
+        driver.run(verb)
+
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="drawn twice"):
+            await driver.arun(verb)
+        await driver.arun(driver.enqueue([msgspec.structs.replace(job, id=new_job(2).id)]))
+        await driver.aclose()
+
+    asyncio.run(main())
+    one, other = driver.run(driver.get([job.id, new_job(2).id]))
+    assert one is not None
+    assert other is not None
+    assert (one.queue, one.task, one.priority, one.state) == ("mails", "mail.send", 2, JobState.READY)
+    assert msgspec.structs.replace(other, id=one.id, created_at=one.created_at, run_at=one.run_at) == one
+    assert driver.enqueue([job], is_repeat=True).lone is None
+    assert driver.enqueue([job, new_job(3)]).lone is None
+    assert driver.enqueue([new_job(4, unique_key="a")]).lone is None
+
+
+@pytest.mark.servers
+def test_a_lone_job_is_told_of_where_events_are_kept(server: RedisServer) -> None:
+    driver = RedisDriver.from_url(f"{server.url}?schema=told", events=True)
+    driver.erase()
+    job = new_job(1)
+    assert driver.run(driver.enqueue([job])) == [Enqueued(job.id, True)]
+    events = driver.run(driver.events())
+    assert [(event.job, event.kind) for event in events] == [(job.id, "enqueued")]
+    driver.close()
+
+
+@pytest.mark.servers
+def test_replies_may_be_longer_than_what_is_received_at_once(driver: RedisDriver) -> None:
+    jobs = [new_job(tick, args=f'{{"text":"{chr(97 + tick) * 250_000}"}}') for tick in range(4)]
+    driver.run(driver.enqueue(jobs))
+    ids = [job.id for job in jobs]
+    read = driver.run(driver.get(ids))
+    assert [job and job.args for job in read] == [job.args for job in jobs]
+
+    async def main() -> None:
+        assert await driver.arun(driver.get(ids)) == read
+        await driver.aclose()
+
+    asyncio.run(main())
 
 
 @pytest.mark.servers

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from winch.drivers.redis.place import Place
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, call
+from winch.drivers.redis.wire import Pool
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -21,6 +22,11 @@ class Verbs:
     _key: bytes
     # One server, and nobody to confirm: a lone job takes the short way.
     _is_short: bool
+    _pool: Pool
+
+    def _run(self, steps: Body[T]) -> T:
+        """Carry the steps out, for a synchronous caller."""
+        raise NotImplementedError  # the driver does
 
     def _call(
         self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any

@@ -54,6 +54,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         self._is_short = not place.is_cluster and not place.replicated
         self._route = self._make_route(place)
         self._pool = Pool(place, self._route)
+        self._alike = {}
         self._is_ready = False
         self._is_warned = False
         self._guard = threading.Lock()
@@ -97,6 +98,8 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         if not self._is_ready:
             self._run(self._preparing())
             self._is_ready = True
+        if verb.lone is not None:
+            return verb.lone()
         return self._run(verb.steps())
 
     def sending(self, verb: Verb[T]) -> Sending[T]:

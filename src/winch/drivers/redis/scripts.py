@@ -2,7 +2,7 @@
 
 A header's `-- flags:` become the script's own (allow-oom: a worker can finish when memory is full;
 no-writes: a replica could run it), its `-- parts:` are put before it. One with `none` reads its own
-arguments.
+arguments, and has the names of its keys in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import hiredis
 import msgspec
 
-from winch.drivers.redis.keys import prelude
+from winch.drivers.redis.keys import prelude, with_keys
 
 _FOLDER = "lua"
 _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
@@ -49,12 +49,14 @@ class Script:
             parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
         source = "\n".join([*parts, body])
         begin = prelude(source)
-        if around is None:
-            source = f"{begin}\n{source}"
-        else:
+        if around is not None:
             flags = [*flags, "allow-cross-slot-keys"]
             once, each = _taken_apart("\n".join([begin, *parts]))
             source = around.replace("--ONCE--", once).replace("--EACH--", f"{each}\n{body}")
+        elif parts:
+            source = f"{begin}\n{source}"
+        else:
+            source = with_keys(body)
         text = "\n".join([f"#!lua flags={','.join(flags)}", source]).encode()
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         return cls(name, text, digest.encode(), "no-writes" in flags)
@@ -141,13 +143,31 @@ def packed(*words: str | bytes | int) -> bytes:
     return data
 
 
-def bare(key: bytes, name: str, *args: str | bytes | int) -> Call:
-    """A call of a script that has no parts and reads its own arguments."""
-    found = script(name)
-    return Call(
-        packed(b"EVALSHA", found.sha, b"1", key, *args),
-        partial(packed, b"EVAL", found.text, b"1", key, *args),
-    )
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """Calls of a script that has no parts and reads its own arguments, of which all but the last two are
+    always the same: what they begin with is packed once."""
+
+    begin: bytes
+    full: bytes
+
+    @classmethod
+    def of(cls, key: bytes, name: str, *args: str | bytes | int) -> Bare:
+        found = script(name)
+        begin = _begin(packed(b"EVALSHA", found.sha, b"1", key, *args, b"", b""))
+        return cls(begin, _begin(packed(b"EVAL", found.text, b"1", key, *args, b"", b"")))
+
+    def request(self, one: bytes, other: bytes) -> bytes:
+        return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self.begin, len(one), one, len(other), other)
+
+    def call(self, one: bytes, other: bytes) -> Call:
+        whole = Bare(self.full, b"")
+        return Call(self.request(one, other), partial(whole.request, one, other))
+
+
+def _begin(request: bytes) -> bytes:
+    """A request without its last two arguments, which are empty."""
+    return request.removesuffix(b"$0\r\n\r\n" * 2)
 
 
 def call(

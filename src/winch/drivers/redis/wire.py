@@ -21,10 +21,13 @@ import hiredis
 from winch.core.errors import ConfigError, WinchError
 from winch.drivers.redis.carry import ConnectionLost, Route, Send, carried, first
 from winch.drivers.redis.place import Address, Place
-from winch.drivers.redis.scripts import Batch, Call, Pause, packed
+from winch.drivers.redis.scripts import Bare, Batch, Call, Pause, packed
 
 # A connection used so many seconds ago is not asked whether it is still there.
 FRESH = 0.25
+# Bytes asked for at once. For more than 128 KiB the C library maps memory anew with each call, and gives
+# it back when it is cut down to what came: that took longer than everything else about a short reply.
+RECEIVED = 65_536
 _NOTHING = object()
 
 
@@ -147,7 +150,7 @@ class Wire:
                     found.append(answer)
                     if len(found) == replies:
                         return found
-                received = self._socket.recv(262_144)
+                received = self._socket.recv(RECEIVED)
                 if not received:
                     raise ConnectionResetError("the server closed the connection")
                 reader.feed(received)
@@ -277,6 +280,20 @@ class Pool:
             if not what.confirmations and type(outcome) is not hiredis.ReplyError:
                 return outcome
         return self._carry_on(what, route, outcome)
+
+    def run_bare(self, what: Bare, one: bytes, other: bytes) -> Any:
+        """As `run` does with a call of it, for those who wait for one short reply and nothing else."""
+        outcome: Any
+        try:
+            wire = self._borrow(self._route)
+            (outcome,) = wire.ask(what.request(one, other), 1)
+            self._give_back(wire)
+        except ConnectionLost as error:
+            outcome = error
+        else:
+            if type(outcome) is not hiredis.ReplyError:
+                return outcome
+        return self._carry_on(what.call(one, other), self._route, outcome)
 
     def _run_all(self, calls: Sequence[Call]) -> list[Any]:
         """All are sent before the first reply is waited for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from winch.drivers.redis.rows import (
     read_claims,
     read_job,
 )
-from winch.drivers.redis.scripts import bare
+from winch.drivers.redis.scripts import Bare
 from winch.storage.gates import ROUNDS, why_ended
 from winch.storage.params import (
     Answer,
@@ -48,6 +49,8 @@ from winch.storage.waits import ALL, AWAITED_HEADER, EACH
 
 KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
+# Of how many kinds of lone jobs (queue, task, priority) the beginning of the request is kept.
+ALIKE = 256
 # Dead jobs that are read at once to find those that are too many.
 STRETCH = 500
 _HEAD_START = HEAD_START // MICROSECOND
@@ -103,6 +106,7 @@ class WorkingVerbs(Verbs):
 
     _sort_keys: dict[str, int] | None = None
     """In a cluster: the sort keys of jobs that were just claimed, which several nodes have given."""
+    _alike: dict[tuple[str, str, int], Bare]
 
     # -- producing ---------------------------------------------------------------------------------
 
@@ -112,25 +116,42 @@ class WorkingVerbs(Verbs):
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
-            if len(jobs) == 1 and self._is_short and not is_repeat and now is None:
-                [job] = jobs
-                if not _is_special(job):
-                    reply = yield bare(
-                        self._key,
-                        "enqueue_one",
-                        job.id,
-                        job.queue,
-                        job.task,
-                        job.priority * _HEAD_START,
-                        envelope(job),
-                    )
-                    if not reply:
-                        return [Enqueued(job.id, True)]
-                    if reply != b"+":
-                        raise ConfigError(f"job id {job.id} was drawn twice")
+            if is_lone:
+                one, id_, stored = self._lone(jobs[0])
+                reply = yield one.call(id_, stored)
+                if (told := _stored_alone(jobs[0], reply)) is not None:
+                    return told
             return (yield from self._store(jobs, is_repeat=is_repeat, now=now)) or []
 
-        return self._write("enqueue", body)
+        is_lone = (
+            len(jobs) == 1
+            and self._is_short
+            and not is_repeat
+            and now is None
+            and not _is_special(jobs[0])
+        )
+        return Verb("enqueue", body, lone=partial(self._enqueue_alone, jobs) if is_lone else None)
+
+    def _enqueue_alone(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """What the body of `enqueue` does for one plain job, without the steps in between."""
+        one, id_, stored = self._lone(jobs[0])
+        reply = self._pool.run_bare(one, id_, stored)
+        told = _stored_alone(jobs[0], reply)
+        if told is None:
+            told = self._run(self._store(jobs))
+        return told or []
+
+    def _lone(self, job: NewJob) -> tuple[Bare, bytes, bytes]:
+        """The call that stores one plain job, and its last two arguments."""
+        stored = envelope(job)
+        alike = job.queue, job.task, job.priority
+        if (found := self._alike.get(alike)) is None:
+            if len(self._alike) >= ALIKE:
+                self._alike.clear()
+            found = self._alike[alike] = Bare.of(
+                self._key, "enqueue_one", job.queue, job.task, job.priority * _HEAD_START
+            )
+        return found, job.id.encode(), stored
 
     def _store(
         self,
@@ -515,6 +536,15 @@ def new_row(job: NewJob) -> tuple[Any, ...]:
 
 def _waits(waits: Iterable[Wait]) -> list[tuple[str, bool]]:
     return [(wait.key, wait.is_enough) for wait in waits]
+
+
+def _stored_alone(job: NewJob, reply: bytes) -> list[Enqueued] | None:
+    """From the reply of `enqueue_one`; None: events are kept, and nothing is stored yet."""
+    if not reply:
+        return [Enqueued(job.id, True)]
+    if reply != b"+":
+        raise ConfigError(f"job id {job.id} was drawn twice")
+    return None
 
 
 def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:

@@ -1,11 +1,11 @@
 -- enqueue_one: -> ready, for one plain job, which most calls bring. Only what that takes: half of the time
 -- of the whole enqueue goes into reading its arguments and making functions that one job never calls.
--- A:      no map, but ARGV: id, queue, task, head start in µs, envelope
+-- A:      no map, but ARGV: queue, task, head start in µs, id, envelope
 -- Return: '' when stored; the id, when it was there; '+' when events are kept, and then nothing is stored
 -- Keys:   meta, recorded, ids, tasks, queues, env, ready, waiting, bell
 -- flags:
 -- parts:  none
-local call, id, queue = redis.call, ARGV[1], ARGV[2]
+local call, queue, id = redis.call, ARGV[1], ARGV[4]
 local key = K.waiting(queue)
 local is_more = call('EXISTS', key, K.recorded) > 0  -- than to store the job
 if is_more and call('EXISTS', K.recorded) == 1 then return '+' end
@@ -13,8 +13,8 @@ local t = call('TIME')
 local now = t[1] * 1000000 + t[2]
 if call('HSETNX', K.env, id, cmsgpack.pack(now) .. ARGV[5]) == 0 then return id end
 call('ZADD', K.ids, '0', id)
-if call('SADD', K.tasks(queue), ARGV[3]) > 0 then call('SADD', K.queues, queue) end
-call('ZADD', K.ready(queue), string.format('%d', now - ARGV[4]), id)
+if call('SADD', K.tasks(queue), ARGV[2]) > 0 then call('SADD', K.queues, queue) end
+call('ZADD', K.ready(queue), string.format('%d', now - ARGV[3]), id)
 
 -- As `wake` does for one job.
 if is_more then
