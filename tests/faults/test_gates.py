@@ -23,8 +23,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 
 def shared(stage: Stage) -> list[str]:
-    """Jobs under a limit of two, and two accounts whose entries must keep their order."""
-    jobs = stage.enqueue("limited", 0.3, times=8)
+    """Jobs under a limit of two, and two accounts whose entries must keep their order. The first two take
+    long, so that whoever started them still has them when something happens to him."""
+    jobs = stage.enqueue("limited", 2.0, times=2) + stage.enqueue("limited", 0.3, times=6)
     for _ in range(3):
         for account in ("acct:1", "acct:2"):
             jobs += stage.enqueue("slow", 0.1, fifo=account)
@@ -52,6 +53,7 @@ def test_a_killed_holder_neither_leaks_nor_doubles_a_permit(
         stage.until_final()
         verdict = stage.judge()
         assert verdict.counters["killed"] == 1
+        assert verdict.counters["runs"] > len(jobs)  # it was killed with permits in its hands
         settled(stage, jobs)
 
 
