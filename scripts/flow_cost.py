@@ -161,7 +161,7 @@ def measure_chord(store: str, size: int) -> None:
             return made.cost(act) / size * 1e6
 
         plain()  # the first round pays for imports and plans
-        alone, together = in_turns(3, plain, chorded)
+        alone, together = in_turns(9, plain, chorded)
         told(store, f"chord of {size:,}, per member", alone, together, 1.5)
 
 

@@ -276,3 +276,15 @@ def results_are_those_of_the_jobs_that_were_asked_for(bench: Bench) -> None:
         JobState.READY, JobState.READY, None, JobState.COMPLETED, JobState.READY,
     ]  # fmt: skip
     assert bench.call(bench.driver.results([])) == []
+
+
+@case()
+def results_tell_the_task_however_long_its_name_is(bench: Bench) -> None:
+    names = ["t", "t" * 31, "t" * 32, "t" * 200]
+    jobs = [bench.new_job(task=name) for name in names for _ in range(2)]
+    bench.enqueue(*jobs)
+    for claim in bench.claim(limit=4):
+        bench.complete(claim, result="7")
+    found = bench.call(bench.driver.results([job.id for job in jobs]))
+    assert [end and end.task for end in found] == [job.task for job in jobs]
+    assert sorted(end.result or "" for end in found if end) == [""] * 4 + ["7"] * 4

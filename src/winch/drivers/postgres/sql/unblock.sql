@@ -35,11 +35,16 @@ WHERE waiting.key = ANY (:keys::text[])
             SELECT FROM {schema}.job
             WHERE job.id = substr(waiting.key, 5)::uuid
         )
-        WHEN starts_with(waiting.key, 'all:') THEN NOT EXISTS (
-            SELECT FROM {schema}.job
+        WHEN starts_with(waiting.key, 'all:') THEN (
+            -- From the end: they are run in the order of their ids, and where many have ended the index still has
+            -- the places of their rows at the beginning.
+            SELECT job.id
+            FROM {schema}.job
             WHERE job.id BETWEEN (substr(waiting.key, 5) || '000000')::uuid
                 AND (substr(waiting.key, 5) || 'ffffff')::uuid
-        )
+            ORDER BY job.id DESC
+            LIMIT 1
+        ) IS NULL
         WHEN starts_with(waiting.key, 'dead:') THEN EXISTS (
             SELECT FROM {schema}.archive
             WHERE archive.id = substr(waiting.key, 6)::uuid AND archive.state = 'dead'

@@ -133,14 +133,14 @@ if #ended > 0 then
   end
   if not is_plain and call('EXISTS', K.unfinished) == 1 then
     -- Those that are waited for together have ids that begin alike, which no other job has.
-    local count, keys = {}, {}
+    local count, keys, counts = {}, {}, {}
     for _, id in ipairs(ended) do
-      local key = 'all:' .. string.sub(id, 1, 30)
-      if not count[key] then keys[#keys + 1] = key end
-      count[key] = (count[key] or 0) + 1
+      local begin = string.sub(id, 1, 30)
+      count[begin] = (count[begin] or 0) + 1
     end
+    for begin, n in pairs(count) do keys[#keys + 1], counts[#counts + 1] = 'all:' .. begin, n end
     for i, left in ipairs(fetch('HMGET', K.unfinished, keys)) do
-      if left then fewer(keys[i], count[keys[i]]) end
+      if left then fewer(keys[i], counts[i]) end
     end
   end
   if not is_plain and call('EXISTS', K.keep) == 1 then
