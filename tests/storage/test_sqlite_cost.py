@@ -131,7 +131,9 @@ def test_the_end_of_an_awaited_job_is_written_down_only_while_somebody_waits(
     if not is_waited_for:  # who comes later looks for itself
         driver.run(driver.enqueue_after([second], [(second.id, [Wait(job_key(first.id))])]))
     driver.run(driver.unblock())
-    assert driver.run(driver.get([second.id]))[0].state is JobState.READY
+    [found] = driver.run(driver.get([second.id]))
+    assert found is not None
+    assert found.state is JobState.READY
 
 
 def test_jobs_of_two_tasks_are_two_statements_wherever_they_stand(driver: SqliteDriver) -> None:
