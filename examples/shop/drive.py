@@ -32,6 +32,7 @@ import psutil
 import sqlalchemy as sa
 
 from winch import JobState
+from winch.core.lifecycle import FINAL
 
 ROOT = Path(__file__).resolve().parents[2]
 CUSTOMERS = 4
@@ -385,7 +386,7 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
         for customer in customers:
             customer.join()
         app.schedules.pause("nightly", reason="the shop closes")
-        left = drain(app, seconds=120)
+        left = drain(app, patience=60)
     finally:
         codes = town.close()
     wrong = audit(books, placed, answers, town.ledger, import_id)
@@ -410,14 +411,19 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
     return 0
 
 
-def drain(app: Any, seconds: float) -> int:
-    """Wait until no job is left that could still run; returns how many are."""
-    deadline = time.monotonic() + seconds
+def drain(app: Any, patience: float) -> int:
+    """Wait until no job is left that could still run, for as long as some of them end; returns how many
+    are left when none did for so many seconds."""
+    known, since = -1, time.monotonic()
     while True:
         live = sum(sum(queue.counts.values()) for queue in app.queues.list())
-        if not live or time.monotonic() > deadline:
+        states = app.driver.run(app.driver.counts(cap=1_000_000))
+        ended = sum(states[state] for state in FINAL)
+        if ended != known:
+            known, since = ended, time.monotonic()
+        if not live or time.monotonic() - since > patience:
             return live
-        time.sleep(0.5)
+        time.sleep(1.0)
 
 
 if __name__ == "__main__":

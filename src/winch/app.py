@@ -60,6 +60,9 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def time(self) -> float:
+        return time.time()
+
     def monotonic(self) -> float:
         return time.monotonic()
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from winch import App, JobState, Retry
-from winch.engine.threads import ThreadCall
+from winch.engine.threads import Row, ThreadCall, Threads
 
 told: contextvars.ContextVar[str] = contextvars.ContextVar("told", default="nothing")
 
@@ -151,6 +151,43 @@ def test_a_call_interrupted_before_it_begins_never_runs() -> None:
     call.execute()
     assert isinstance(call.error, Unwanted)
     assert ran == []
+
+
+def test_what_a_handler_has_returned_counts_although_it_was_interrupted_meanwhile() -> None:
+    """Found by F28 (seed 63): a worker that was to stop at once gave back a job whose handler had just
+    returned. A call into C cannot be interrupted: the interrupt is due at the moment it has returned."""
+    lock = threading.Lock()
+    lock.acquire()
+    call = ThreadCall(lock.acquire, None, context=contextvars.copy_context())
+    ended = threading.Event()
+
+    class Ended(Row):
+        def following(self, call: ThreadCall) -> ThreadCall | None:
+            ended.set()
+            return None
+
+        def ended(self, call: ThreadCall) -> None:
+            pass
+
+    loop = asyncio.new_event_loop()
+    call.row = Ended(loop.create_future())
+    threads = Threads(1, loop)
+    threads.start(call)
+    while not call.has_run:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    call.interrupt(Unwanted)
+    lock.release()
+    assert ended.wait(5)
+    threads.close()
+    loop.close()
+    assert (call.value, call.error) == (True, None)
+
+
+def test_a_handler_that_raises_stop_iteration_has_failed() -> None:
+    call = ThreadCall(next, None, (iter(()),), context=contextvars.copy_context())
+    call.execute()
+    assert isinstance(call.error, RuntimeError)
 
 
 @pytest.mark.parametrize("waits", [False, True])

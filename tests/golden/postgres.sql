@@ -316,6 +316,21 @@ BEGIN
     RETURN NULL;
 END
 function winch.grown(jsonb,jsonb): returns jsonb immutable
+function winch.is_unclaimed_left(text): returns boolean stable 
+
+BEGIN
+    IF together !~ '^all:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{6}$' THEN
+        RETURN false;
+    END IF;
+    -- The one with the last id: they are claimed in the order of their ids.
+    RETURN coalesce((
+        SELECT job.state = 'ready'
+        FROM "winch".job
+        WHERE job.id BETWEEN (substr(together, 5) || '000000')::uuid AND (substr(together, 5) || 'ffffff')::uuid
+        ORDER BY job.id DESC
+        LIMIT 1
+    ), false);
+END
 function winch.keep_until(text,double precision,timestamp with time zone): returns timestamp without time zone immutable
 function winch.leave_gates(): returns trigger 
 
@@ -588,17 +603,21 @@ END
 function winch.tell_waiting(): returns trigger 
 
 DECLARE
-    place integer := strpos(OLD.headers, '"winch-awaited":"all:');
+    place integer;
     together text;
 BEGIN
+    IF current_setting('winch.told', true) = OLD.headers THEN
+        RETURN NULL;
+    END IF;
+    place := strpos(OLD.headers, '"winch-awaited":"all:');
     IF place > 0 THEN
         together := substr(OLD.headers, place + 17, 34);
-        IF current_setting('winch.told', true) IS DISTINCT FROM together THEN
-            INSERT INTO "winch".recheck (key) VALUES (together);
+        INSERT INTO "winch".recheck (key) VALUES (together);
+        IF NOT "winch".is_unclaimed_left(together) THEN
             PERFORM "winch".ring(NULL, true);
-            PERFORM set_config('winch.told', together, true);
         END IF;
         IF strpos(OLD.headers, '+job"') = 0 THEN
+            PERFORM set_config('winch.told', OLD.headers, true);
             RETURN NULL;
         END IF;
     END IF;

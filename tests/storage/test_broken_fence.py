@@ -47,11 +47,11 @@ def rewritten(name: str, line: str, broken: str) -> ModuleType:
 
 def without_fence_in_memory(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest) -> Target:
     broken = rewritten(
-        "winch.drivers.memory",
+        "winch.drivers.memory.working",
         "if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:",
         "if job is None or job.state is not JobState.RUNNING:",
     )
-    patch.setattr(MemoryDriver, "_finish_one", broken.MemoryDriver._finish_one)
+    patch.setattr(MemoryDriver, "_finish_one", broken.Working._finish_one)
     return MemoryTarget()
 
 

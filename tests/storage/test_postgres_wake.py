@@ -17,10 +17,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.storage.postgres_kit import Store, connected, new_job, new_token, recorded
+from tests.storage.postgres_kit import Store, connected, new_id, new_job, new_token, recorded
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.listen import RENEW, PostgresBell
 from winch.storage.params import ClaimParams
+from winch.storage.waits import ALL, AWAITED_HEADER, EACH, JOB
 
 pytestmark = pytest.mark.servers
 
@@ -301,3 +302,46 @@ def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> Non
         asyncio.run(work())
         assert heard(due) == ['[""]']
         assert heard(all_of_them) == ['["default"]', '[""]']
+
+
+def test_members_that_end_ring_only_when_none_is_left_unclaimed(store: Store) -> None:
+    """Every end is written down; while a member is not even claimed, nobody is woken to look in vain."""
+    prefix = new_id()[:30]
+    headers = {AWAITED_HEADER: ALL + prefix}
+    members = [new_job(id=prefix + f"{number:06x}", headers=headers) for number in range(4)]
+    store.driver.run(store.driver.enqueue(members))
+    session = store.session()
+
+    async def wait() -> None:
+        async with belled(store, due=True):
+            pass
+
+    asyncio.run(wait())  # somebody has said that he waits, and stays heard for a while
+    first, second, third = store.claim(session), store.claim(session), store.claim(session, limit=2)
+    with ears(store.url, store.driver._place.due_channel) as due:
+        store.complete(*third)
+        store.complete(*first)
+        assert heard(due) == ['[""]', '[""]']  # all were claimed
+        store.driver.run(store.driver.enqueue([new_job(id=prefix + "000009", headers=headers)]))
+        store.complete(*second)
+        assert heard(due) == []
+        store.complete(*store.claim(session))
+        assert heard(due) == ['[""]']
+    with connected(store.url) as conn:
+        assert conn.execute("SELECT key FROM winch.recheck").fetchall() == [(ALL + prefix,)] * 4
+
+
+def test_one_transaction_tells_of_members_once_and_of_others_one_by_one(store: Store) -> None:
+    prefix, other = new_id()[:30], new_id()
+    together, alone = {AWAITED_HEADER: ALL + prefix}, {AWAITED_HEADER: other}
+    members = [new_job(id=prefix + f"{number:06x}", headers=together) for number in range(3)]
+    odd = new_job(headers={AWAITED_HEADER: ALL + "damaged by hand"})
+    children = [new_job(headers=alone) for _ in range(2)]
+    both = [new_job(headers={AWAITED_HEADER: f"{ALL}{prefix}{EACH}"}) for _ in range(2)]
+    store.driver.run(store.driver.enqueue([*members, odd, *children, *both]))
+    store.complete(*store.claim(store.session(), limit=20))
+    with connected(store.url) as conn:
+        keys = [row[0] for row in conn.execute("SELECT key FROM winch.recheck").fetchall()]
+    own = sorted(key for key in keys if key.startswith(JOB))
+    assert own == sorted(JOB + job.id for job in (*children, *both))
+    assert len(keys) == len(own) + 1 + 1 + len(both)

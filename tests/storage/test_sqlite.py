@@ -573,6 +573,9 @@ class Clock:
     def now(self) -> datetime:
         return NOW
 
+    def time(self) -> float:
+        return NOW.timestamp()
+
     def monotonic(self) -> float:
         return 0.0
 

@@ -19,6 +19,7 @@ from winch.core.lifecycle import JobState
 from winch.storage.params import Event, SessionInfo
 from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind, ScheduleRun
 from winch.testing.history import History, Recorder, check, read
+from winch.testing.history.checker import RETURNING
 from winch.testing.history.lines import (
     Answered,
     Ended,
@@ -995,6 +996,24 @@ def test_a_handler_that_failed_may_run_again() -> None:
     story = Story()
     story.fails_once(story.session())
     assert check(replace(story.history(), expects_fault=False)).is_ok
+
+
+@pytest.mark.parametrize("pause", [0.1, 1.0])
+def test_an_interrupt_may_fall_between_a_handlers_last_line_and_its_return(pause: float) -> None:
+    """F28 on Redis Cluster, seed 63: the line was written 4 ms before the handler was interrupted."""
+    story = Story()
+    job, stopping, other = story.enqueue(), story.session(), story.session()
+    token = story.claim(job, stopping)
+    run = story.start(job)
+    story.nemesis("term", stopping)
+    story.end(run)
+    story.wait(pause)
+    story.nemesis("hurry", stopping)
+    story.give_back(job, "released", by_token=token)
+    story.lines.append(Exited(**story.line(), who=story.pid_of(stopping), code=0))
+    story.run(job, other)
+    found = check(story.history()).violations
+    assert [one.invariant for one in found] == ([] if pause < RETURNING else ["alive"])
 
 
 @pytest.mark.parametrize("pid", [0, 7])

@@ -11,6 +11,10 @@ class Clock(Protocol):
 
     def now(self) -> datetime: ...
 
+    def time(self) -> float:
+        """`now` in seconds since the epoch, for those who ask often."""
+        ...
+
     def monotonic(self) -> float: ...
 
 
@@ -23,6 +27,9 @@ class FixedClock:
 
     def now(self) -> datetime:
         return self._now
+
+    def time(self) -> float:
+        return self._now.timestamp()
 
     def monotonic(self) -> float:
         return self._monotonic

@@ -34,6 +34,7 @@ from winch.core.lifecycle import JobState, sources
 from winch.core.unique import Duplicate
 from winch.engine import operation, search_index
 from winch.engine.door import Door
+from winch.engine.entropy import entropy
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
 from winch.engine.keyring import Keyring, revealed, unseal
@@ -67,7 +68,7 @@ class Surroundings:
     """Where a client's time and randomness come from, and how it waits; tests bring their own."""
 
     clock: Clock
-    entropy: Callable[[int], bytes] = os.urandom
+    entropy: Callable[[int], bytes] = entropy
     run: operation.Run = operation.run
     arun: operation.ARun = operation.arun
 
@@ -108,16 +109,19 @@ class Client:
 
     def draw_id(self) -> str:
         """An id greater than the one before it, so that jobs enqueued together keep their order."""
-        tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
+        around = self.surroundings
+        tick = int(around.clock.time() * 4_096_000)
+        if tick <= self.last_tick:
+            tick = self.last_tick + 1
         self.last_tick = tick
-        random = self.surroundings.entropy(8)
+        random = around.entropy(8)
         place = random[0] if self.next_place is None else self.next_place
         self.next_place = place + 1
         return job_id(tick, random, place)
 
     def draw_ids(self, count: int) -> list[str]:
         """So many ids, each greater than the one before it."""
-        tick = max(int(self.surroundings.clock.now().timestamp() * 4_096_000), self.last_tick + 1)
+        tick = max(int(self.surroundings.clock.time() * 4_096_000), self.last_tick + 1)
         self.last_tick = tick + count - 1
         random = self.surroundings.entropy(8 * count)
         place = self.next_place

@@ -15,8 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import starmap
 from queue import SimpleQueue
 from typing import Any
+
+_ONCE = ((),)
 
 
 class ThreadCall:
@@ -28,6 +32,7 @@ class ThreadCall:
         "_fn",
         "_kwargs",
         "_lock",
+        "_returned",
         "_thread_id",
         "_unwanted",
         "done",
@@ -54,6 +59,7 @@ class ThreadCall:
         self._kwargs = kwargs
         self._context = context
         self._lock = threading.Lock()
+        self._returned: list[Any] = []
         self._thread_id: int | None = None
         self._unwanted: type[BaseException] | None = None
         self.done: asyncio.Future[None] | None = done
@@ -72,7 +78,12 @@ class ThreadCall:
         try:
             if unwanted is not None:
                 raise unwanted
-            self.value = self._context.run(self._fn, *self._args, **(self._kwargs or {}))
+            # No bytecode lies between the handler's return and its value being kept, so no interrupt
+            # can fall there: what has returned was not interrupted.
+            made = partial(self._fn, *self._args, **(self._kwargs or {}))
+            self._context.run(self._returned.extend, starmap(made, _ONCE))
+            if not self._returned:
+                raise RuntimeError("the handler raised StopIteration")
         except BaseException as error:  # whatever a handler raises is its outcome
             self.error = error
         finally:
@@ -80,6 +91,13 @@ class ThreadCall:
             with self._lock:
                 self._thread_id = None
             self.spent = time.monotonic() - began
+            self.conclude()
+
+    def conclude(self) -> None:
+        """A value that was returned counts, whatever came after it."""
+        if self._returned:
+            [self.value] = self._returned
+            self.error = None
 
     def interrupt(self, error: type[BaseException]) -> None:
         """Raise `error` in the handler at its next bytecode, or when it begins; a call blocked in C does
@@ -207,6 +225,7 @@ def _make(call: ThreadCall) -> None:
         except BaseException as error:  # an interrupt that came a moment too late
             call.error = call.error or error
         else:
+            call.conclude()
             return
 
 

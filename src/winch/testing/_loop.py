@@ -40,6 +40,9 @@ class VirtualClock:
     def now(self) -> datetime:
         return self._start + timedelta(microseconds=self._micros)
 
+    def time(self) -> float:
+        return self.now().timestamp()
+
     def monotonic(self) -> float:
         return self._micros / 1_000_000
 

@@ -93,6 +93,9 @@ class WaitingVerbs(Verbs):
             looked = dict.fromkeys(keys)
             looked |= {DEAD + key.removeprefix(JOB): None for key in keys if key.startswith(JOB)}
             rows = yield self._step("unblock.waiters", keys=list(looked), limit=limit, now=now)
+            if asked := [key.removeprefix(DEAD) for _, key in rows if (key or "").startswith(DEAD)]:
+                dead = {DEAD + row[0] for row in (yield self._step("unblock.dead", ids=asked))}
+                rows = [row for row in rows if row[1] in dead or not (row[1] or "").startswith(DEAD)]
             ids = list(dict.fromkeys(row[0] for row in rows))
             count = 0
             if ids:

@@ -32,6 +32,9 @@ class WallClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def time(self) -> float:
+        return time.time()
+
     def monotonic(self) -> float:
         return time.monotonic()
 

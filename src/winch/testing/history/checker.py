@@ -42,6 +42,8 @@ VIOLENCE = frozenset({"kill", "stop"})
 HARM = VIOLENCE | {"term"}
 FAULTS = ("cut", "rescued", "lost", "killed", "stopped", "term", "outage", "hold", "skew", "flake")
 ACTIONS = {"kill": "killed", "stop": "stopped"}
+# A handler writes down its end just before it returns; an interrupt may still fall between the two.
+RETURNING = 0.5
 # Two statements of the store may read its clock in another order than they take effect.
 BACKWARDS = timedelta(seconds=1)
 
@@ -430,6 +432,8 @@ def alive(facts: _Facts) -> Iterator[Violation]:
                 excuses = VIOLENCE if is_over else HARM
                 if facts.is_harmed(earlier.start.pid, start, by=excuses):
                     continue
+                if is_over and end is not None and _was_hurried(facts, end):
+                    continue
                 if any(retried[0] < moment < retried[index] for moment in operator):
                     continue
                 if _nobody_beat_for(facts, job, earlier.start.token):
@@ -440,6 +444,15 @@ def alive(facts: _Facts) -> Iterator[Violation]:
                     else "run again while its first run went on in a process that was never harmed"
                 )
                 yield Violation("alive", job, words, (earlier.start, run.start))
+
+
+def _was_hurried(facts: _Facts, end: Ended) -> bool:
+    """Whether its worker was told to stop at once, while this handler was about to return at the
+    latest: the interrupt may have come between the line that says so and the return."""
+    return any(
+        act.action == "hurry" and end.pid in act.pids and act.mono - RETURNING <= end.mono
+        for act in facts.nemesis
+    )
 
 
 def _nobody_beat_for(facts: _Facts, job: str, token: str) -> bool:

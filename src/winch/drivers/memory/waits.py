@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
 
 from winch.core.changes import blocked, woken
 from winch.core.flow import INPUTS_HEADER
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.drivers.memory.producing import Producing
+from winch.drivers.memory.state import Signal, Waiting
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted, Wait
 from winch.storage.verbs import Verb
 from winch.storage.waits import (
     ALL,
-    AWAITED_HEADER,
     DEAD,
     JOB,
     KEEP_TAKEN,
@@ -24,59 +23,18 @@ from winch.storage.waits import (
     Sent,
     Taken,
     awaited_by,
-    ended_keys,
     signal_key,
 )
 
-if TYPE_CHECKING:
-    from winch.drivers.memory import _State
 
-T = TypeVar("T")
-
-
-@dataclass
-class _Signal:
-    payload: str
-    sent_at: datetime
-    taken_by: tuple[str, str] | None = None
-
-
-@dataclass
-class _Waiting:
-    """One job's waits: keys and whether each is enough."""
-
-    keys: dict[str, bool]
-    until: datetime | None
-
-
-@dataclass
-class WaitState:
-    signals: dict[tuple[str, str], _Signal] = field(default_factory=dict)
-    waiting: dict[str, _Waiting] = field(default_factory=dict)
-    rechecks: list[str] = field(default_factory=list)
-
-
-class MemoryWaits:
+class Waits(Producing):
     """Mixed into the memory driver."""
-
-    if TYPE_CHECKING:
-        _state: _State
-
-        def _now(self, now: datetime | None) -> datetime: ...
-        def _verb(self, name: str, body: Callable[[], T], *, is_read: bool = False) -> Verb[T]: ...
-        def _put(
-            self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None
-        ) -> None: ...
-        def enqueue(
-            self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
-        ) -> Verb[list[Enqueued]]: ...
-        def _ring(self, queues: set[str], *, due: bool = False) -> None: ...
 
     def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
         def body() -> Sent:
             if (name, id) in self._state.waits.signals:
                 return Sent(id, is_new=False)
-            self._state.waits.signals[name, id] = _Signal(payload, self._now(now))
+            self._state.waits.signals[name, id] = Signal(payload, self._now(now))
             self._look_again(signal_key(name))
             return Sent(id, is_new=True)
 
@@ -135,7 +93,7 @@ class MemoryWaits:
                     self._put(blocked(job), "held", at)
                 elif job.state is not JobState.BLOCKED:
                     continue
-                waiting = self._state.waits.waiting.setdefault(job_id, _Waiting({}, None))
+                waiting = self._state.waits.waiting.setdefault(job_id, Waiting({}, None))
                 for wait in added:
                     waiting.keys[wait.key] = wait.is_enough
                     self._look_again(wait.key)
@@ -190,15 +148,9 @@ class MemoryWaits:
     def _begin_wait(self, outcome: Finish, at: datetime) -> None:
         until = None if outcome.timeout is None else at + outcome.timeout
         keys = {wait.key: wait.is_enough for wait in outcome.waits}
-        self._state.waits.waiting[outcome.id] = _Waiting(keys, until)
+        self._state.waits.waiting[outcome.id] = Waiting(keys, until)
         for key in keys:
             self._look_again(key)
-
-    def _tell_waiting(self, job: JobRecord) -> None:
-        """The job is final, or gone."""
-        if (said := job.headers.get(AWAITED_HEADER)) is not None:
-            for key in ended_keys(said, job.id):
-                self._look_again(key)
 
     def _is_still_awaited(self, job: JobRecord) -> bool:
         """Whether somebody still needs what this final job came to."""
@@ -214,10 +166,6 @@ class MemoryWaits:
                 for other in live.values()
             )
         )
-
-    def _look_again(self, key: str) -> None:
-        self._state.waits.rechecks.append(key)
-        self._ring(set(), due=True)
 
     def _prune_waits(self, at: datetime) -> None:
         for key, signal in list(self._state.waits.signals.items()):

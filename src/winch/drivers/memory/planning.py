@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
+from winch.drivers.memory.producing import Producing
 from winch.storage.params import Enqueued, NewJob, NewSession
 from winch.storage.schedules import (
     KEEP_RUNS,
@@ -25,31 +24,9 @@ from winch.storage.schedules import (
 )
 from winch.storage.verbs import Verb
 
-if TYPE_CHECKING:
-    from winch.drivers.memory import _State
 
-T = TypeVar("T")
-
-
-@dataclass
-class ScheduleState:
-    """`rows` have their own definitions; which one is in effect follows from the live sessions."""
-
-    rows: dict[str, ScheduleRow] = field(default_factory=dict)
-    runs: dict[str, dict[datetime, ScheduleRun]] = field(default_factory=dict)
-
-
-class MemorySchedules:
+class Planning(Producing):
     """Mixed into the memory driver."""
-
-    if TYPE_CHECKING:
-        _state: _State
-
-        def _now(self, now: datetime | None) -> datetime: ...
-        def _verb(self, name: str, body: Callable[[], T], *, is_read: bool = False) -> Verb[T]: ...
-        def enqueue(
-            self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
-        ) -> Verb[list[Enqueued]]: ...
 
     def _declare(self, session: NewSession, at: datetime) -> None:
         rows = self._state.schedules.rows

@@ -1,0 +1,93 @@
+"""The reference driver: everything in this process, written for clarity.
+
+Other drivers are compared with this one by the property tests, so it spells out each rule of the
+protocol in the plainest way. A verb is one function that runs under one lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from winch.core.errors import ConfigError
+from winch.drivers.memory.bell import Bell
+from winch.drivers.memory.books import Books
+from winch.drivers.memory.keeping import Keeping
+from winch.drivers.memory.operating import Operating
+from winch.drivers.memory.reading import Reading
+from winch.drivers.memory.sessions import Sessions
+from winch.storage.capabilities import Capabilities
+from winch.storage.verbs import Sending, Unhurried, Verb
+
+T = TypeVar("T")
+
+
+class MemoryDriver(Sessions, Keeping, Operating, Books, Reading):
+    """`memory://`: for tests and for embedded workers in one process."""
+
+    name = "memory"
+    capabilities: Capabilities = Capabilities(
+        is_durable=False,
+        shares_processes=False,
+        joins_transactions=False,
+        keeps_events=True,
+        keeps_books=True,
+        migrates_itself=True,
+    )
+
+    def run(self, verb: Verb[T]) -> T:
+        # A body yields once, under the lock, and is then run to its end: see _verb.
+        with self._lock:
+            steps = verb.steps()
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb)
+
+    async def arun(self, verb: Verb[T]) -> T:
+        return self.run(verb)
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        raise ConfigError(
+            f"conn= needs a store that shares the caller's database; {self.describe()} has no "
+            "transactions to join. Use a sqlite:/// or postgresql:// URL"
+        )
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        return self.run_on(conn, verb)
+
+    def bell(self, queues: Sequence[str], *, due: bool = False) -> Bell:
+        bell = Bell(self._bells, frozenset(queues), due)
+        self._bells[bell] = None
+        return bell
+
+    def check_schema(self) -> _NoSchema:
+        return _NoSchema()
+
+    def migrate(self) -> list[str]:
+        return []
+
+    def migration_sql(self) -> str:
+        return ""
+
+    def describe(self) -> str:
+        return "memory://"
+
+    def close(self) -> None:
+        """Nothing to give back; the jobs stay as long as the driver."""
+
+    async def aclose(self) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class _NoSchema:
+    current: int | None = 0
+    newest: int = 0
+    is_ready: bool = True
