@@ -233,9 +233,9 @@ constraint winch.declaration.declaration_session_fkey: FOREIGN KEY (session) REF
 constraint winch.gate.gate_pkey: PRIMARY KEY (key)
 constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
 constraint winch.job.job_is_possible: CHECK (((attempt >= 0) AND
-CASE state
-    WHEN 'running'::text THEN ((token IS NOT NULL) AND (session IS NOT NULL) AND (claimed_at IS NOT NULL) AND ((filed = 'running'::text) OR ((filed = 'ready'::text) AND (gate IS NULL))))
-    ELSE ((token IS NULL) AND (filed = state) AND (state = ANY (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
+CASE
+    WHEN (token IS NULL) THEN ((filed = state) AND (state = ANY (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
+    ELSE ((state = 'running'::text) AND (session IS NOT NULL) AND (claimed_at IS NOT NULL))
 END))
 constraint winch.job.job_pkey: PRIMARY KEY (id)
 constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)

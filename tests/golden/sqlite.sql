@@ -71,22 +71,6 @@ BEGIN
     );
 END;
 
-CREATE TRIGGER winch_job_awaited AFTER DELETE ON winch_job
-WHEN OLD.headers <> '{}' AND instr(OLD.headers, '"winch-awaited"') > 0
-    AND (instr(OLD.headers, '"winch-awaited":"all:') = 0 OR instr(OLD.headers, '+job"') > 0)
-BEGIN
-    INSERT INTO winch_recheck (key) VALUES ('job:' || OLD.id);
-END;
-
-CREATE TRIGGER winch_job_awaited_together AFTER DELETE ON winch_job
-WHEN OLD.headers <> '{}' AND instr(OLD.headers, '"winch-awaited":"all:') > 0
-BEGIN
-    INSERT INTO winch_recheck (key)
-    SELECT said.key
-    FROM (SELECT substr(OLD.headers, instr(OLD.headers, '"winch-awaited":"all:') + 17, 34) AS key) AS said
-    WHERE said.key IS NOT (SELECT key FROM winch_recheck ORDER BY seq DESC LIMIT 1);
-END;
-
 CREATE TRIGGER winch_job_event_delete AFTER DELETE ON winch_job WHEN OLD.deleted_at IS NOT NULL
 BEGIN
     INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)

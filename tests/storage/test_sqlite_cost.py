@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from winch.core.ids import job_ids
@@ -14,7 +15,8 @@ from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite import connections
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.storage.params import ClaimParams, Finish, NewJob, NewSession
+from winch.storage.params import ClaimParams, Finish, NewJob, NewSession, Wait
+from winch.storage.waits import AWAITED_HEADER, job_key
 
 JOBS = 500
 TOKEN = "01234567-89ab-4def-8123-456789abcdef"
@@ -102,10 +104,36 @@ def test_a_batch_goes_through_its_life_in_few_statements_and_bytes(driver: Sqlit
     with Cost(driver) as finished:
         driver.run(driver.finish(ended(claims)))
     assert len(claims) == JOBS
-    assert [len(cost.statements) for cost in (stored, taken, finished)] == [3, 4, 4]
+    assert [len(cost.statements) for cost in (stored, taken, finished)] == [1, 4, 5]
     assert stored.bytes / JOBS < 300
     assert taken.bytes / JOBS < 430
     assert finished.bytes / JOBS < 850
+    # A trigger on each deletion of a live job cost half of it.
+    table = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'winch_job'"
+    assert driver._connections.writer().execute(table).fetchall() == []
+
+
+@pytest.mark.parametrize("is_waited_for", [False, True])
+def test_the_end_of_an_awaited_job_is_written_down_only_while_somebody_waits(
+    driver: SqliteDriver, is_waited_for: bool
+) -> None:
+    first, second = new_jobs(2)
+    awaited = msgspec.structs.replace(first, headers={AWAITED_HEADER: "1"})
+    driver.run(driver.enqueue([awaited]))
+    [claim] = claimed(driver)
+    conn = driver._connections.writer()
+    if is_waited_for:
+        driver.run(driver.enqueue_after([second], [(second.id, [Wait(job_key(first.id))])]))
+    conn.execute("DELETE FROM winch_recheck")
+    driver.run(driver.finish(ended([claim])))
+    keys = [row[0] for row in conn.execute("SELECT key FROM winch_recheck")]
+    assert keys == [job_key(first.id)] * is_waited_for
+    if not is_waited_for:  # who comes later looks for itself
+        driver.run(driver.enqueue_after([second], [(second.id, [Wait(job_key(first.id))])]))
+    driver.run(driver.unblock())
+    [found] = driver.run(driver.get([second.id]))
+    assert found is not None
+    assert found.state is JobState.READY
 
 
 def test_jobs_of_two_tasks_are_two_statements_wherever_they_stand(driver: SqliteDriver) -> None:

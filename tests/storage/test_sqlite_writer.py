@@ -16,6 +16,8 @@ from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite import connections as connections_module
 from winch.drivers.sqlite.driver import SqliteDriver
+from winch.drivers.sqlite.sending import SENT_FROM, Sent
+from winch.storage.params import NewJob
 from winch.storage.verbs import Verb
 
 
@@ -273,3 +275,59 @@ def test_an_error_of_the_applications_own_statement_stays_as_it_is(driver: Sqlit
         conn.executemany("INSERT INTO mine VALUES (?)", [(1,), (1,)])
     with driver.transaction() as conn:
         assert conn.execute("SELECT count(*) FROM mine").fetchall() == [(0,)]
+
+
+def bulk() -> list[NewJob]:
+    return [make_job() for _ in range(SENT_FROM)]
+
+
+def test_a_bulk_is_sent_to_a_thread_and_its_sender_goes_on(driver: SqliteDriver) -> None:
+    jobs, alone = bulk(), make_job()
+    sending = driver.sending(driver.enqueue(jobs))
+    assert isinstance(sending, Sent)
+    sending.send()
+    driver.run(driver.enqueue([alone]))
+    assert [answer.id for answer in sending.answer()] == [job.id for job in jobs]
+    found = driver.run(driver.get([alone.id, *(job.id for job in jobs)]))
+    assert all(job is not None and job.state is JobState.READY for job in found)
+
+
+def test_a_bulk_joins_the_commit_of_others_who_wait(driver: SqliteDriver) -> None:
+    """Then it is one of several verbs in a transaction, each with its own fate."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        go_on.wait(10)
+
+    first = threading.Thread(target=lambda: driver.run(verb_of(hold)))
+    first.start()
+    entered.wait(10)
+    jobs, same = bulk(), bulk()
+    sendings = [driver.sending(driver.enqueue(some)) for some in (jobs, jobs, same)]
+    senders = [threading.Thread(target=sending.send) for sending in sendings]
+    for number, sender in enumerate(senders):
+        sender.start()
+        while len(driver._writer._queue) <= number:
+            threading.Event().wait(0.001)
+    go_on.set()
+    for thread in (first, *senders):
+        thread.join()
+    assert len(sendings[0].answer()) == len(sendings[2].answer()) == SENT_FROM
+    with pytest.raises(ConfigError, match="drawn twice"):
+        sendings[1].answer()
+
+
+def test_what_goes_wrong_with_a_bulk_is_told_by_its_answer(driver: SqliteDriver) -> None:
+    jobs = bulk()
+    driver.run(driver.enqueue(jobs[-1:]))
+    sending = driver.sending(driver.enqueue(jobs))
+    sending.send()
+    with pytest.raises(ConfigError, match="drawn twice"):
+        sending.answer()
+    assert driver.run(driver.get([jobs[0].id])) == [None]
+    with driver.transaction():
+        inside = driver.sending(driver.enqueue(bulk()))
+        inside.send()
+        with pytest.raises(ConfigError, match="conn="):
+            inside.answer()

@@ -58,13 +58,16 @@ def write_ids(ids: Ids) -> bytes:
 
 def write_texts(texts: Texts) -> bytes:
     parts = [_HEADER.pack(1, 1, _TEXT, len(texts), 1)]
+    last, part = None, _NULL
     for text in texts:
-        if text is None:
-            parts.append(_NULL)
-        else:
-            data = text.encode()
-            parts.append(_LENGTH.pack(len(data)))
-            parts.append(data)
+        if text is not last:  # many share the very same
+            last = text
+            if text is None:
+                part = _NULL
+            else:
+                data = text.encode()
+                part = _LENGTH.pack(len(data)) + data
+        parts.append(part)
     return b"".join(parts)
 
 

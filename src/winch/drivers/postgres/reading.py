@@ -26,6 +26,7 @@ from winch.storage.params import (
 from winch.storage.verbs import Verb
 from winch.storage.waits import lie_together
 
+_STATES = {state.value: state for state in JobState}
 # States whose jobs are few among very many others have statements of their own.
 _FEW = {
     "list_jobs.unusual": FINAL - {JobState.COMPLETED},
@@ -56,7 +57,7 @@ class ReadingVerbs(GateVerbs):
                 rows = yield self._step("results.together", is_alone=True, first=min(ids), last=max(ids))
             else:
                 rows = yield self._step("results", is_alone=True, ids=list(ids))
-            found = {row[0]: Ending(JobState(row[1]), row[2], row[3]) for row in rows}
+            found = {row[0]: Ending(_STATES[row[1]], row[2], row[3]) for row in rows}
             return [found.get(job_id) for job_id in ids]
 
         return self._read("results", body)

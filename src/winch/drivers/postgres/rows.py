@@ -273,6 +273,14 @@ def _read_headers(text: str | None) -> dict[str, str]:
         return {}
 
 
+class _HeadersRead(dict[str, dict[str, str]]):
+    """Headers that are read once: members of a flow share theirs. Nobody changes those of a claim."""
+
+    def __missing__(self, text: str) -> dict[str, str]:
+        found = self[text] = _read_headers(text)
+        return found
+
+
 def read_tokens(ended_token: str | None, history_tokens: str | None) -> set[str | None]:
     """The tokens whose holders ended a claim of this job themselves."""
     return {ended_token, *(_tokens.decode(history_tokens) if history_tokens else ())}
@@ -372,6 +380,7 @@ def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
         rows.sort(key=lambda row: place[row[2]])
     moment = Moments().of if isinstance(rows[0][7], int) else read_moment
     one_queue, now = queues[0], moment(rows[0][9])
+    read = _HeadersRead()
     return [
         Claim(
             id_,
@@ -387,7 +396,7 @@ def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
             now,
             is_suspect,
             None if expires_at is None else moment(expires_at),
-            _read_headers(headers) if headers is not None else {},
+            read[headers] if headers is not None else {},
             options,
             checkpoint,
         )

@@ -124,6 +124,7 @@ _paused = msgspec.msgpack.Decoder(_Paused)
 _event = msgspec.msgpack.Decoder(_Event)
 _said = msgspec.msgpack.Decoder(Said)
 _FRESH = State()
+_STATES = {state.value.encode(): state for state in JobState}
 _NO_ENVELOPE: list[Any] = ["", 1, "{}", "", 0, *[False] * 9]
 
 
@@ -270,8 +271,8 @@ def read_endings(reply: Sequence[Any], count: int) -> list[Ending | None]:
     return [
         None
         if task is None
-        else Ending(JobState(state.decode()), task.decode(), None if result is None else result.decode())
-        for task, state, result in (reply[3 * place : 3 * place + 3] for place in range(count))
+        else Ending(_STATES[state], task.decode(), None if result is None else result.decode())
+        for task, state, result in zip(*(reply[part : 3 * count : 3] for part in range(3)), strict=True)
     ]
 
 
@@ -281,14 +282,14 @@ def read_claims(
     """Claims from the reply of `claim`, in the order of the queues; their sort keys where wanted."""
     at: int = reply[0]
     claimed_at = from_micros(at)
-    moments = _Moments()
+    moments, read = _Moments(), _HeadersRead()
     claims = []
     for place in range(1, len(reply), 4):
         queue = reply[place].decode()
         for job_id, stored, state in zip(*reply[place + 1 : place + 4], strict=True):
             created, env = _read_envelope(stored)
-            if state is None and env[9] is False and env[10] is False and env[11] is False:
-                # Never run before, and nothing but its arguments: what most of them are.
+            if state is None and env[10] is False and env[11] is False:
+                # Never run before, and nothing but its arguments and headers: what most of them are.
                 created_at = moments[created]
                 if sort_keys is not None:
                     sort_keys[job_id.decode()] = created - env[4] * _HEAD_START
@@ -305,6 +306,9 @@ def read_claims(
                         created_at,
                         created_at,
                         claimed_at,
+                        False,
+                        None,
+                        {} if env[9] is False else read[env[9]],
                     )
                 )
                 continue
@@ -327,12 +331,20 @@ def read_claims(
                     claimed_at,
                     s.u,
                     None if env[11] is False else from_micros(created + env[11]),
-                    _read_headers(env[9]),
+                    {} if env[9] is False else read[env[9]],
                     _text(env[10]),
                     s.h,
                 )
             )
     return claims
+
+
+class _HeadersRead(dict[str, dict[str, str]]):
+    """Headers that are read once: members of a flow share theirs. Nobody changes those of a claim."""
+
+    def __missing__(self, text: str) -> dict[str, str]:
+        found = self[text] = _read_headers(text)
+        return found
 
 
 class _Moments(dict[int, datetime]):

@@ -72,7 +72,9 @@ def store(jobs: Sequence[JobRecord], now: int) -> Body[None]:
         yield Step.each("record.put", live)
     if final:
         yield Step.each("record.archive", final)
-        yield from ask("record.leave", ids=to_json([values["id"] for values in final]))
+        ids = to_json([values["id"] for values in final])
+        yield from ask("record.awaited", ids=ids)
+        yield from ask("record.leave", ids=ids)
     yield ring_for(jobs, now)
     yield from gates.left(jobs, now)
 

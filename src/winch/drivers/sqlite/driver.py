@@ -29,6 +29,7 @@ from winch.drivers.sqlite.producing import ProducingVerbs
 from winch.drivers.sqlite.reading import ReadingVerbs
 from winch.drivers.sqlite.rows import to_json
 from winch.drivers.sqlite.scheduling import SchedulingVerbs
+from winch.drivers.sqlite.sending import Sent, is_worth_sending
 from winch.drivers.sqlite.steps import SQL, Ring, carry
 from winch.drivers.sqlite.time_limit import TimeLimit
 from winch.drivers.sqlite.waiting import WaitingVerbs
@@ -90,6 +91,9 @@ class SqliteDriver(
         return self._read(verb) if verb.is_read else self._writer.run(verb)
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
+        # A file that is not open yet is looked at by `run`.
+        if is_worth_sending(verb) and self._ready_opening == self._connections.opening:
+            return Sent(self.run, self._writer, self._connections, verb)
         return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:

@@ -98,6 +98,7 @@ class OperatingVerbs:
             live = to_json([i for i in gone if not states[i].is_final])
             kept = to_json([i for i in gone if states[i].is_final])
             yield from ask("delete", ids=live, now=at)
+            yield from ask("record.awaited", ids=live)
             yield from ask("delete.live", ids=live)
             yield from ask("delete.mark_kept", ids=kept, now=at)
             yield from ask("delete.kept", ids=kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -22,10 +22,9 @@ from winch.drivers.sqlite.bodies import (
     micros,
     read_jobs,
     ring_for,
-    verb,
 )
 from winch.drivers.sqlite.rows import MICROSECOND, put_values, to_json
-from winch.drivers.sqlite.steps import Ring, Step, by_place
+from winch.drivers.sqlite.steps import Ring, Step, by_place, carry
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.unique import filled, planned
 from winch.storage.verbs import Verb
@@ -48,8 +47,12 @@ class ProducingVerbs:
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
+        plain = None if is_repeat else _plain_bulk(jobs)
+
         def body() -> Body[list[Enqueued]]:
             at = micros(now)
+            if plain is not None:
+                return (yield from plain.steps(at))
             known: set[str] = set()
             # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
@@ -81,7 +84,55 @@ class ProducingVerbs:
 
         if len(jobs) == 1 and not is_repeat and now is None and _is_plain(jobs[0]):
             return Verb("enqueue", body, lone=partial(_store_one, jobs[0]))
-        return verb("enqueue", body)
+        return Verb("enqueue", body, lone=plain if now is None else None)
+
+
+class PlainBulk:
+    """Many plain jobs that share an envelope, ready to be stored: one statement, which may commit by
+    itself. Called, it carries that out."""
+
+    def __init__(self, job: NewJob, args: Mapping[str, str]) -> None:
+        self._job = job
+        self._ids = list(args)
+        self._args = to_json(args)
+        self.count: int = len(args)
+
+    def steps(self, at: int) -> Body[list[Enqueued]]:
+        try:
+            yield Step("enqueue.plain_many", self._values(at))
+        except sqlite3.IntegrityError as error:
+            raise _drawn_twice(", ".join(self._ids)) from error
+        ring = Ring()
+        ring.count(self._job.queue, self.count)
+        yield ring
+        return [Enqueued(job_id, True) for job_id in self._ids]
+
+    def __call__(self, conn: sqlite3.Connection, ring: Ring) -> list[Enqueued]:
+        return carry(conn, Verb("enqueue", lambda: self.steps(micros(None))), ring)
+
+    def _values(self, at: int) -> dict[str, object]:
+        job = self._job
+        return {
+            "task": job.task,
+            "version": job.version,
+            "queue": job.queue,
+            "priority": job.priority,
+            "now": at,
+            "max_attempts": job.max_attempts,
+            "keep": None if job.keep is None else job.keep // MICROSECOND,
+            "sort_key": at - job.priority * HEAD_START_MICROS,
+            "jobs": self._args,
+        }
+
+
+def _plain_bulk(jobs: Sequence[NewJob]) -> PlainBulk | None:
+    """These jobs, where they are many, all plain and of one envelope."""
+    if len(jobs) < 2 or not _is_plain(jobs[0]):
+        return None
+    groups = _groups(jobs)
+    if len(groups) != 1 or len(groups[0][1]) != len(jobs):
+        return None
+    return PlainBulk(*groups[0])
 
 
 def _is_plain(job: NewJob) -> bool:
@@ -139,8 +190,7 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     ring = Ring()
     for job, args in _groups(jobs):
         if len(args) > 1 and _is_plain(job):
-            yield _plain_many(job, args, at)
-            ring.count(job.queue, len(args))
+            yield from PlainBulk(job, args).steps(at)
             continue
         due = at
         if job.delay is not None:
@@ -181,23 +231,6 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     yield ring
 
 
-def _plain_many(job: NewJob, args: Mapping[str, str], at: int) -> Step:
-    return Step(
-        "enqueue.plain_many",
-        {
-            "task": job.task,
-            "version": job.version,
-            "queue": job.queue,
-            "priority": job.priority,
-            "now": at,
-            "max_attempts": job.max_attempts,
-            "keep": None if job.keep is None else job.keep // MICROSECOND,
-            "sort_key": at - job.priority * HEAD_START_MICROS,
-            "jobs": to_json(args),
-        },
-    )
-
-
 def _kept(job: NewJob, at: int) -> dict[str, object]:
     within = (job.unique_within or timedelta(0)) // MICROSECOND
     return {"key": job.unique_key, "job": job.id, "until": at + within}
@@ -212,7 +245,7 @@ def _replace(news: Mapping[str, NewJob], at: int) -> Body[None]:
     yield ring_for(after, at)
 
 
-def _groups(jobs: Sequence[NewJob]) -> Iterable[tuple[NewJob, dict[str, str]]]:
+def _groups(jobs: Sequence[NewJob]) -> Sequence[tuple[NewJob, dict[str, str]]]:
     """The jobs by their envelopes: one that has it, and the arguments of all of them by id."""
     groups: list[tuple[NewJob, dict[str, str]]] = []
     last: tuple[object, ...] = ()
@@ -229,7 +262,7 @@ def _groups(jobs: Sequence[NewJob]) -> Iterable[tuple[NewJob, dict[str, str]]]:
 
 def _gathered(
     groups: Sequence[tuple[NewJob, dict[str, str]]],
-) -> Iterable[tuple[NewJob, dict[str, str]]]:
+) -> Sequence[tuple[NewJob, dict[str, str]]]:
     """The same with those of one envelope together, wherever they stood in the call."""
     found: dict[object, tuple[NewJob, dict[str, str]]] = {}
     for job, args in groups:
@@ -237,7 +270,7 @@ def _gathered(
         key = tuple(tuple(part.items()) if isinstance(part, dict) else part for part in alike)
         group = found.setdefault(key, (job, {}))
         group[1].update(args)
-    return found.values()
+    return list(found.values())
 
 
 def _is_given(job_id: str, fresh: Mapping[str, NewJob]) -> bool:

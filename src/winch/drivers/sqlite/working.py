@@ -365,6 +365,7 @@ def _archive(
         took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
         gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
     if count:
+        yield from ask("record.awaited", ids=to_json(list(took)))
         yield from ask("finish.leave", results=values["results"], token=token)
     return took, gated
 

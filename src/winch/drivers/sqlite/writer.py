@@ -36,7 +36,8 @@ GROUP_LIMIT = 512
 
 
 class _Call:
-    """One verb on its way. `gate` is held until it is done or its caller is to lead."""
+    """One verb on its way. `gate` is held until it is done or its caller is to lead; `begun` and `ended`
+    until the thread, which leads for a caller that does something else meanwhile, is so far."""
 
     # Defaults on the class: a lone caller's call, made and thrown away, sets two of them.
     result: Any = None
@@ -44,11 +45,18 @@ class _Call:
     is_done = False
     leads = False
     gate: threading.Lock | None = None
+    begun: threading.Lock | None = None
+    ended: threading.Lock | None = None
     loop: asyncio.AbstractEventLoop | None = None
     future: asyncio.Future[Any] | None = None
 
     def __init__(self, verb: Verb[Any]) -> None:
         self.verb = verb
+
+    def begin(self) -> None:
+        if self.begun is not None:
+            self.begun.release()
+            self.begun = None
 
     def answer(self) -> Any:
         if self.error is not None:
@@ -117,6 +125,35 @@ class Writer:
                 self._wake_thread()
         result: T = await call.future
         return result
+
+    def send(self, verb: Verb[Any]) -> _Call:
+        """Have the thread carry the verb out; `result` waits for it.
+
+        Returns when the thread is at it: it needs the interpreter lock for that, which a caller that
+        went on at once would keep, so that nothing would be done meanwhile.
+        """
+        call = _Call(verb)
+        begun = call.begun = threading.Lock()
+        call.ended = threading.Lock()
+        begun.acquire()
+        call.ended.acquire()
+        with self._guard:
+            self._queue.append(call)
+            if not self._is_led:
+                try:
+                    self._wake_thread()
+                except RuntimeError:
+                    self._thread = None
+                    self._queue.remove(call)
+                    raise
+                self._is_led = True
+        begun.acquire()
+        return call
+
+    def result(self, call: _Call) -> Any:
+        """What became of a verb that was sent."""
+        call.ended.acquire()  # type: ignore[union-attr]  # set by `send`
+        return call.answer()
 
     def close(self) -> None:
         """End the thread once it has done what it is at. It starts again when used again."""
@@ -197,7 +234,7 @@ class Writer:
             self._clean_up(conn, error)
             # It may have failed in its commit as well as before.
             raise translated(error, connections.path, in_commit=True) from error
-        if connections.is_checkpoint_due(1):
+        if connections.is_checkpoint_due(sum(ring.ready.values())):
             self._ring_out(ring)
             ring.ready = {}
             connections.checkpoint()
@@ -264,8 +301,14 @@ class Writer:
         conn = self._connections.writer()
         self.groups += 1
         in_commit = False
+        for call in calls:
+            call.begin()
         try:
             before = conn.total_changes
+            if len(calls) == 1 and (lone := calls[0].verb.lone) is not None:
+                ring, in_commit = Ring(), True
+                calls[0].result = lone(conn, ring)
+                return ring, conn.total_changes - before
             conn.execute("BEGIN IMMEDIATE")
             ring = self._carry(conn, calls)
             in_commit = True
@@ -329,6 +372,9 @@ class Writer:
                 loops.setdefault(call.loop, []).append(call)
             elif call.gate is not None:
                 call.gate.release()
+            elif call.ended is not None:
+                call.begin()
+                call.ended.release()
         for loop, done in loops.items():
             try:
                 loop.call_soon_threadsafe(_settle, done)

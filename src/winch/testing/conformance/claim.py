@@ -45,6 +45,29 @@ def a_claim_carries_all_that_a_worker_needs(bench: Bench) -> None:
 
 
 @case()
+def jobs_stored_and_claimed_together_keep_what_each_has(bench: Bench) -> None:
+    shared, other = {"a": "b"}, {"a": "ü", "c": ""}
+    jobs = [
+        bench.new_job(args=args, headers=headers)
+        for headers in (shared, shared, {}, other, {}, {}, shared, dict(shared))
+        for args in ('["ü"]', '["ü"]', "[]")
+    ]
+    bench.enqueue(*jobs)
+    bench.advance(SECOND)
+    claims = {claim.id: claim for claim in bench.claim(limit=len(jobs))}
+    for job in jobs:
+        claim = claims.pop(job.id)
+        assert (claim.args, claim.headers, claim.attempt) == (job.args, job.headers, 1)
+        assert (claim.is_suspect, claim.expires_at, claim.options, claim.checkpoint) == (
+            False,
+            None,
+            None,
+            None,
+        )
+    assert not claims
+
+
+@case()
 def a_claimed_job_runs_under_this_token_and_session(bench: Bench) -> None:
     job_id = bench.add()
     bench.advance(SECOND)

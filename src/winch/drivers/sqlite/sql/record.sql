@@ -34,3 +34,29 @@ WHERE id = :id;
 -- record.leave: the live rows of what was archived.
 DELETE FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- record.awaited: these jobs are about to leave the live ones: those that others may wait for are to be looked at again.
+-- Where nobody waits for anything this reads one empty table: a wait that begins later has its keys looked at then.
+-- Jobs that are waited for together are told about once, and not again while their key stands last in the list.
+WITH ended (id, headers) AS MATERIALIZED (
+    SELECT winch_job.id, winch_job.headers
+    FROM (SELECT 1 FROM winch_waiting LIMIT 1)
+    CROSS JOIN json_each(:ids) AS leaving
+    CROSS JOIN winch_job ON winch_job.id = leaving.value
+    WHERE winch_job.headers <> '{}'
+        AND instr(winch_job.headers, '"winch-awaited"') > 0
+),
+told (key) AS (
+    SELECT 'job:' || id
+    FROM ended
+    WHERE instr(headers, '"winch-awaited":"all:') = 0
+        OR instr(headers, '+job"') > 0
+    UNION
+    SELECT substr(headers, instr(headers, '"winch-awaited":"all:') + 17, 34)
+    FROM ended
+    WHERE instr(headers, '"winch-awaited":"all:') > 0
+)
+INSERT INTO winch_recheck (key)
+SELECT key
+FROM told
+WHERE key IS NOT (SELECT key FROM winch_recheck ORDER BY seq DESC LIMIT 1);
