@@ -82,11 +82,11 @@ chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
 	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --pairs 12 --at-once $(AT_ONCE) --keep
 
 mutations: setup ## take each safeguard out, one at a time: the lab must notice
-	$(BIN)/python -m lab.mutations --keep
+	$(BIN)/python -m lab.mutations --keep; status=$$?; $(BIN)/python -m lab.report && exit $$status
 
 MINUTES ?= 10
 soak: setup ## faults of all kinds for MINUTES on STORE, watching memory, descriptors and connections
-	$(BIN)/python -m lab.soak --store $(STORE) --minutes $(MINUTES) --keep
+	$(BIN)/python -m lab.soak --store $(STORE) --minutes $(MINUTES) --keep; status=$$?; $(BIN)/python -m lab.report && exit $$status
 
 fuzz: setup ## feed everything that parses input with what nobody would write
 	$(BIN)/python -m lab.fuzz
