@@ -4,8 +4,6 @@ they never queue behind a large payload."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import psycopg
@@ -78,29 +76,6 @@ class AsyncPool:
                     continue
                 raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
         raise AssertionError("unreachable")
-
-    @asynccontextmanager
-    async def lend(self) -> AsyncIterator[AsyncConnection]:
-        """As Pool.lend."""
-        in_commit = False
-        try:
-            made = await psycopg.AsyncConnection[Row].connect(
-                **self._place.params,
-                row_factory=tuple_row,
-                prepare_threshold=None,  # as Pool.lend
-            )
-            async with made as connection:
-                try:
-                    yield connection
-                    in_commit = True
-                    await connection.commit()
-                except BaseException:
-                    await connection.close()
-                    raise
-        except psycopg.Error as error:
-            if in_commit or isinstance(error, psycopg.OperationalError):
-                raise translated(error, self._place, maybe_applied=in_commit) from error
-            raise
 
     async def close(self) -> None:
         for lane in self._lanes.values():

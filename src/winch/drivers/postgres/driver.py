@@ -20,6 +20,7 @@ from winch.drivers.postgres.apool import AsyncPool
 from winch.drivers.postgres.books import BookVerbs
 from winch.drivers.postgres.facts import ServerFacts, read_facts
 from winch.drivers.postgres.faults import translated
+from winch.drivers.postgres.lending import AsyncLending, Lending
 from winch.drivers.postgres.listen import ENOUGH, WAITING, ClaimingPostgresBell, Listener, PostgresBell
 from winch.drivers.postgres.low_water import LowWater
 from winch.drivers.postgres.operating import OperatingVerbs
@@ -57,6 +58,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         self._places = Places()
         self._with_gates = set()
         self._pool = Pool(place)
+        self._lending = Lending(place)
         self._guard = threading.Lock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (
             weakref.WeakKeyDictionary()
@@ -99,14 +101,14 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
     def transaction(self, conn: object = None) -> Iterator[Any]:
         """A connection in a transaction that commits at the end and rolls back on an exception: one of
         our own, or the caller's connection or session."""
-        with self._pool.lend() if conn is None else foreign.joined(conn, self._place) as connection:
+        with self._lending.lend() if conn is None else foreign.joined(conn, self._place) as connection:
             yield connection
 
     @asynccontextmanager
     async def atransaction(self, conn: object = None) -> AsyncIterator[Any]:
         """`transaction` on an async connection."""
         if conn is None:
-            async with self._side().pool.lend() as connection:
+            async with self._side().lending.lend() as connection:
                 yield connection
         else:
             async with foreign.ajoined(conn, self._place) as joined:
@@ -196,6 +198,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
     def close(self) -> None:
         """Give back the sync side's connections, and those of event loops that have closed."""
         self._pool.close()
+        self._lending.close()
         with self._guard:
             for loop in [loop for loop in self._sides if loop.is_closed()]:
                 self._sides.pop(loop).abandon()
@@ -213,6 +216,7 @@ class _AsyncSide:
     def __init__(self, driver: PostgresDriver) -> None:
         place = driver._place
         self.pool = AsyncPool(place)
+        self.lending = AsyncLending(place)
         # Through a pooler LISTEN needs a way around it.
         direct = os.environ.get("WINCH_LISTEN_URL")
         params = connection_params(direct, place.timeout) if direct else place.params
@@ -223,7 +227,9 @@ class _AsyncSide:
     async def close(self) -> None:
         await self.listener.close()
         await self.due_listener.close()
+        self.lending.close()
         await self.pool.close()
 
     def abandon(self) -> None:
+        self.lending.close()
         self.pool.abandon()

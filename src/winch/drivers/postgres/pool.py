@@ -8,8 +8,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -162,29 +162,6 @@ class Pool:
         finally:
             self._free.release()
             self._halves.release()
-
-    @contextmanager
-    def lend(self) -> Iterator[Connection]:
-        """A connection of the application's own for one transaction, not one of the pool's: what it
-        sets and how long it takes is the application's. A lost COMMIT may have applied."""
-        in_commit = False
-        try:
-            with psycopg.Connection[Row].connect(
-                **self._place.params,
-                row_factory=tuple_row,
-                prepare_threshold=None,  # through a pooler a named prepare is somebody else's
-            ) as connection:
-                try:
-                    yield connection
-                    in_commit = True
-                    connection.commit()
-                except BaseException:
-                    connection.close()
-                    raise
-        except psycopg.Error as error:
-            if in_commit or isinstance(error, psycopg.OperationalError):
-                raise translated(error, self._place, maybe_applied=in_commit) from error
-            raise
 
     def _carry(self, connection: Connection, verb: Verb[T], progress: Progress) -> T:
         if verb.lone is not None and self._place.prepares and not is_behind_pooler(connection):
