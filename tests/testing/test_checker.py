@@ -998,6 +998,24 @@ def test_a_handler_that_failed_may_run_again() -> None:
     assert check(replace(story.history(), expects_fault=False)).is_ok
 
 
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_who_stood_still_may_begin_after_another_has_ended(is_stopped: bool) -> None:
+    """F3 on PostgreSQL, seed 10: the handler was stopped before its transaction began."""
+    story = Story()
+    job, slow, other = story.enqueue(), story.session(), story.session()
+    token = story.claim(job, slow)
+    if is_stopped:
+        story.nemesis("stop", slow)
+    story.wait(LEASE.total_seconds() + 1)
+    story.end_session(slow, "lease over")
+    story.give_back(job, "rescued")
+    story.run(job, other)
+    line = story.line(story.pid_of(slow))
+    story.lines.append(Started(**line, run="late", job=job, token=token, attempt=1))
+    found = check(replace(story.history(), expects_fault=False, takeover_limit=LEASE)).violations
+    assert ("alive" in [one.invariant for one in found]) == (not is_stopped)
+
+
 @pytest.mark.parametrize("pause", [0.1, 1.0])
 def test_an_interrupt_may_fall_between_a_handlers_last_line_and_its_return(pause: float) -> None:
     """F28 on Redis Cluster, seed 63: the line was written 4 ms before the handler was interrupted."""

@@ -434,6 +434,8 @@ def alive(facts: _Facts) -> Iterator[Violation]:
                     continue
                 if is_over and end is not None and _was_hurried(facts, end):
                     continue
+                if _is_of_older_claim(facts, run, earlier) and facts.is_harmed(run.start.pid, start):
+                    continue  # its claim was taken from it while it stood still, and it begins late
                 if any(retried[0] < moment < retried[index] for moment in operator):
                     continue
                 if _nobody_beat_for(facts, job, earlier.start.token):
@@ -444,6 +446,12 @@ def alive(facts: _Facts) -> Iterator[Violation]:
                     else "run again while its first run went on in a process that was never harmed"
                 )
                 yield Violation("alive", job, words, (earlier.start, run.start))
+
+
+def _is_of_older_claim(facts: _Facts, run: _Run, other: _Run) -> bool:
+    mine = _claim_of(facts, run.start.job, run.start.token)
+    theirs = _claim_of(facts, other.start.job, other.start.token)
+    return mine is not None and theirs is not None and mine.began.v < theirs.began.v
 
 
 def _was_hurried(facts: _Facts, end: Ended) -> bool:
