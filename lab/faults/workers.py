@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 from lab.app import PLAIN
 from lab.faults.base import SINGLE, Fault
@@ -185,17 +186,25 @@ class OutOfMemory(Fault):
     every = (3.0, 5.0)
 
     def begin(self) -> None:
-        import psutil
-
         self.hogs: list[str] = []
-        for worker in self.run.workers:
-            for child in worker.children():
-                process = psutil.Process(child)
-                limit = process.memory_info().vms + (400 << 20)
-                process.rlimit(psutil.RLIMIT_AS, (limit, limit))
+        self.limited: set[int] = set()
+        self.limit()
         self.poison = self.run.enqueue("poison", "SIGKILL")
 
+    def limit(self) -> None:
+        """Also those that have come in the place of one that the poison killed."""
+        import psutil
+
+        for worker in self.run.workers:
+            for child in set(worker.children()) - self.limited:
+                with suppress(psutil.NoSuchProcess):
+                    process = psutil.Process(child)
+                    limit = process.memory_info().vms + (600 << 20)
+                    process.rlimit(psutil.RLIMIT_AS, (limit, limit))
+                    self.limited.add(child)
+
     def strike(self) -> None:
+        self.limit()
         self.hogs += self.run.enqueue("hog", 1024)
 
     def observed(self, history: History, verdict: Verdict) -> str:
