@@ -998,6 +998,26 @@ def test_a_handler_that_failed_may_run_again() -> None:
     assert check(replace(story.history(), expects_fault=False)).is_ok
 
 
+@pytest.mark.parametrize("error", ["CancelledError", "LostClaim"])
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_who_is_interrupted_in_its_commit_may_have_committed(error: str, is_killed: bool) -> None:
+    """Three hundred transactional jobs on PostgreSQL: the answer to a COMMIT was cut, and the worker
+    ended because its supervisor was killed, before it could ask what had become of it."""
+    story = Story()
+    job, session = story.enqueue(), story.session()
+    token = story.claim(job, session)
+    run = story.start(job)
+    story.end(run)
+    story.finish(job, token)
+    if is_killed:
+        story.nemesis("kill", session)
+    line = story.line(story.pid_of(session))
+    story.lines.append(Ended(**line, run=run, job=job, token=token, is_ok=False, error=error))
+    found = check(replace(story.history(), expects_fault=False)).violations
+    is_excused = is_killed and error == "CancelledError"
+    assert ("I6" in [one.invariant for one in found]) == (not is_excused)
+
+
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_who_stood_still_may_begin_after_another_has_ended(is_stopped: bool) -> None:
     """F3 on PostgreSQL, seed 10: the handler was stopped before its transaction began."""

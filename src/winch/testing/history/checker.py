@@ -42,6 +42,8 @@ VIOLENCE = frozenset({"kill", "stop"})
 HARM = VIOLENCE | {"term"}
 FAULTS = ("cut", "rescued", "lost", "killed", "stopped", "term", "outage", "hold", "skew", "flake")
 ACTIONS = {"kill": "killed", "stop": "stopped"}
+# What a handler sees that is told to end.
+INTERRUPTS = frozenset({"CancelledError", "JobCancelled"})
 # A handler writes down its end just before it returns; an interrupt may still fall between the two.
 RETURNING = 0.5
 # Two statements of the store may read its clock in another order than they take effect.
@@ -81,6 +83,10 @@ class _Facts:
         self.nemesis: list[Nemesis] = [line for line in lines if isinstance(line, Nemesis)]
         self.exits: list[Exited] = [line for line in lines if isinstance(line, Exited)]
         ends = {line.run: line for line in lines if isinstance(line, Ended)}
+        # Of one whose transaction was then refused or cut, this is not the last line.
+        self.returned: dict[str, Ended] = {
+            line.run: line for line in lines if isinstance(line, Ended) and line.is_ok
+        }
         self.runs: dict[str, list[_Run]] = {}
         for line in lines:
             if isinstance(line, Started):
@@ -335,12 +341,24 @@ def i5_final_is_final(facts: _Facts) -> Iterator[Violation]:
                 yield Violation("I5", job, words, (last,))
 
 
+def _may_have_committed(facts: _Facts, run: _Run) -> bool:
+    """Whether its body had returned, and it was interrupted while its worker ended, perhaps in its
+    COMMIT: whether that took, only the store knows."""
+    end = run.end
+    return (
+        end is not None
+        and end.error in INTERRUPTS
+        and run.start.run in facts.returned
+        and facts.is_harmed(end.pid, end.mono)
+    )
+
+
 def i6_done_means_done(facts: _Facts) -> Iterator[Violation]:
     ok = {
-        (run.start.job, run.start.token): run.end
+        (run.start.job, run.start.token): facts.returned[run.start.run]
         for runs in facts.runs.values()
         for run in runs
-        if run.end is not None and run.end.is_ok
+        if run.end is not None and (run.end.is_ok or _may_have_committed(facts, run))
     }
     for event in facts.history.events:
         if event.kind == "finished" and event.state is JobState.COMPLETED:
