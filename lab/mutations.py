@@ -131,7 +131,7 @@ MUTATIONS = (
     ),
     Mutation(
         "callback", "postgres", CALLBACK,
-        (("postgres/migrations/0011_together.sql", "INSERT INTO {schema}.recheck (key) VALUES ('job:' || OLD.id);", ""),),
+        (("postgres/migrations/0015_fewer_rings.sql", "INSERT INTO {schema}.recheck (key) VALUES ('job:' || OLD.id);", ""),),
         ("conformance:waits",),
     ),
     Mutation(
