@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.test_sqlite import make_job
-from winch.drivers.sqlite import wal_file
+from winch.drivers.sqlite import connections, wal_file
 from winch.drivers.sqlite.connections import Connections
 from winch.drivers.sqlite.driver import SqliteDriver
 
@@ -25,9 +25,10 @@ from winch.drivers.sqlite.driver import SqliteDriver
 PRODUCER = """
 import itertools, sys
 from winch.core.ids import job_id
-from winch.drivers.sqlite import wal_file
+from winch.drivers.sqlite import connections, wal_file
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.params import NewJob
+connections._ROOM_EVERY = 1
 wal_file.AHEAD_BYTES = 1 << 40
 wal_file._MOST = wal_file._LEAST
 wal_file.WalFile._has_room = lambda *_: False
@@ -42,7 +43,8 @@ for n in itertools.count(int(sys.argv[2])):
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[SqliteDriver]:
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDriver]:
+    monkeypatch.setattr(connections, "_ROOM_EVERY", 1)
     driver = SqliteDriver(tmp_path / "winch.db")
     driver.migrate()
     yield driver
@@ -80,6 +82,13 @@ def test_commits_find_room_in_the_file(driver: SqliteDriver) -> None:
     data = wal_of(driver).read_bytes()
     assert not data[-8192:].strip(b"\0")
     assert len(data.rstrip(b"\0")) > sizes[0] / 3
+
+
+def test_it_is_looked_for_after_some_commits(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "winch.db")
+    enqueue(driver, connections._ROOM_EVERY)
+    assert not wal_of(driver).read_bytes()[-8192:].strip(b"\0")
+    driver.close()
 
 
 def test_room_ends_where_a_checkpoint_begins_anew(

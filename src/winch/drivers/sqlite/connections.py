@@ -45,8 +45,9 @@ _COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
 # A checkpoint that a long read kept from coming to its end is tried again after this much more.
 _CHECKPOINT_STEP = 1024 * 1024
 
-# After so many commits of its own a process looks how long the WAL's file has become.
-_LOOK_EVERY = 256
+# After so many commits of its own a process looks how long the WAL's file has become, and whether there is
+# room in it.
+_LOOK_EVERY, _ROOM_EVERY = 256, 4
 # Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
 WAL_FILE_BYTES = 16 * 1024 * 1024
 _PAGE_CACHE_KB = 8000
@@ -170,6 +171,12 @@ class Connections:
 
     # -- connections -------------------------------------------------------------------------------
 
+    def checked_writer(self) -> sqlite3.Connection:
+        """The writing connection to a file that is still at its path. Only with the lock held."""
+        if time.monotonic() >= self._next_look:
+            self.check_identity()
+        return self._writing or self.writer()
+
     def writer(self) -> sqlite3.Connection:
         """The writing connection. Only with the lock held."""
         if self._writing is None:
@@ -250,7 +257,7 @@ class Connections:
         if changes:
             self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
             self._commits += 1
-            if self._wal is not None and self._writing is not None:
+            if self._commits % _ROOM_EVERY == 0 and self._wal is not None and self._writing is not None:
                 self._wal.keep_room(self._writing)
             # Others write too, and nobody counts for them: their sum shows in the file.
             if self._commits % _LOOK_EVERY == 0 and self.wal_bytes() > WAL_FILE_BYTES:

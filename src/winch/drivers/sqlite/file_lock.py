@@ -28,6 +28,7 @@ from pathlib import Path
 from winch.core.errors import ConfigError, StorageError, StorageUnavailable
 
 _ROOM, _WRITE = 0, 1  # bytes of the file
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _PATIENCE = 1.0
 _YIELDS = 20
 _NEAR_PAUSE, _FAR_PAUSE = 0.00005, 0.0003
@@ -76,10 +77,13 @@ class FileLock:
             mutex.release()
             return False
         try:
-            if _try_lock(held.fd, _ROOM, 2):  # nobody waits and nobody writes
-                _unlock(held.fd, _ROOM)
-            elif not self._wait(held.fd, (began or time.monotonic()) + timeout):
-                raise self._too_late(timeout)
+            try:
+                fcntl.lockf(held.fd, _TRY, 2, _ROOM)  # nobody waits and nobody writes
+            except OSError:
+                if not self._wait(held.fd, (began or time.monotonic()) + timeout):
+                    raise self._too_late(timeout) from None
+            else:
+                fcntl.lockf(held.fd, fcntl.LOCK_UN, 1, _ROOM)
             held.owner = threading.get_ident()
         except BaseException:
             mutex.release()
@@ -87,9 +91,10 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        self._held.owner = None
-        _unlock(self._held.fd, _WRITE)
-        self._held.mutex.release()
+        held = self._held
+        held.owner = None
+        fcntl.lockf(held.fd, fcntl.LOCK_UN, 1, _WRITE)
+        held.mutex.release()
 
     @property
     def is_mine(self) -> bool:
@@ -157,9 +162,9 @@ def _join(path: Path) -> _Held:
         return held
 
 
-def _try_lock(fd: int, byte: int, length: int = 1) -> bool:
+def _try_lock(fd: int, byte: int) -> bool:
     try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, byte)
+        fcntl.lockf(fd, _TRY, 1, byte)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             return False

@@ -47,7 +47,8 @@ class ProducingVerbs:
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
-        plain = None if is_repeat else _plain_bulk(jobs)
+        is_lone = len(jobs) == 1 and not is_repeat and now is None and _is_plain(jobs[0])
+        plain = None if is_lone or is_repeat else _plain_bulk(jobs)
 
         def body() -> Body[list[Enqueued]]:
             at = micros(now)
@@ -82,7 +83,7 @@ class ProducingVerbs:
                 yield from _replace(plan.replace, at)
             return filled(plan, answers)
 
-        if len(jobs) == 1 and not is_repeat and now is None and _is_plain(jobs[0]):
+        if is_lone:
             return Verb("enqueue", body, lone=partial(_store_one, jobs[0]))
         return Verb("enqueue", body, lone=plain if now is None else None)
 

@@ -195,8 +195,14 @@ class Writer:
     def _lead_alone(self, verb: Verb[T], lone: Callable[..., T]) -> T:
         """`_lead` for a verb of one statement, which needs no transaction but its own; unless others
         have come by the time the file is ours."""
+        # As few calls as can be: between two waits for the disk Python runs with cold caches.
+        connections = self._connections
         try:
-            lock = self._acquire()
+            try:
+                lock = connections.acquire()
+            except BaseException as error:
+                self._turn_away(error)
+                raise
             if self._queue:
                 call = _Call(verb)
                 self._carry_out_under(lock, call)
@@ -204,41 +210,34 @@ class Writer:
                 return joined
             ring = Ring()
             try:
-                result = self._store(lone, ring)
+                conn = connections.checked_writer()
+                self.groups += 1
+                try:
+                    result = lone(conn, ring)
+                except sqlite3.Error as error:
+                    self._clean_up(conn, error)
+                    # It may have failed in its commit as well as before.
+                    raise translated(error, connections.path, in_commit=True) from error
+                if connections.is_checkpoint_due(sum(ring.ready.values())):
+                    self._ring_out(ring)
+                    ring.ready = {}
+                    connections.checkpoint()
             finally:
-                self._connections.release(lock)
+                connections.release(lock)
         finally:
-            self._hand_on()
-        self._ring_out(ring)
+            with self._guard:
+                self._is_led = is_awaited = bool(self._queue)
+            if is_awaited:
+                self._hand_on()
+        if ring.ready or ring.due:
+            self._ring(ring)
         return result
 
-    def _acquire(self) -> FileLock:
-        """The file's lock; if it cannot be had, all who queue stand before the same closed door."""
-        try:
-            return self._connections.acquire()
-        except BaseException as error:
-            calls = self._take_queue(None)
-            self._fail(calls, error)
-            self._deliver(calls)
-            raise
-
-    def _store(self, lone: Callable[..., T], ring: Ring) -> T:
-        """Carry one statement out. Only with the file's lock held."""
-        connections = self._connections
-        connections.check_identity()
-        conn = connections.writer()
-        self.groups += 1
-        try:
-            result = lone(conn, ring)
-        except sqlite3.Error as error:
-            self._clean_up(conn, error)
-            # It may have failed in its commit as well as before.
-            raise translated(error, connections.path, in_commit=True) from error
-        if connections.is_checkpoint_due(sum(ring.ready.values())):
-            self._ring_out(ring)
-            ring.ready = {}
-            connections.checkpoint()
-        return result
+    def _turn_away(self, error: BaseException) -> None:
+        """The file's lock cannot be had: all who queue stand before the same closed door."""
+        calls = self._take_queue(None)
+        self._fail(calls, error)
+        self._deliver(calls)
 
     def _hand_on(self) -> None:
         with self._guard:
@@ -264,8 +263,9 @@ class Writer:
 
     def _carry_out(self, own: _Call | None) -> None:
         try:
-            lock = self._acquire()
+            lock = self._connections.acquire()
         except BaseException as error:
+            self._turn_away(error)
             if own is not None:
                 self._fail([own], error)
                 self._deliver([own])
@@ -297,8 +297,7 @@ class Writer:
 
     def _commit(self, calls: list[_Call]) -> tuple[Ring | None, int]:
         """One transaction for all of them. Only with the file's lock held."""
-        self._connections.check_identity()
-        conn = self._connections.writer()
+        conn = self._connections.checked_writer()
         self.groups += 1
         in_commit = False
         for call in calls:
