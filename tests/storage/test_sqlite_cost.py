@@ -13,7 +13,7 @@ import pytest
 from winch.core.ids import job_ids
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite import connections
+from winch.drivers.sqlite import connections, wal_file
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession, Wait
 from winch.storage.waits import AWAITED_HEADER, job_key
@@ -50,6 +50,7 @@ class Cost:
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDriver]:
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 1 << 40)  # so that the log only grows
+    monkeypatch.setattr(wal_file, "AHEAD_BYTES", 0)  # and no more than is written
     driver = SqliteDriver(tmp_path / "cost.db")
     driver.migrate()
     driver.run(

@@ -91,15 +91,25 @@ class Client:
         self._unchecked = unchecked or (lambda: (driver(), True))
         self._spool = spool
         self._runtime = runtime
-        self.surroundings = surroundings
+        self._door = Door(surroundings.clock.monotonic)
+        self._around = surroundings
+        # The driver, once it is known that a plain enqueue needs nothing but that.
+        self._short_way: Driver | None = None
         self.last_tick: int = 0
         # Ids drawn by one client take the places in turn, so that all of them get the same share.
         self.next_place: int | None = None
         self._joining: Joining | None = None
-        self._door = Door(self._monotonic)
 
-    def _monotonic(self) -> float:
-        return self.surroundings.clock.monotonic()  # tests bring another clock for a while
+    @property
+    def surroundings(self) -> Surroundings:
+        return self._around
+
+    @surroundings.setter
+    def surroundings(self, around: Surroundings) -> None:
+        """Tests bring others for a while, and a store with them."""
+        self._around = around
+        self._door.monotonic = around.clock.monotonic
+        self._short_way = None
 
     def run(self, op: Operation[T]) -> T:
         return self.surroundings.run(self._driver(), op)
@@ -109,7 +119,7 @@ class Client:
 
     def draw_id(self) -> str:
         """An id greater than the one before it, so that jobs enqueued together keep their order."""
-        around = self.surroundings
+        around = self._around
         tick = int(around.clock.time() * 4_096_000)
         if tick <= self.last_tick:
             tick = self.last_tick + 1
@@ -133,31 +143,43 @@ class Client:
     # -- enqueue -----------------------------------------------------------------------------------
 
     def enqueue(self, bound: Bound[R]) -> Job[R]:
-        driver, is_checked = self._unchecked()
-        run = self.surroundings.run
+        driver = self._short_way or self._found_short_way()
         if (
-            run is not operation.run
-            or not is_checked
+            driver is None
+            or bound.task.is_asked_first
             or bound.options.conn is not None
-            or bound.task.options.enqueue_rate is not None
-            or bound.task.options.search
             or self._runtime.middleware
-            or self._spool() is not None
         ):
-            return run(driver, self._enqueue_one(bound))
-        # What most callers wait for, without the steps that only the others need.
-        jobs = self._sealed([bound.new_job(self.draw_id())])
+            return self._around.run(self._unchecked()[0], self._enqueue_one(bound))
+        # What most callers wait for, with as few calls as can be: between two waits for a store Python
+        # runs with cold caches, three times slower than in a loop.
+        jobs = [bound.new_job(self.draw_id())]
         if not self._door.is_open(jobs):
-            [answer] = run(driver, self._through_door(jobs, None))
+            [answer] = operation.run(driver, self._through_door(jobs, None))
             return self._handle(answer)
         try:
             answers = driver.run(driver.enqueue(jobs))
         except StorageUnavailable as error:
-            answers = run(driver, self._send(jobs, error))
-        else:
+            answers = operation.run(driver, self._send(jobs, error))
+        [answer] = answers
+        if not answer.is_new:
             _raise_duplicate(jobs, answers)
-        self._tell_enqueued(jobs, answers)
-        return self._handle(answers[0])
+        if self._runtime.counted is not None or self._runtime.events.is_heard:
+            self._tell_enqueued(jobs, answers)
+        return Job(self, answer.id) if answer.is_new else self._handle(answer)
+
+    def _found_short_way(self) -> Driver | None:
+        """The driver of a store that was looked at, where jobs go as they are made. Settings, which
+        tell about keys and the spool, do not change once there is a driver."""
+        driver, is_checked = self._unchecked()
+        if (
+            self._around.run is operation.run
+            and is_checked
+            and self._spool() is None
+            and self._runtime.keys() is None
+        ):
+            self._short_way = driver
+        return self._short_way
 
     async def aenqueue(self, bound: Bound[R]) -> Job[R]:
         conn = bound.options.conn
@@ -231,7 +253,11 @@ class Client:
     def _written(self, chunk: Sequence[Bound[Any]], ids: Sequence[str]) -> _Written | None:
         """The chunk as it is sent; None where there is more to it than one verb."""
         driver, is_checked = self._unchecked()
-        if not is_checked or self._spool() is not None or any(map(_is_asked_first, chunk)):
+        if (
+            not is_checked
+            or self._spool() is not None
+            or any(bound.task.is_asked_first for bound in chunk)
+        ):
             return None
         jobs = self._sealed(_new_jobs(chunk, ids))
         return (jobs, driver.sending(driver.enqueue(jobs))) if self._door.is_open(jobs) else None
@@ -626,12 +652,6 @@ class Client:
 
 def _new_jobs(chunk: Sequence[Bound[Any]], ids: Sequence[str]) -> list[NewJob]:
     return [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
-
-
-def _is_asked_first(bound: Bound[Any]) -> bool:
-    """Whether something is asked of the store, or written, before the job is."""
-    options = bound.task.options
-    return options.enqueue_rate is not None or bool(options.search)
 
 
 def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:

@@ -55,7 +55,7 @@ class Door:
     """What one client knows about its queues."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._looked_at = float("-inf")
         self._limited: dict[str, QueueSettings] = {}
         self._depths: dict[str, Depth] = {}
@@ -64,7 +64,7 @@ class Door:
 
     def is_open(self, jobs: Sequence[NewJob]) -> bool:
         """Whether all of them may come in, by what was read a moment ago: none's queue is limited."""
-        age = self._monotonic() - self._looked_at
+        age = self.monotonic() - self._looked_at
         if age >= FRESH and not (self._looking and age < FRESH + LOOKING):
             return False
         return not self._limited or not any(job.queue in self._limited for job in jobs)
@@ -74,7 +74,7 @@ class Door:
     ) -> Operation[list[NewJob | None]]:
         """The jobs as they may come in: None is dropped, some are put off. Raises QueueFull. `is_apart`
         looks from a thread: who brings a connection may have no pool in their event loop."""
-        began = self._monotonic()
+        began = self.monotonic()
         while True:
             yield from self._look(driver, is_apart)
             full = self._full(jobs)
@@ -82,7 +82,7 @@ class Door:
                 break
             queue, why = full
             settings = self._limited[queue]
-            waited = self._monotonic() - began
+            waited = self.monotonic() - began
             if settings.on_full is OnFull.REJECT or waited >= settings.block_for.total_seconds():
                 raise QueueFull(
                     f"queue {queue!r} is full: {why}; nothing was enqueued. Try again later",
@@ -96,7 +96,7 @@ class Door:
         def asked(verb: Verb[Any]) -> Verb[Any] | Blocking:
             return Blocking(lambda: driver.run(verb)) if is_apart else verb
 
-        if self._monotonic() - self._looked_at < FRESH:
+        if self.monotonic() - self._looked_at < FRESH:
             return
         limited: dict[str, QueueSettings] = {}
         depths: dict[str, Depth] = {}
@@ -114,7 +114,7 @@ class Door:
             limited, depths = self._limited, self._depths
         finally:
             self._looking -= 1
-        self._looked_at = self._monotonic()
+        self._looked_at = self.monotonic()
         self._limited, self._depths, self._own = limited, depths, {}
 
     def _is_over(self, queue: str, more: int) -> str | None:

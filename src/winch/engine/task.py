@@ -64,6 +64,8 @@ class Task(Generic[P, R]):
             self.arguments.check_names([options.enqueue_rate.key])
         self.arguments.check_names(options.search)
         self.has_keyed_gates: bool = bool(keys)
+        # Whether something is asked of the store, or written, before the job is.
+        self.is_asked_first: bool = options.enqueue_rate is not None or bool(options.search)
         self._upgraders: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
         self._client = client
         self._like: NewJob | None = None
@@ -77,7 +79,8 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that runs this task with these arguments."""
-        return self._client.enqueue(self.bind(*args, **kwargs))
+        like = self._like or self._alike()
+        return self._client.enqueue(Bound(self, args, kwargs, _NO_OPTIONS, like))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` without blocking the event loop."""
@@ -85,10 +88,11 @@ class Task(Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """This call as a value, for `enqueue_many` and compositions. Checked now, stored later."""
-        like = self._like
-        if like is None:
-            like = self._like = alike(self, _NO_OPTIONS)
-        return Bound(self, args, kwargs, _NO_OPTIONS, like)
+        return Bound(self, args, kwargs, _NO_OPTIONS, self._like or self._alike())
+
+    def _alike(self) -> NewJob:
+        like = self._like = alike(self, _NO_OPTIONS)
+        return like
 
     def partial(self, *args: Any, **kwargs: Any) -> Partial[R]:
         """This call without its first argument, for compositions: the result before it is the first."""

@@ -27,6 +27,7 @@ from winch.drivers.sqlite.faults import spoils_connection, translated
 from winch.drivers.sqlite.file_lock import FileLock
 from winch.drivers.sqlite.place import Place, prepare
 from winch.drivers.sqlite.steps import Ring
+from winch.drivers.sqlite.wal_file import WalFile
 
 C = TypeVar("C", bound=sqlite3.Connection)
 
@@ -96,6 +97,7 @@ class Connections:
         self._fork_lock: FileLock | None = None
         self.checkpoints: int = 0
         self._commits = 0
+        self._wal: WalFile | None = None
         self.opening: int = 0
         """The number of the opening of the file that holds now; 0 while it is closed."""
         self._openings = 0
@@ -114,6 +116,8 @@ class Connections:
                 self._next_look = 0.0
                 found = self.path.stat()
                 self._identity = (found.st_dev, found.st_ino)
+                # Without a sync for each commit nobody waits for the disk.
+                self._wal = WalFile(self.path) if self._place.sync == "full" else None
                 self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
                 self._openings += 1
                 self.opening = self._openings
@@ -246,6 +250,8 @@ class Connections:
         if changes:
             self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
             self._commits += 1
+            if self._wal is not None and self._writing is not None:
+                self._wal.keep_room(self._writing)
             # Others write too, and nobody counts for them: their sum shows in the file.
             if self._commits % _LOOK_EVERY == 0 and self.wal_bytes() > WAL_FILE_BYTES:
                 return True
@@ -281,6 +287,7 @@ class Connections:
     def discard_writer(self) -> None:
         """Throw the writing connection away after an I/O error. Only with the lock held."""
         conn, self._writing = self._writing, None
+        self._close_wal()
         if conn is not None:
             _close(conn)
 
@@ -326,6 +333,7 @@ class Connections:
             gone = [*self._idle, self._looking, self._carrying, self._writing]
             self._idle = []
             self._looking = self._carrying = self._writing = None
+        self._close_wal()
         for conn in gone:
             if conn is not None:
                 _close(conn)
@@ -345,7 +353,12 @@ class Connections:
             self._looking = self._carrying = self._writing = None
             self._lock = None
             self.opening = 0
+        self._close_wal()
         _left_open.extend(conn for conn in gone if conn is not None)
+
+    def _close_wal(self) -> None:
+        if self._wal is not None:
+            self._wal.close()
 
     def _retire(self, conn: sqlite3.Connection) -> None:
         lock = self._lock
