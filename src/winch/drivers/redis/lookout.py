@@ -16,7 +16,7 @@ from time import monotonic
 # How long one looks, in seconds.
 LOOKING = 200e-6
 # Calls that sleep after one that looked in vain: at first, and at most.
-FEWEST, MOST = 32, 4096
+FEWEST, MOST = 16, 4096
 
 
 class Lookout:
