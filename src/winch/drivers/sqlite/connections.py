@@ -45,8 +45,8 @@ _COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
 # A checkpoint that a long read kept from coming to its end is tried again after this much more.
 _CHECKPOINT_STEP = 1024 * 1024
 
-# After so many commits of its own a process looks how long the WAL's file has become, and whether there is
-# room in it.
+# After so many commits of its own a process looks how long the WAL's file has become, and whether there
+# is room in it.
 _LOOK_EVERY, _ROOM_EVERY = 256, 4
 # Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
 WAL_FILE_BYTES = 16 * 1024 * 1024
