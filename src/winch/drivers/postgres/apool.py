@@ -12,6 +12,7 @@ from psycopg.rows import tuple_row
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres import express
 from winch.drivers.postgres.binary import adapt, bare_moments
+from winch.drivers.postgres.express import AsyncOwn
 from winch.drivers.postgres.faults import (
     START_OVER,
     TRIES,
@@ -22,7 +23,7 @@ from winch.drivers.postgres.faults import (
     translated,
 )
 from winch.drivers.postgres.place import Place
-from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled, is_readable
+from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.steps import (
     BARE_MOMENTS,
     BEGIN,
@@ -94,7 +95,7 @@ class _Lane:
         self._place = place
         self._keeps_plans = keeps_plans and place.prepares
         self._free = asyncio.Semaphore(size)
-        self._idle: list[AsyncConnection] = []
+        self._idle: list[AsyncOwn] = []
         self._loop = asyncio.get_running_loop()
 
     async def run(self, verb: Verb[T], progress: Progress) -> T:
@@ -131,7 +132,7 @@ class _Lane:
                 f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
             ) from None
 
-    async def _carry(self, connection: AsyncConnection, verb: Verb[T], progress: Progress) -> T:
+    async def _carry(self, connection: AsyncOwn, verb: Verb[T], progress: Progress) -> T:
         sending = script(verb, progress)
         try:
             action = next(sending)
@@ -141,7 +142,7 @@ class _Lane:
             result: T = stop.value
             return result
 
-    async def _send(self, connection: AsyncConnection, action: Action) -> Rows:
+    async def _send(self, connection: AsyncOwn, action: Action) -> Rows:
         if not isinstance(action, Step):
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
@@ -157,7 +158,7 @@ class _Lane:
         await cursor.execute(text, values, prepare=prepare)
         return await cursor.fetchall() if cursor.description is not None else []
 
-    async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:
+    async def _recover(self, connection: AsyncOwn, error: BaseException) -> None:
         """Keep a connection that only heard an error; throw any other away, also a cancelled one."""
         if isinstance(error, Exception) and not is_connection_lost(error) and not connection.closed:
             try:
@@ -169,17 +170,17 @@ class _Lane:
                 return
         await connection.close()
 
-    async def _healthy(self) -> AsyncConnection | None:
+    async def _healthy(self) -> AsyncOwn | None:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed and not is_readable(connection.fileno()):
+            if not connection.closed and not connection.is_readable:
                 return connection
             await connection.close()
         return None
 
-    async def _connect(self) -> AsyncConnection:
+    async def _connect(self) -> AsyncOwn:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
-        made = await psycopg.AsyncConnection[Row].connect(**params, row_factory=tuple_row)
+        made = await AsyncOwn.connect(**params, row_factory=tuple_row)
         adapt(made)
         try:
             answer = await made.execute(WHO_ANSWERS, prepare=False)

@@ -7,8 +7,10 @@ sync pool, the async pool and the caller's own connection) differ in how they wa
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from winch.drivers import _sql
 from winch.drivers._sql import Statement
@@ -31,8 +33,7 @@ PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.one"})
 BARE_MOMENTS = frozenset({"claim", "admit.take"})
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One statement to send. `is_alone`: nothing after it writes, so it may be its own transaction."""
 
     statement: Statement
