@@ -18,8 +18,9 @@ import psycopg
 import pytest
 
 from tests.storage.postgres_kit import Store, connected, new_id, new_job, new_token, recorded
+from winch.core.job import Claim
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.listen import RENEW, PostgresBell
+from winch.drivers.postgres.listen import RENEW, ClaimingPostgresBell, PostgresBell
 from winch.storage.params import ClaimParams
 from winch.storage.waits import ALL, AWAITED_HEADER, EACH, JOB
 
@@ -247,7 +248,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
         return [step.statement.name for step in steps]
 
     session = store.session()
-    assert asyncio.run(work()) == ["claim"]
+    assert asyncio.run(work()) == ["claim.few"]
 
 
 def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:
@@ -272,6 +273,75 @@ def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:
     asyncio.run(work())
 
 
+@asynccontextmanager
+async def waiting_claim(
+    store: Store, session: str
+) -> AsyncIterator[tuple[ClaimingPostgresBell, asyncio.Task[list[Claim]]]]:
+    """A claim that waits for its ring, on connections that know the statement."""
+    bell = store.driver.claiming_bell(["default"])
+    await bell.arm()
+    await store.driver.arun(store.driver.claim(claim_of(store, session)))
+    verb = store.driver.claim(claim_of(store, session))
+    waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20))
+    await asyncio.sleep(0)
+    try:
+        yield bell, waiting
+    finally:
+        await bell.aclose()
+        await store.driver.aclose()
+
+
+def test_the_ring_itself_sends_the_claim(store: Store) -> None:
+    async def work() -> None:
+        async with waiting_claim(store, session) as (bell, waiting):
+            loaded = bell._loaded
+            assert loaded is not None
+            store.driver.run(store.driver.enqueue([new_job()]))
+            assert not loaded.is_sent
+            bell.ring()
+            assert loaded.is_sent
+            assert len(await waiting) == 1
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_a_claim_that_was_sent_and_is_not_waited_for_takes_its_connection_with_it(store: Store) -> None:
+    async def work() -> None:
+        async with waiting_claim(store, session) as (bell, waiting):
+            bell.ring()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            lane = store.driver._side().pool._lanes["work"]
+            assert lane._idle == []
+            store.driver.run(store.driver.enqueue([new_job()]))
+            assert len(await store.driver.arun(store.driver.claim(claim_of(store, session)))) == 1
+            assert lane.take("claim.few") is not None
+            assert not lane._free.locked(), "its place is free, too"
+
+    session = store.session()
+    asyncio.run(work())
+
+
+@pytest.mark.faults
+def test_a_connection_that_broke_while_the_claim_waited_is_not_used(store: Store) -> None:
+    async def work() -> None:
+        async with waiting_claim(store, session) as (bell, waiting):
+            with connected(store.url) as killer:
+                killer.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                    " WHERE query NOT LIKE 'LISTEN%' AND datname = current_database()"
+                    " AND pid <> pg_backend_pid()"
+                )
+            store.driver.run(store.driver.enqueue([new_job()]))
+            bell.ring()
+            assert len(await waiting) == 1
+
+    session = store.session()
+    asyncio.run(work())
+
+
 def test_a_claim_that_may_take_jobs_with_gates_misses_none(store: Store) -> None:
     """Plain jobs are taken by one statement only where no ready job has gates."""
     session = store.session()
@@ -288,7 +358,7 @@ def test_a_claim_that_may_take_jobs_with_gates_misses_none(store: Store) -> None
     verb, steps = recorded(store.driver.claim(claim_of(store, session)))
     store.add()
     assert len(store.driver.run(verb)) == 1
-    assert [step.statement.name for step in steps] == ["claim"]
+    assert [step.statement.name for step in steps] == ["claim.few"]
 
 
 def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Whose answer nobody reads.
 STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
 # Those that go this way on a worker's connections for claim and finish, which keep their plans.
-WORKING = frozenset({"claim", "finish", "has_gated"})
+WORKING = frozenset({"claim", "claim.few", "finish", "has_gated"})
 
 # A statement that is kept prepared: its name on the server, and the names of its values in order.
 Kept = tuple[bytes, tuple[str, ...]]
@@ -120,21 +120,33 @@ def _server_name(name: str) -> bytes:
 
 async def asend(connection: AsyncOwn, step: Step) -> Rows:
     """The same without blocking the event loop; and the rows, read as a binary cursor would."""
-    pgconn = connection.pgconn
-    kept = connection.kept.get(step.statement.name)
+    name = step.statement.name
+    kept = connection.kept.get(name)
     if kept is None:
         text, names = numbered_names(step.statement.text)
-        kept = _server_name(step.statement.name), names
-        pgconn.send_prepare(kept[0], text.encode())
-        await _aanswer(connection)
-        connection.kept[step.statement.name] = kept
-    name, names = kept
-    values, formats = _written(step.values, names)
-    pgconn.send_query_prepared(name, values, formats, result_format=Format.BINARY)
-    result = await _aanswer(connection)
+        kept = _server_name(name), names
+        connection.pgconn.send_prepare(kept[0], text.encode())
+        await Answer(connection).whole()
+        connection.kept[name] = kept
+    values, formats = _written(step.values, kept[1])
+    connection.pgconn.send_query_prepared(kept[0], values, formats, result_format=Format.BINARY)
+    return await rows_of(Answer(connection), name)
+
+
+def abegin(connection: AsyncOwn, written: Written) -> Answer:
+    """Send a statement that the connection has prepared; `rows_of` waits for what it gives."""
+    name, _ = connection.kept[written.statement.name]
+    connection.pgconn.send_query_prepared(
+        name, written.values, written.formats, result_format=Format.BINARY
+    )
+    return Answer(connection)
+
+
+async def rows_of(answer: Answer, name: str) -> Rows:
+    result = await answer.whole()
     if result is None or not (count := result.ntuples):
         return []
-    reader = _reader(connection, step.statement.name)
+    reader = _reader(answer.connection, name)
     reader.set_pgresult(result)
     rows = reader.load_rows(0, count, tuple)
     reader.set_pgresult(None)
@@ -214,52 +226,63 @@ def _send_rest(connection: Own) -> None:
         poll.modify(pgconn.socket, select.POLLIN)
 
 
-async def _aanswer(connection: AsyncOwn) -> PGresult | None:
-    """Wait for the whole answer; the last result of it."""
-    pgconn, loop = connection.pgconn, asyncio.get_running_loop()
-    fileno = pgconn.socket
-    whole: asyncio.Future[None] = loop.create_future()
-    results: list[PGresult] = []
+class Answer:
+    """The answer to what was sent on an async connection, read as it comes."""
 
-    def read() -> None:
+    __slots__ = ("_fileno", "_is_left", "_loop", "_results", "_whole", "connection")
+
+    def __init__(self, connection: AsyncOwn) -> None:
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._fileno = connection.pgconn.socket
+        self._whole: asyncio.Future[None] = self._loop.create_future()
+        self._results: list[PGresult] = []
+        self._is_left = bool(connection.pgconn.flush())
+        if self._is_left:  # more than the socket takes at once
+            self._loop.add_writer(self._fileno, self._write)
+        self._loop.add_reader(self._fileno, self._read)
+
+    async def whole(self) -> PGresult | None:
+        """Wait for all of it; the last result. Raises what psycopg would."""
+        try:
+            await self._whole
+        finally:
+            self.stop()
+        _raise_first(self.connection, self._results)
+        return self._results[-1] if self._results else None
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._loop.remove_reader(self._fileno)
+        if self._is_left:
+            self._loop.remove_writer(self._fileno)
+
+    def _read(self) -> None:
+        pgconn = self.connection.pgconn
         try:
             pgconn.consume_input()
             while not pgconn.is_busy():
                 if (result := pgconn.get_result()) is None:
-                    _settle(whole)
+                    self._settle()
                     return
-                results.append(result)
+                self._results.append(result)
         except psycopg.Error as error:
-            _settle(whole, error)
+            self._settle(error)
 
-    def write() -> None:
+    def _write(self) -> None:
         try:
-            if not pgconn.flush():
-                loop.remove_writer(fileno)
+            if not self.connection.pgconn.flush():
+                self._loop.remove_writer(self._fileno)
         except psycopg.Error as error:
-            _settle(whole, error)
+            self._settle(error)
 
-    is_left = bool(pgconn.flush())
-    try:
-        if is_left:  # more than the socket takes at once
-            loop.add_writer(fileno, write)
-        loop.add_reader(fileno, read)
-        await whole
-    finally:
-        loop.remove_reader(fileno)
-        if is_left:
-            loop.remove_writer(fileno)
-    _raise_first(connection, results)
-    return results[-1] if results else None
-
-
-def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    def _settle(self, error: Exception | None = None) -> None:
+        if self._whole.done():
+            return
+        if error is None:
+            self._whole.set_result(None)
+        else:
+            self._whole.set_exception(error)
 
 
 def _raise_first(connection: Own | AsyncOwn, results: Sequence[PGresult]) -> None:

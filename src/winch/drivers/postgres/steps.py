@@ -30,15 +30,17 @@ STATEMENTS = _sql.load("winch.drivers.postgres", lambda name, _: f"%({name})s")
 PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.one"})
 
 # Statements whose moments are read as numbers (binary.Moments): many rows, most with the same ones.
-BARE_MOMENTS = frozenset({"claim", "admit.take"})
+BARE_MOMENTS = frozenset({"claim", "claim.few", "admit.take"})
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One statement to send. `is_alone`: nothing after it writes, so it may be its own transaction."""
+    """One statement to send. `is_alone`: nothing after it writes, so it may be its own transaction.
+    `is_fixed`: it would be the same if it were made later, so it may be made early."""
 
     statement: Statement
     values: Mapping[str, Any]
     is_alone: bool = False
+    is_fixed: bool = False
 
 
 class Statements:

@@ -197,15 +197,15 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
 
         def step(starts: list[int], *, is_wary: bool = False) -> Step:
             return self._step(
-                "claim",
+                "claim" if params.limit >= self._batch_from else "claim.few",
                 is_alone=True,
+                is_fixed=is_wary,  # it begins at the beginning, wherever others have come
                 session=params.session,
                 token=params.token,
                 queues=queues,
                 starts=starts,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=params.limit,
-                is_batch=params.limit >= self._batch_from,
                 is_wary=is_wary,
                 now=now,
             )
