@@ -238,6 +238,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
     async def work() -> list[str]:
         bell = store.driver.claiming_bell(["default"])
         await bell.arm()
+        await store.driver.arun(store.driver.claim(claim_of(store, session)))  # the look before the wait
         verb, steps = recorded(store.driver.claim(claim_of(store, session)))
         waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20))
         await asyncio.sleep(0)
@@ -317,8 +318,10 @@ def test_a_claim_that_was_sent_and_is_not_waited_for_takes_its_connection_with_i
             assert lane._idle == []
             store.driver.run(store.driver.enqueue([new_job()]))
             assert len(await store.driver.arun(store.driver.claim(claim_of(store, session)))) == 1
-            assert lane.take("claim.few") is not None
+            taken = lane.take("claim.few")
+            assert taken is not None
             assert not lane._free.locked(), "its place is free, too"
+            lane.drop(taken)
 
     session = store.session()
     asyncio.run(work())
