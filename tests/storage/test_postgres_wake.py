@@ -249,7 +249,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
         return [step.statement.name for step in steps]
 
     session = store.session()
-    assert asyncio.run(work()) == ["claim.few"]
+    assert asyncio.run(work()) == ["claim"]
 
 
 def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:
@@ -318,7 +318,7 @@ def test_a_claim_that_was_sent_and_is_not_waited_for_takes_its_connection_with_i
             assert lane._idle == []
             store.driver.run(store.driver.enqueue([new_job()]))
             assert len(await store.driver.arun(store.driver.claim(claim_of(store, session)))) == 1
-            taken = lane.take("claim.few")
+            taken = lane.take("claim")
             assert taken is not None
             assert not lane._free.locked(), "its place is free, too"
             lane.drop(taken)
@@ -361,7 +361,7 @@ def test_a_claim_that_may_take_jobs_with_gates_misses_none(store: Store) -> None
     verb, steps = recorded(store.driver.claim(claim_of(store, session)))
     store.add()
     assert len(store.driver.run(verb)) == 1
-    assert [step.statement.name for step in steps] == ["claim.few"]
+    assert [step.statement.name for step in steps] == ["claim"]
 
 
 def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> None:

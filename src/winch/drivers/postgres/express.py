@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Whose answer nobody reads.
 STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
 # Those that go this way on a worker's connections for claim and finish, which keep their plans.
-WORKING = frozenset({"claim", "claim.few", "finish", "has_gated"})
+WORKING = frozenset({"claim", "finish", "has_gated"})
 
 # A statement that is kept prepared: its name on the server, and the names of its values in order.
 Kept = tuple[bytes, tuple[str, ...]]

@@ -53,13 +53,14 @@ class GateVerbs(Verbs):
         self, params: ClaimParams, queues: Sequence[str], limit: int, now: datetime | None
     ) -> Step:
         return self._step(
-            "claim" if limit >= self._batch_from else "claim.few",
+            "claim",
             session=params.session,
             token=params.token,
             queues=list(queues),
             starts=[BEGINNING] * len(queues),
             tasks=None if params.tasks is None else list(params.tasks),
             limit=limit,
+            is_batch=limit >= self._batch_from,
             is_wary=False,
             now=now,
         )

@@ -30,7 +30,7 @@ STATEMENTS = _sql.load("winch.drivers.postgres", lambda name, _: f"%({name})s")
 PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.one"})
 
 # Statements whose moments are read as numbers (binary.Moments): many rows, most with the same ones.
-BARE_MOMENTS = frozenset({"claim", "claim.few", "admit.take"})
+BARE_MOMENTS = frozenset({"claim", "admit.take"})
 
 
 class Step(msgspec.Struct, frozen=True):

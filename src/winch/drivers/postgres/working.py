@@ -197,7 +197,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
 
         def step(starts: list[int], *, is_wary: bool = False) -> Step:
             return self._step(
-                "claim" if params.limit >= self._batch_from else "claim.few",
+                "claim",
                 is_alone=True,
                 is_fixed=is_wary,  # it begins at the beginning, wherever others have come
                 session=params.session,
@@ -206,6 +206,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 starts=starts,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=params.limit,
+                is_batch=params.limit >= self._batch_from,
                 is_wary=is_wary,
                 now=now,
             )

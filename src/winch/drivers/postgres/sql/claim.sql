@@ -4,10 +4,10 @@
 -- once for each queue, not for each job. The queues are walked in the order given, and no more is locked
 -- than is returned. By ctid: a join would hash the whole table.
 -- Where a queue's walk begins: low_water.py.
--- A claim by the hundred leaves its jobs where the index of ready ones has them and writes one row
+-- A claim by the hundred (:is_batch) leaves its jobs where the index of ready ones has them and writes one row
 -- that names them all: no index is written to, and the rows stay in their pages. Their worker will be done with
--- them in a moment; what is not, rescue.file files later. Small claims (claim.few) are of longer jobs, which would
--- be walked over for as long as they run.
+-- them in a moment; what is not, rescue.file files later. Small claims are of longer jobs, which would be walked
+-- over for as long as they run.
 -- A wary claim (:is_wary) takes nothing where a ready job of its queues has gates: those go the long way, and who
 -- would take them too asks this first, because mostly there are none.
 -- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
@@ -67,82 +67,15 @@ leased AS (
     INSERT INTO {schema}.lease (token, session, claimed_at, unended, ids)
     SELECT :token::uuid, :session::uuid, clock.now, cardinality(chosen.ids), chosen.ids
     FROM chosen, clock
-    WHERE chosen.ids IS NOT NULL
+    WHERE :is_batch::boolean
+        AND chosen.ids IS NOT NULL
     ON CONFLICT (token) DO UPDATE -- a claim of jobs with gates sends several of these
     SET unended = lease.unended + excluded.unended,
         ids = lease.ids || excluded.ids
 )
 UPDATE {schema}.job
 SET state = 'running',
-    attempt = attempt + 1,
-    fence = greatest(fence + 1, (SELECT {schema}.micros(now) FROM clock)),
-    token = :token::uuid,
-    session = :session::uuid,
-    claimed_at = (SELECT now FROM clock),
-    progress = NULL,
-    log = NULL
-WHERE ctid = ANY ((SELECT places FROM chosen)::tid[])
-RETURNING
-    sort_key, id::text, CASE WHEN cardinality(:queues::text[]) > 1 THEN queue END, task, args, attempt, fence,
-    created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint, ctid;
-
--- claim.few: the same for a small claim, which files its jobs as running and writes no row for all. The part that
--- would write one costs as much as a job, also where it writes none.
-WITH clock AS MATERIALIZED (
-    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
-),
-live AS MATERIALIZED (
-    SELECT id
-    FROM {schema}.session
-    WHERE id = :session::uuid
-        AND ended_at IS NULL
-    FOR KEY SHARE
-),
-chosen AS MATERIALIZED (
-    SELECT array_agg(first.place) AS places
-    FROM (
-        SELECT ready.place
-        FROM unnest(:queues::text[], :starts::bigint[]) AS wanted (queue, start)
-        CROSS JOIN LATERAL (
-            SELECT job.ctid AS place
-            FROM {schema}.job
-            WHERE job.queue = wanted.queue
-                AND job.sort_key >= wanted.start
-                AND job.filed = 'ready'
-                AND job.gate IS NULL
-                AND job.state = 'ready'
-                AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
-                AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL
-                AND EXISTS (SELECT FROM live)
-                AND (
-                    NOT :is_wary::boolean
-                    OR NOT EXISTS (
-                        SELECT
-                        FROM {schema}.job AS gated
-                        WHERE gated.queue = ANY (:queues::text[])
-                            AND gated.filed = 'ready'
-                            AND gated.gate IS NOT NULL
-                            AND gated.tenant IS NULL
-                    )
-                    AND NOT EXISTS (
-                        SELECT
-                        FROM {schema}.job AS gated
-                        WHERE gated.queue = ANY (:queues::text[])
-                            AND gated.filed = 'ready'
-                            AND gated.gate IS NOT NULL
-                            AND gated.tenant IS NOT NULL
-                    )
-                )
-            ORDER BY job.queue, job.sort_key, job.id
-            LIMIT :limit
-            FOR UPDATE SKIP LOCKED
-        ) AS ready
-        LIMIT :limit
-    ) AS first
-)
-UPDATE {schema}.job
-SET state = 'running',
-    filed = 'running',
+    filed = CASE WHEN :is_batch::boolean THEN filed ELSE 'running' END,
     attempt = attempt + 1,
     fence = greatest(fence + 1, (SELECT {schema}.micros(now) FROM clock)),
     token = :token::uuid,
