@@ -317,7 +317,8 @@ def test_a_claim_that_was_sent_and_is_not_waited_for_takes_its_connection_with_i
             lane = store.driver._side().pool._lanes["work"]
             assert lane._idle == []
             store.driver.run(store.driver.enqueue([new_job()]))
-            assert len(await store.driver.arun(store.driver.claim(claim_of(store, session)))) == 1
+            claims = await store.driver.arun(store.driver.claim(claim_of(store, session)))
+            assert len(claims) == 1
             taken = lane.take("claim")
             assert taken is not None
             assert not lane._free.locked(), "its place is free, too"
