@@ -133,8 +133,8 @@ _OF = re.compile(r"\bK\.(\w+)\(([\w.\[\]]+)\)")
 
 
 def with_parts(text: str) -> str:
-    """A script with the keys that have a part behind them put in where they stand: to make a function for
-    each of them, most of which no call needs, took a fifth of what a small claim takes."""
+    """A script with the keys that have a part behind them put in where they stand: otherwise each call
+    makes a function for every one of them, of which it needs a few."""
 
     def put_in(found: re.Match[str]) -> str:
         name, of = found.groups()
