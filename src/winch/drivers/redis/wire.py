@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from time import monotonic
 from typing import Any
 
 import hiredis
 
 from winch.core.errors import ConfigError, WinchError
 from winch.drivers.redis.carry import ConnectionLost, Route, Send, carried, first
+from winch.drivers.redis.lookout import lookout
 from winch.drivers.redis.place import Address, Place
 from winch.drivers.redis.scripts import Bare, Batch, Call, Pause, packed
 
@@ -28,6 +30,8 @@ FRESH = 0.25
 # Bytes asked for at once. For more than 128 KiB the C library maps memory anew with each call, and gives
 # it back when it is cut down to what came: that took longer than everything else about a short reply.
 RECEIVED = 65_536
+# Who asks again within so many seconds asks one thing after another.
+IN_A_ROW = 0.001
 _NOTHING = object()
 
 
@@ -111,6 +115,7 @@ class Wire:
         self._timeout = place.timeout
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._socket = _connected(place, address)
+        self._lookout = lookout(self._socket)
         self._used_at = 0.0
         if said := greeting(place):
             try:
@@ -122,6 +127,13 @@ class Wire:
     def ask(self, data: bytes, replies: int) -> list[Any]:
         self.send(data)
         return self.receive(replies)
+
+    def ask_one(self, data: bytes) -> Any:
+        """The reply to a short request that is soon answered."""
+        self.send(data)
+        if self._lookout is not None and monotonic() - self._used_at < IN_A_ROW:
+            self._lookout.wait()
+        return self.receive(1)[0]
 
     def send(self, data: bytes) -> None:
         try:
@@ -144,7 +156,7 @@ class Wire:
         try:
             found: list[Any] = []
             reader = self._reader
-            self._used_at = time.monotonic()
+            self._used_at = monotonic()
             while True:
                 while (answer := reader.gets()) is not _NOTHING:
                     found.append(answer)
@@ -169,7 +181,7 @@ class Wire:
 
     def is_fresh(self) -> bool:
         """Whether the server has not hung up while nobody looked, where that is likely."""
-        if time.monotonic() - self._used_at < FRESH:
+        if monotonic() - self._used_at < FRESH:
             return True
         try:
             readable, _, _ = select.select([self._socket], [], [], 0)
@@ -286,7 +298,7 @@ class Pool:
         outcome: Any
         try:
             wire = self._borrow(self._route)
-            (outcome,) = wire.ask(what.request(one, other), 1)
+            outcome = wire.ask_one(what.request(one, other))
             self._give_back(wire)
         except ConnectionLost as error:
             outcome = error

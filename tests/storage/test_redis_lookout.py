@@ -1,0 +1,70 @@
+"""Looking for a reply before sleeping: when it is done, and when it is left."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+
+import pytest
+
+from winch.drivers.redis.lookout import FEWEST, MOST, Lookout, lookout
+
+Pair = tuple[Lookout, socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A lookout on the first of two connected sockets."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Lookout(ours), ours, theirs
+
+
+def look_in_vain(watch: Lookout) -> int:
+    """How many calls sleep afterwards; all of them have by the time this returns."""
+    watch.wait()
+    sleeps = watch.sleeps
+    for left in reversed(range(sleeps)):
+        watch.wait()
+        assert watch.sleeps == left, "a call that sleeps does not look"
+    return sleeps
+
+
+def test_who_finds_a_reply_looks_again(pair: Pair) -> None:
+    watch, ours, theirs = pair
+    for _ in range(100):
+        theirs.sendall(b"+OK\r\n")
+        watch.wait()
+        assert watch.sleeps == 0
+        assert ours.recv(100) == b"+OK\r\n"
+
+
+def test_the_more_often_in_vain_the_longer_nobody_looks(pair: Pair) -> None:
+    watch, ours, theirs = pair
+    assert [look_in_vain(watch) for _ in range(3)] == [FEWEST, 2 * FEWEST, 4 * FEWEST]
+    while (sleeps := look_in_vain(watch)) < MOST:
+        pass
+    assert look_in_vain(watch) == sleeps == MOST
+    theirs.sendall(b"+OK\r\n")
+    for _ in range(20):  # a server that is near again
+        watch.wait()
+        assert watch.sleeps == 0
+    assert ours.recv(100)
+    assert look_in_vain(watch) == FEWEST
+
+
+def test_a_closed_connection_is_seen_at_once(pair: Pair) -> None:
+    watch, ours, theirs = pair
+    theirs.close()
+    watch.wait()
+    assert watch.sleeps == 0
+    assert ours.recv(100) == b""
+
+
+def test_nobody_looks_through_tls(pair: Pair) -> None:
+    """A reply may have been read and not yet been asked for."""
+    _, ours, _ = pair
+    context = ssl.create_default_context()
+    with context.wrap_socket(ours, server_hostname="localhost", do_handshake_on_connect=False) as sock:
+        assert lookout(sock) is None
