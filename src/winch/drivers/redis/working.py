@@ -164,6 +164,7 @@ class WorkingVerbs(Verbs):
     ) -> Body[list[Enqueued] | None]:
         """Store jobs and what they wait for. None: the claim is not live, and nothing is stored."""
         wanted = self._place.replicated
+        told: list[Enqueued] = []
         is_special = is_repeat or bool(waits) or claim is not None or any(map(_is_special, jobs))
         if is_special:
             what = self._call(
