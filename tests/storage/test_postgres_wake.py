@@ -18,8 +18,9 @@ import psycopg
 import pytest
 
 from tests.storage.postgres_kit import Store, connected, new_id, new_job, new_token, recorded
+from winch.core.job import Claim
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.listen import RENEW, PostgresBell
+from winch.drivers.postgres.listen import RENEW, ClaimingPostgresBell, PostgresBell
 from winch.storage.params import ClaimParams
 from winch.storage.waits import ALL, AWAITED_HEADER, EACH, JOB
 
@@ -237,6 +238,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
     async def work() -> list[str]:
         bell = store.driver.claiming_bell(["default"])
         await bell.arm()
+        await store.driver.arun(store.driver.claim(claim_of(store, session)))  # the look before the wait
         verb, steps = recorded(store.driver.claim(claim_of(store, session)))
         waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20))
         await asyncio.sleep(0)
@@ -267,6 +269,78 @@ def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:
         assert len(await bell.claim_when_rung(store.driver.claim(claim_of(store, session)), 0.01)) == 1
         await bell.aclose()
         await store.driver.aclose()
+
+    session = store.session()
+    asyncio.run(work())
+
+
+@asynccontextmanager
+async def waiting_claim(
+    store: Store, session: str
+) -> AsyncIterator[tuple[ClaimingPostgresBell, asyncio.Task[list[Claim]]]]:
+    """A claim that waits for its ring, on connections that know the statement."""
+    bell = store.driver.claiming_bell(["default"])
+    await bell.arm()
+    await store.driver.arun(store.driver.claim(claim_of(store, session)))
+    verb = store.driver.claim(claim_of(store, session))
+    waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20))
+    await asyncio.sleep(0)
+    try:
+        yield bell, waiting
+    finally:
+        await bell.aclose()
+        await store.driver.aclose()
+
+
+def test_the_ring_itself_sends_the_claim(store: Store) -> None:
+    async def work() -> None:
+        async with waiting_claim(store, session) as (bell, waiting):
+            loaded = bell._loaded
+            assert loaded is not None
+            store.driver.run(store.driver.enqueue([new_job()]))
+            assert not loaded.is_sent
+            bell.ring()
+            assert loaded.is_sent
+            assert len(await waiting) == 1
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_a_claim_that_was_sent_and_is_not_waited_for_takes_its_connection_with_it(store: Store) -> None:
+    async def work() -> None:
+        async with waiting_claim(store, session) as (bell, waiting):
+            bell.ring()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            lane = store.driver._side().pool._lanes["work"]
+            assert lane._idle == []
+            store.driver.run(store.driver.enqueue([new_job()]))
+            claims = await store.driver.arun(store.driver.claim(claim_of(store, session)))
+            assert len(claims) == 1
+            taken = lane.take("claim")
+            assert taken is not None
+            assert not lane._free.locked(), "its place is free, too"
+            lane.drop(taken)
+
+    session = store.session()
+    asyncio.run(work())
+
+
+@pytest.mark.faults
+def test_a_connection_that_broke_while_the_claim_waited_is_not_used(store: Store) -> None:
+    async def work() -> None:
+        async with waiting_claim(store, session) as (bell, waiting):
+            with connected(store.url) as killer:
+                killer.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                    " WHERE query NOT LIKE 'LISTEN%' AND datname = current_database()"
+                    " AND pid <> pg_backend_pid()"
+                )
+            store.driver.run(store.driver.enqueue([new_job()]))
+            bell.ring()
+            assert len(await waiting) == 1
 
     session = store.session()
     asyncio.run(work())

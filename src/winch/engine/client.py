@@ -56,8 +56,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _Written = tuple[Sequence[NewJob], Sending[list[Enqueued]]]
+_Stored = tuple[Sequence[NewJob], Sequence[Enqueued]]
 
 CHUNK = 1000
+# The first of several chunks is short, so that the store has work early.
+FIRST_CHUNK = 250
 # Store down at enqueue: about two seconds of trying, then the caller decides.
 ENQUEUE_PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -233,21 +236,24 @@ class Client:
         handles: list[Job[Any]] = []
         under_way: _Written | None = None
         try:
-            for chunk in _chunks(calls, CHUNK):
+            for chunk in _chunks(calls, CHUNK, FIRST_CHUNK):
                 ids = self.draw_ids(len(chunk))
                 written = self._written(chunk, ids)
+                stored: _Stored | None = None
                 if under_way is not None:
                     before, under_way = under_way, None
-                    handles += self._answered(*before)
+                    stored = self._stored_ahead(*before)
+                if written is not None:
+                    written[1].send()
+                    under_way = written
+                if stored is not None:  # not before the next one is on its way
+                    handles += self._told_ahead(*stored)
                 if written is None:
                     op = self._enqueue_chunk(chunk, ids, None)
                     handles += operation.run(self._unchecked()[0], op)
-                else:
-                    written[1].send()
-                    under_way = written
         finally:  # also where a call is wrong: what was sent before it is stored
             if under_way is not None:
-                handles += self._answered(*under_way)
+                handles += self._told_ahead(*self._stored_ahead(*under_way))
         return handles
 
     def _written(self, chunk: Sequence[Bound[Any]], ids: Sequence[str]) -> _Written | None:
@@ -262,13 +268,16 @@ class Client:
         jobs = self._sealed(_new_jobs(chunk, ids))
         return (jobs, driver.sending(driver.enqueue(jobs))) if self._door.is_open(jobs) else None
 
-    def _answered(self, jobs: Sequence[NewJob], sending: Sending[list[Enqueued]]) -> list[Job[Any]]:
+    def _stored_ahead(self, jobs: Sequence[NewJob], sending: Sending[list[Enqueued]]) -> _Stored:
         try:
             answers = sending.answer()
         except StorageUnavailable as error:
             answers = operation.run(self._unchecked()[0], self._send(jobs, error))
         else:
             _raise_duplicate(jobs, answers)
+        return jobs, answers
+
+    def _told_ahead(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> list[Job[Any]]:
         self._tell_enqueued(jobs, answers)
         return self._handles(answers)
 
@@ -702,7 +711,14 @@ def _result_of(record: JobRecord, keys: Keyring | None) -> Any:
     return codec.loads(text, what="result")
 
 
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def _chunks(items: Iterable[T], size: int, first: int | None = None) -> Iterator[list[T]]:
+    """The items by so many; where there is more than one chunk, `first` of them in the first one."""
     rest = iter(items)
+    if first is not None:
+        head = list(itertools.islice(rest, size + 1))
+        if len(head) > size:
+            yield head[:first]
+            head = head[first:]
+        rest = itertools.chain(head, rest)
     while chunk := list(itertools.islice(rest, size)):
         yield chunk

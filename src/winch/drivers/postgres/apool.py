@@ -4,7 +4,9 @@ they never queue behind a large payload."""
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Coroutine, Generator
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -12,6 +14,7 @@ from psycopg.rows import tuple_row
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres import express
 from winch.drivers.postgres.binary import adapt, bare_moments
+from winch.drivers.postgres.express import AsyncOwn
 from winch.drivers.postgres.faults import (
     START_OVER,
     TRIES,
@@ -22,7 +25,7 @@ from winch.drivers.postgres.faults import (
     translated,
 )
 from winch.drivers.postgres.place import Place
-from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled, is_readable
+from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.steps import (
     BARE_MOMENTS,
     BEGIN,
@@ -64,11 +67,14 @@ class AsyncPool:
             name: _Lane(place, size, keeps_plans=name == "work") for name, size in SIZES.items()
         }
 
-    async def run(self, verb: Verb[T]) -> T:
+    async def run(self, verb: Verb[T], loaded: Loaded[T] | None = None) -> T:
         lane = self._lanes[LANES.get(verb.name, "rest")]
         for tries in range(1, TRIES + 1):
-            progress = Progress(verb)
+            is_sent = loaded is not None and loaded.is_sent and tries == 1
+            progress = loaded.progress if loaded is not None and is_sent else Progress(verb)
             try:
+                if loaded is not None and is_sent:
+                    return await loaded.see_through()
                 return await lane.run(verb, progress)
             except psycopg.Error as error:
                 if error.sqlstate in START_OVER and tries < TRIES:
@@ -76,6 +82,10 @@ class AsyncPool:
                     continue
                 raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
         raise AssertionError("unreachable")
+
+    def load(self, verb: Verb[T]) -> Loaded[T] | None:
+        """The verb written ahead, to be sent in the moment it is wanted; None where it cannot be."""
+        return self._lanes[LANES.get(verb.name, "rest")].load(verb)
 
     async def close(self) -> None:
         for lane in self._lanes.values():
@@ -94,7 +104,7 @@ class _Lane:
         self._place = place
         self._keeps_plans = keeps_plans and place.prepares
         self._free = asyncio.Semaphore(size)
-        self._idle: list[AsyncConnection] = []
+        self._idle: list[AsyncOwn] = []
         self._loop = asyncio.get_running_loop()
 
     async def run(self, verb: Verb[T], progress: Progress) -> T:
@@ -104,12 +114,22 @@ class _Lane:
             await self._free.acquire()
         try:
             connection = await self._healthy() or await self._connect()
+        except BaseException:
+            self._free.release()
+            raise
+        return await self.see_through(connection, self._carry(connection, verb, progress), progress)
+
+    async def see_through(
+        self, connection: AsyncOwn, carrying: Coroutine[Any, Any, T], progress: Progress
+    ) -> T:
+        """Wait for what is carried out on a connection that was taken for it, and have it back."""
+        try:
             # Not asyncio.timeout: a cancelled psycopg call first asks the server to cancel, over a new
             # connection, and a server that does not answer would not answer that either.
             deadline = self._loop.time() + self._place.timeout
             cut = self._loop.call_at(deadline, sever, connection.fileno())
             try:
-                result = await self._carry(connection, verb, progress)
+                result = await carrying
             except BaseException as error:
                 await self._recover(connection, error)
                 if is_connection_lost(error) and self._loop.time() >= deadline:
@@ -122,6 +142,34 @@ class _Lane:
         finally:
             self._free.release()
 
+    def load(self, verb: Verb[T]) -> Loaded[T] | None:
+        if not self._keeps_plans:
+            return None
+        progress = Progress(verb)
+        steps = script(verb, progress)
+        action = next(steps, None)
+        if isinstance(action, Step) and action.is_fixed and action.statement.name in express.WORKING:
+            with suppress(psycopg.Error):  # what cannot be written is told when the verb is run
+                return Loaded(self, progress, steps, express.Written(action))
+        steps.close()
+        return None
+
+    def take(self, statement: str) -> AsyncOwn | None:
+        """A connection that has this statement prepared, if one is free right now."""
+        if self._free.locked() or not self._idle:
+            return None
+        connection = self._idle[-1]
+        if connection.closed or connection.is_readable or statement not in connection.kept:
+            return None
+        with suppress(StopIteration):  # it has room, so it does not wait
+            self._free.acquire().send(None)
+        return self._idle.pop()
+
+    def drop(self, connection: AsyncOwn) -> None:
+        """Do away with a connection that was taken, whatever is under way on it."""
+        connection.pgconn.finish()
+        self._free.release()
+
     async def _until_free(self) -> None:
         try:
             async with asyncio.timeout(self._place.timeout):
@@ -131,17 +179,25 @@ class _Lane:
                 f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
             ) from None
 
-    async def _carry(self, connection: AsyncConnection, verb: Verb[T], progress: Progress) -> T:
+    async def _carry(self, connection: AsyncOwn, verb: Verb[T], progress: Progress) -> T:
         sending = script(verb, progress)
         try:
             action = next(sending)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        return await self.carry_on(connection, sending, await self._send(connection, action))
+
+    async def carry_on(self, connection: AsyncOwn, sending: Generator[Action, Rows, T], rows: Rows) -> T:
+        """Carry out what follows the first answer."""
+        try:
             while True:
-                action = sending.send(await self._send(connection, action))
+                rows = await self._send(connection, sending.send(rows))
         except StopIteration as stop:
             result: T = stop.value
             return result
 
-    async def _send(self, connection: AsyncConnection, action: Action) -> Rows:
+    async def _send(self, connection: AsyncOwn, action: Action) -> Rows:
         if not isinstance(action, Step):
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
@@ -157,7 +213,7 @@ class _Lane:
         await cursor.execute(text, values, prepare=prepare)
         return await cursor.fetchall() if cursor.description is not None else []
 
-    async def _recover(self, connection: AsyncConnection, error: BaseException) -> None:
+    async def _recover(self, connection: AsyncOwn, error: BaseException) -> None:
         """Keep a connection that only heard an error; throw any other away, also a cancelled one."""
         if isinstance(error, Exception) and not is_connection_lost(error) and not connection.closed:
             try:
@@ -169,17 +225,17 @@ class _Lane:
                 return
         await connection.close()
 
-    async def _healthy(self) -> AsyncConnection | None:
+    async def _healthy(self) -> AsyncOwn | None:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed and not is_readable(connection.fileno()):
+            if not connection.closed and not connection.is_readable:
                 return connection
             await connection.close()
         return None
 
-    async def _connect(self) -> AsyncConnection:
+    async def _connect(self) -> AsyncOwn:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
-        made = await psycopg.AsyncConnection[Row].connect(**params, row_factory=tuple_row)
+        made = await AsyncOwn.connect(**params, row_factory=tuple_row)
         adapt(made)
         try:
             answer = await made.execute(WHO_ANSWERS, prepare=False)
@@ -199,3 +255,58 @@ class _Lane:
     def abandon(self) -> None:
         while self._idle:
             self._idle.pop().pgconn.finish()
+
+
+class Loaded(Generic[T]):
+    """A verb written ahead. What happens while it waits to be sent changes nothing about its first
+    statement (`Step.is_fixed`)."""
+
+    def __init__(
+        self,
+        lane: _Lane,
+        progress: Progress,
+        steps: Generator[Action, Rows, T],
+        written: express.Written,
+    ) -> None:
+        self._lane = lane
+        self.progress = progress
+        self._steps = steps
+        self._written = written
+        self._connection: AsyncOwn | None = None
+        self._answer: express.Answer | None = None
+        self._error: psycopg.Error | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        return self._connection is not None
+
+    def send(self) -> None:
+        """Send it now, where a connection is free; else it stays as it is, and is run as any verb."""
+        connection = self._lane.take(self._written.statement.name)
+        if connection is None:
+            return
+        self._connection = connection
+        try:
+            self._answer = express.abegin(connection, self._written)
+        except psycopg.Error as error:
+            self._error = error
+
+    async def see_through(self) -> T:
+        assert self._connection is not None  # noqa: S101  # is_sent was asked
+        return await self._lane.see_through(
+            self._connection, self._rest(self._connection), self.progress
+        )
+
+    async def _rest(self, connection: AsyncOwn) -> T:
+        if self._answer is None:
+            raise self._error or AssertionError("sent, and neither an answer nor an error")
+        rows = await express.rows_of(self._answer, self._written.statement.name)
+        return await self._lane.carry_on(connection, self._steps, rows)
+
+    def drop(self) -> None:
+        """Nobody waits for it any more."""
+        self._steps.close()
+        if self._answer is not None:
+            self._answer.stop()
+        if self._connection is not None:
+            self._lane.drop(self._connection)

@@ -32,8 +32,10 @@ class Verbs:
     # Claims for so many jobs are told by one row for all: see claim.sql.
     _batch_from: int = MANY
 
-    def _step(self, name: str, /, *, is_alone: bool = False, **values: Any) -> Step:
-        return Step(self._sql[name], values, is_alone)
+    def _step(
+        self, name: str, /, *, is_alone: bool = False, is_fixed: bool = False, **values: Any
+    ) -> Step:
+        return Step(self._sql[name], values, is_alone, is_fixed)
 
     def _read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
         return Verb(name, body, is_read=True)

@@ -135,7 +135,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
 
     def claiming_bell(self, queues: Sequence[str]) -> ClaimingPostgresBell:
         side = self._side()
-        return ClaimingPostgresBell([side.listener], queues, side.pool.run)
+        return ClaimingPostgresBell([side.listener], queues, side.pool)
 
     async def _announce(self, names: Sequence[str]) -> None:
         def body() -> Body[None]:

@@ -12,11 +12,11 @@ import select
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import adapt, errors
 from psycopg.pq import DiagnosticField, ExecStatus, Format
+from psycopg.rows import RowFactory, tuple_row
 
 from winch.drivers._sql import Statement
 from winch.drivers.postgres.binary import (
@@ -33,18 +33,46 @@ from winch.drivers.postgres.wires import numbered_names
 
 if TYPE_CHECKING:
     from psycopg.abc import Transformer
-    from psycopg.pq.abc import PGresult
+    from psycopg.pq.abc import PGconn, PGresult
 
 # Whose answer nobody reads.
 STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
 # Those that go this way on a worker's connections for claim and finish, which keep their plans.
 WORKING = frozenset({"claim", "finish", "has_gated"})
 
-AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # A statement that is kept prepared: its name on the server, and the names of its values in order.
 Kept = tuple[bytes, tuple[str, ...]]
-_prepared: WeakKeyDictionary[AnyConnection, dict[str, Kept]] = WeakKeyDictionary()
-_readers: WeakKeyDictionary[AnyConnection, dict[str, Transformer]] = WeakKeyDictionary()
+
+
+class Own(psycopg.Connection[Row]):
+    """A connection of ours, with what the short way needs at hand."""
+
+    def __init__(self, pgconn: PGconn, row_factory: RowFactory[Row] = tuple_row) -> None:
+        super().__init__(pgconn, row_factory)
+        self.kept: dict[str, Kept] = {}
+        self.poll = select.poll()
+        self.poll.register(pgconn.socket, select.POLLIN)
+        self.is_cut: bool = False  # by the watchdog, and of no use from then on
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether bytes, or the end of them, wait to be read."""
+        return bool(self.poll.poll(0))
+
+
+class AsyncOwn(psycopg.AsyncConnection[Row]):
+    """The same for an event loop."""
+
+    def __init__(self, pgconn: PGconn, row_factory: RowFactory[Row] = tuple_row) -> None:
+        super().__init__(pgconn, row_factory)  # type: ignore[arg-type]  # rows are made alike on both sides
+        self.kept: dict[str, Kept] = {}
+        self.readers: dict[str, Transformer] = {}
+        self.poll = select.poll()
+        self.poll.register(pgconn.socket, select.POLLIN)
+
+    @property
+    def is_readable(self) -> bool:
+        return bool(self.poll.poll(0))
 
 
 class Written:
@@ -57,7 +85,7 @@ class Written:
         self.values, self.formats = _written(step.values, numbered_names(step.statement.text)[1])
 
 
-def send(connection: psycopg.Connection[Any], step: Step) -> None:
+def send(connection: Own, step: Step) -> None:
     """Carry the statement out; raises what psycopg would.
 
     Short on purpose: between two waits Python runs with cold caches, three times slower than in a loop.
@@ -67,25 +95,22 @@ def send(connection: psycopg.Connection[Any], step: Step) -> None:
     answer(connection)
 
 
-def begin(connection: psycopg.Connection[Any], written: Written) -> None:
+def begin(connection: Own, written: Written) -> None:
     """Send the statement, as far as the socket takes it; `answer` sends the rest."""
     name, _ = _kept(connection, written.statement)
     connection.pgconn.send_query_prepared(name, written.values, written.formats)
     connection.pgconn.flush()
 
 
-def _kept(connection: psycopg.Connection[Any], statement: Statement) -> Kept:
+def _kept(connection: Own, statement: Statement) -> Kept:
     """The statement as this connection keeps it; prepared when it is first asked for."""
-    known = _prepared.get(connection)
-    if known is None:
-        known = _prepared[connection] = {}
-    kept = known.get(statement.name)
+    kept = connection.kept.get(statement.name)
     if kept is None:
         text, names = numbered_names(statement.text)
         kept = _server_name(statement.name), names
         connection.pgconn.send_prepare(kept[0], text.encode())
         answer(connection)
-        known[statement.name] = kept
+        connection.kept[statement.name] = kept
     return kept
 
 
@@ -93,39 +118,49 @@ def _server_name(name: str) -> bytes:
     return b"winch " + name.encode()
 
 
-async def asend(connection: psycopg.AsyncConnection[Row], step: Step) -> Rows:
+async def asend(connection: AsyncOwn, step: Step) -> Rows:
     """The same without blocking the event loop; and the rows, read as a binary cursor would."""
-    pgconn = connection.pgconn
-    known = _prepared.setdefault(connection, {})
-    kept = known.get(step.statement.name)
+    name = step.statement.name
+    kept = connection.kept.get(name)
     if kept is None:
         text, names = numbered_names(step.statement.text)
-        kept = _server_name(step.statement.name), names
-        pgconn.send_prepare(kept[0], text.encode())
-        await _aanswer(connection)
-        known[step.statement.name] = kept
-    name, names = kept
-    values, formats = _written(step.values, names)
-    pgconn.send_query_prepared(name, values, formats, result_format=Format.BINARY)
-    result = await _aanswer(connection)
+        kept = _server_name(name), names
+        connection.pgconn.send_prepare(kept[0], text.encode())
+        await Answer(connection).whole()
+        connection.kept[name] = kept
+    values, formats = _written(step.values, kept[1])
+    connection.pgconn.send_query_prepared(kept[0], values, formats, result_format=Format.BINARY)
+    return await rows_of(Answer(connection), name)
+
+
+def abegin(connection: AsyncOwn, written: Written) -> Answer:
+    """Send a statement that the connection has prepared; `rows_of` waits for what it gives."""
+    name, _ = connection.kept[written.statement.name]
+    connection.pgconn.send_query_prepared(
+        name, written.values, written.formats, result_format=Format.BINARY
+    )
+    return Answer(connection)
+
+
+async def rows_of(answer: Answer, name: str) -> Rows:
+    result = await answer.whole()
     if result is None or not (count := result.ntuples):
         return []
-    reader = _reader(connection, step.statement.name)
+    reader = _reader(answer.connection, name)
     reader.set_pgresult(result)
     rows = reader.load_rows(0, count, tuple)
     reader.set_pgresult(None)
     return rows
 
 
-def _reader(connection: psycopg.AsyncConnection[Row], name: str) -> Transformer:
+def _reader(connection: AsyncOwn, name: str) -> Transformer:
     """What reads the rows of one statement on one connection; it keeps the loaders it has looked up."""
-    readers = _readers.setdefault(connection, {})
-    reader = readers.get(name)
+    reader = connection.readers.get(name)
     if reader is None:
         cursor = connection.cursor(binary=True)
         if name in BARE_MOMENTS:
             bare_moments(cursor)
-        reader = readers[name] = adapt.Transformer(cursor)
+        reader = connection.readers[name] = adapt.Transformer(cursor)
     return reader
 
 
@@ -163,15 +198,11 @@ def _list(value: list[Any]) -> tuple[bytes, Format]:
     return write_texts(Texts(value)), Format.BINARY
 
 
-def answer(connection: psycopg.Connection[Any]) -> None:
+def answer(connection: Own) -> None:
     """Wait for the whole answer to what was sent; raises what psycopg would."""
-    pgconn = connection.pgconn
-    poll = select.poll()
-    while pgconn.flush():
-        poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
-        poll.poll()
-        pgconn.consume_input()
-    poll.register(pgconn.socket, select.POLLIN)
+    pgconn, poll = connection.pgconn, connection.poll
+    if pgconn.flush():
+        _send_rest(connection)
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
@@ -183,58 +214,81 @@ def answer(connection: psycopg.Connection[Any]) -> None:
     _raise_first(connection, results)
 
 
-async def _aanswer(connection: psycopg.AsyncConnection[Any]) -> PGresult | None:
-    """Wait for the whole answer; the last result of it."""
-    pgconn, loop = connection.pgconn, asyncio.get_running_loop()
-    fileno = pgconn.socket
-    whole: asyncio.Future[None] = loop.create_future()
-    results: list[PGresult] = []
+def _send_rest(connection: Own) -> None:
+    """Send what the socket did not take at once, and read meanwhile, lest both sides wait to be read."""
+    pgconn, poll = connection.pgconn, connection.poll
+    poll.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
+    try:
+        while pgconn.flush():
+            poll.poll()
+            pgconn.consume_input()
+    finally:
+        poll.modify(pgconn.socket, select.POLLIN)
 
-    def read() -> None:
+
+class Answer:
+    """The answer to what was sent on an async connection, read as it comes."""
+
+    __slots__ = ("_fileno", "_is_left", "_loop", "_results", "_whole", "connection")
+
+    def __init__(self, connection: AsyncOwn) -> None:
+        self.connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._fileno = connection.pgconn.socket
+        self._whole: asyncio.Future[None] = self._loop.create_future()
+        self._results: list[PGresult] = []
+        self._is_left = bool(connection.pgconn.flush())
+        if self._is_left:  # more than the socket takes at once
+            self._loop.add_writer(self._fileno, self._write)
+        self._loop.add_reader(self._fileno, self._read)
+
+    async def whole(self) -> PGresult | None:
+        """Wait for all of it; the last result. Raises what psycopg would."""
+        try:
+            await self._whole
+        finally:
+            self.stop()
+        _raise_first(self.connection, self._results)
+        return self._results[-1] if self._results else None
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._loop.remove_reader(self._fileno)
+        if self._is_left:
+            self._loop.remove_writer(self._fileno)
+
+    def _read(self) -> None:
+        pgconn = self.connection.pgconn
         try:
             pgconn.consume_input()
             while not pgconn.is_busy():
                 if (result := pgconn.get_result()) is None:
-                    _settle(whole)
+                    self._settle()
                     return
-                results.append(result)
+                self._results.append(result)
         except psycopg.Error as error:
-            _settle(whole, error)
+            self._settle(error)
 
-    def write() -> None:
+    def _write(self) -> None:
         try:
-            if not pgconn.flush():
-                loop.remove_writer(fileno)
+            if not self.connection.pgconn.flush():
+                self._loop.remove_writer(self._fileno)
         except psycopg.Error as error:
-            _settle(whole, error)
+            self._settle(error)
 
-    is_left = bool(pgconn.flush())
-    try:
-        if is_left:  # more than the socket takes at once
-            loop.add_writer(fileno, write)
-        loop.add_reader(fileno, read)
-        await whole
-    finally:
-        loop.remove_reader(fileno)
-        if is_left:
-            loop.remove_writer(fileno)
-    _raise_first(connection, results)
-    return results[-1] if results else None
+    def _settle(self, error: Exception | None = None) -> None:
+        if self._whole.done():
+            return
+        if error is None:
+            self._whole.set_result(None)
+        else:
+            self._whole.set_exception(error)
 
 
-def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-
-
-def _raise_first(connection: AnyConnection, results: Sequence[PGresult]) -> None:
+def _raise_first(connection: Own | AsyncOwn, results: Sequence[PGresult]) -> None:
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
             if result.error_field(DiagnosticField.SQLSTATE) == b"26000":
                 # psycopg deallocates whatever is prepared on a connection after a ROLLBACK.
-                _prepared.pop(connection, None)
+                connection.kept.clear()
             raise errors.error_from_result(result, encoding=connection.info.encoding)

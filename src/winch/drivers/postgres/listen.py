@@ -23,6 +23,7 @@ from psycopg import sql
 
 from winch.core.errors import StorageError
 from winch.core.job import Claim
+from winch.drivers.postgres.apool import AsyncPool, Loaded
 from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.steps import Row
@@ -229,21 +230,31 @@ class PostgresBell:
 
 
 class ClaimingPostgresBell(PostgresBell):
-    """Sends the claim as soon as it rings, without another turn of its worker."""
+    """Sends the claim, which is written ahead, in the moment it rings, without a turn of its worker."""
 
     stays_armed = True
 
-    def __init__(
-        self,
-        listeners: Sequence[Listener],
-        queues: Sequence[str],
-        run: Callable[[Verb[list[Claim]]], Awaitable[list[Claim]]],
-    ) -> None:
+    def __init__(self, listeners: Sequence[Listener], queues: Sequence[str], pool: AsyncPool) -> None:
         super().__init__(listeners, queues, due=False)
-        self._run = run
+        self._pool = pool
+        self._loaded: Loaded[list[Claim]] | None = None
+
+    def ring(self) -> None:
+        if self._loaded is not None and self._waiter is not None and not self._waiter.done():
+            self._loaded.send()
+        super().ring()
 
     async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
-        return [] if await self._wait(timeout) is False else await self._run(verb)
+        loaded = self._loaded = self._pool.load(verb)
+        try:
+            has_rung = await self._wait(timeout)
+        except BaseException:
+            if loaded is not None:
+                loaded.drop()
+            raise
+        finally:
+            self._loaded = None
+        return [] if has_rung is False else await self._pool.run(verb, loaded)
 
     def rouse(self) -> None:
         self._wake(False)

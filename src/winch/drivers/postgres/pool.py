@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -18,6 +19,7 @@ from psycopg.rows import tuple_row
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres import express
 from winch.drivers.postgres.binary import adapt, bare_moments
+from winch.drivers.postgres.express import Own
 from winch.drivers.postgres.faults import (
     START_OVER,
     TRIES,
@@ -57,8 +59,11 @@ class Pool:
 
     def _forget(self) -> None:
         self._pid = os.getpid()
-        self._idle: list[Connection] = []
-        self._free = threading.BoundedSemaphore(self._place.pool)
+        self._idle: list[Own] = []
+        # A semaphore whose two ends are one call of C each.
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._place.pool):
+            self._free.put(None)
         # One connection is left for what a caller does between the two halves of a verb.
         self._halves = threading.BoundedSemaphore(max(self._place.pool - 1, 1))
         self._watchdog = Watchdog(self._place.timeout)
@@ -78,26 +83,29 @@ class Pool:
     def _once(self, verb: Verb[T], progress: Progress) -> T:
         if self._pid != os.getpid():
             self._forget()  # the parent's connections are the parent's; psycopg leaves them alone
-        if not self._free.acquire(timeout=self._place.timeout):
+        try:
+            self._free.get(timeout=self._place.timeout)
+        except Empty:
             raise StorageUnavailable(
                 f"{self._place.describe()}: all {self._place.pool} connections were in use for "
                 f"{self._place.timeout:g} s; raise pool= in the URL or use fewer threads"
-            )
+            ) from None
         try:
             connection = self._healthy() or self._connect()
-            watched = self._watchdog.over(connection)
+            self._watchdog.watch(connection)
             try:
-                with watched:
-                    result = self._carry(connection, verb, progress)
+                result = self._carry(connection, verb, progress)
             except BaseException as error:
+                self._watchdog.unwatch(connection)
                 self._recover(connection, error)
-                if watched.is_cut:
+                if connection.is_cut:
                     raise no_answer(self._place, progress) from error
                 raise
+            self._watchdog.unwatch(connection)
             self._idle.append(connection)
             return result
         finally:
-            self._free.release()
+            self._free.put(None)
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
         """The verb in two halves, where it is one statement that goes the short way."""
@@ -118,7 +126,9 @@ class Pool:
             self._forget()
         if not self._halves.acquire(blocking=False):
             return None
-        if not self._free.acquire(blocking=False):
+        try:
+            self._free.get_nowait()
+        except Empty:
             self._halves.release()
             return None
         begun = None
@@ -127,8 +137,8 @@ class Pool:
             if is_behind_pooler(connection):
                 self._idle.append(connection)
                 return None
-            begun = _Begun(connection, self._watchdog.over(connection))
-            self._watchdog.watch(begun.watched)
+            begun = _Begun(connection)
+            self._watchdog.watch(connection)
             try:
                 express.begin(connection, written)
             except Exception as error:
@@ -138,7 +148,7 @@ class Pool:
             return None
         finally:
             if begun is None:
-                self._free.release()
+                self._free.put(None)
                 self._halves.release()
 
     def end(self, begun: _Begun, progress: Progress) -> None:
@@ -149,21 +159,21 @@ class Pool:
                 raise begun.error
             express.answer(connection)
         except BaseException as error:
-            self._watchdog.unwatch(begun.watched)
+            self._watchdog.unwatch(connection)
             self._recover(connection, error)
-            if begun.watched.is_cut:
+            if connection.is_cut:
                 raise no_answer(self._place, progress) from error
             if isinstance(error, psycopg.Error) and error.sqlstate not in START_OVER:
                 raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
             raise
         else:
-            self._watchdog.unwatch(begun.watched)
+            self._watchdog.unwatch(connection)
             self._idle.append(connection)
         finally:
-            self._free.release()
+            self._free.put(None)
             self._halves.release()
 
-    def _carry(self, connection: Connection, verb: Verb[T], progress: Progress) -> T:
+    def _carry(self, connection: Own, verb: Verb[T], progress: Progress) -> T:
         if verb.lone is not None and self._place.prepares and not is_behind_pooler(connection):
             progress.maybe_applied = True
             alone: T = verb.lone(connection)
@@ -177,7 +187,7 @@ class Pool:
             result: T = stop.value
             return result
 
-    def _send(self, connection: Connection, action: Action) -> Rows:
+    def _send(self, connection: Own, action: Action) -> Rows:
         if not isinstance(action, Step):
             connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
@@ -193,7 +203,7 @@ class Pool:
         cursor.execute(text, values, prepare=prepare)
         return cursor.fetchall() if cursor.description is not None else []
 
-    def _recover(self, connection: Connection, error: BaseException) -> None:
+    def _recover(self, connection: Own, error: BaseException) -> None:
         """Keep a connection that only heard an error; throw any other away."""
         if isinstance(error, Exception) and not is_connection_lost(error) and not connection.closed:
             try:
@@ -205,19 +215,19 @@ class Pool:
                 return
         connection.close()
 
-    def _healthy(self) -> Connection | None:
+    def _healthy(self) -> Own | None:
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:  # not looked for before: another thread may take the last one
                 return None
-            if not connection.closed and not is_readable(connection.fileno()):
+            if not connection.closed and not connection.is_readable:
                 return connection
             connection.close()  # something came in while nobody asked: the end of the connection
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> Own:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
-        made = psycopg.Connection[Row].connect(**params, row_factory=tuple_row)
+        made = Own.connect(**params, row_factory=tuple_row)
         adapt(made)
         try:
             if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
@@ -239,11 +249,10 @@ class Pool:
 class _Begun:
     """A statement that was sent on a connection and not yet answered."""
 
-    __slots__ = ("connection", "error", "watched")
+    __slots__ = ("connection", "error")
 
-    def __init__(self, connection: Connection, watched: _Watched) -> None:
+    def __init__(self, connection: Own) -> None:
         self.connection = connection
-        self.watched = watched
         self.error: Exception | None = None
 
 
@@ -309,16 +318,13 @@ class Watchdog:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._busy: dict[_Watched, float] = {}
+        self._busy: dict[Own, float] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
 
-    def over(self, connection: Connection) -> _Watched:
-        return _Watched(self, connection)
-
-    def watch(self, watched: _Watched) -> None:
-        self._busy[watched] = time.monotonic() + self._timeout
+    def watch(self, connection: Own) -> None:
+        self._busy[connection] = time.monotonic() + self._timeout
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
@@ -328,8 +334,8 @@ class Watchdog:
                     )
                     self._thread.start()
 
-    def unwatch(self, watched: _Watched) -> None:
-        self._busy.pop(watched, None)
+    def unwatch(self, connection: Own) -> None:
+        self._busy.pop(connection, None)
 
     def stop(self) -> None:
         with self._lock:
@@ -340,32 +346,14 @@ class Watchdog:
         stopped, every, quiet = self._stopped, min(0.5, self._timeout / 4), 0
         while not stopped.wait(every):
             now = time.monotonic()
-            for watched, deadline in list(self._busy.items()):
-                if deadline < now and self._busy.pop(watched, None) is not None:
-                    watched.cut()
+            for connection, deadline in list(self._busy.items()):
+                if deadline < now and self._busy.pop(connection, None) is not None:
+                    connection.is_cut = True
+                    with suppress(psycopg.Error):  # closed already
+                        sever(connection.fileno())
             quiet = 0 if self._busy else quiet + 1
             if quiet * every > 30:
                 with self._lock:
                     if not self._busy:
                         self._thread = None
                         return
-
-
-class _Watched:
-    __slots__ = ("_connection", "_watchdog", "is_cut")
-
-    def __init__(self, watchdog: Watchdog, connection: Connection) -> None:
-        self._watchdog = watchdog
-        self._connection = connection
-        self.is_cut: bool = False
-
-    def __enter__(self) -> None:
-        self._watchdog.watch(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._watchdog.unwatch(self)
-
-    def cut(self) -> None:
-        self.is_cut = True
-        with suppress(psycopg.Error):  # closed already
-            sever(self._connection.fileno())

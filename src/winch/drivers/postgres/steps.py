@@ -7,8 +7,10 @@ sync pool, the async pool and the caller's own connection) differ in how they wa
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from winch.drivers import _sql
 from winch.drivers._sql import Statement
@@ -31,13 +33,14 @@ PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.one"})
 BARE_MOMENTS = frozenset({"claim", "admit.take"})
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One statement to send. `is_alone`: nothing after it writes, so it may be its own transaction."""
+class Step(msgspec.Struct, frozen=True):
+    """One statement to send. `is_alone`: nothing after it writes, so it may be its own transaction.
+    `is_fixed`: it would be the same if it were made later, so it may be made early."""
 
     statement: Statement
     values: Mapping[str, Any]
     is_alone: bool = False
+    is_fixed: bool = False
 
 
 class Statements:

@@ -10,7 +10,6 @@ from time import monotonic
 from typing import Any
 
 import msgspec
-import psycopg
 
 from winch.core.errors import ConfigError
 from winch.core.fingerprint import trace
@@ -200,6 +199,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             return self._step(
                 "claim",
                 is_alone=True,
+                is_fixed=is_wary,  # it begins at the beginning, wherever others have come
                 session=params.session,
                 token=params.token,
                 queues=queues,
@@ -617,7 +617,7 @@ def _are_unlike(outcomes: Sequence[Finish]) -> bool:
     return len({outcome.id for outcome in outcomes}) == len(outcomes)
 
 
-def _store_one(step: Step, id: str, connection: psycopg.Connection[Any]) -> list[Enqueued]:
+def _store_one(step: Step, id: str, connection: express.Own) -> list[Enqueued]:
     """What the body does for one plain job, on a connection that has it to itself."""
     express.send(connection, step)
     return [Enqueued(id, True)]

@@ -128,9 +128,24 @@ def _begin(name: str) -> str:
     return "B" if name in ("waiting", "bell") else "P"
 
 
+# A key with something simple behind it: K.ready(queue), K.held(A.session).
+_OF = re.compile(r"\bK\.(\w+)\(([\w.\[\]]+)\)")
+
+
+def with_parts(text: str) -> str:
+    """A script with the keys that have a part behind them put in where they stand: otherwise each call
+    makes a function for every one of them, of which it needs a few."""
+
+    def put_in(found: re.Match[str]) -> str:
+        name, of = found.groups()
+        return f"({_begin(name)} .. '{name}:' .. {of})" if name in KEYS_OF else found[0]
+
+    return _OF.sub(put_in, text)
+
+
 def with_keys(text: str) -> str:
-    """A script of one server with its keys put in where they stand: making the table K takes longer than
-    each of the few things that a short script does."""
+    """A script of one server with all its keys put in where they stand: making the table K takes longer
+    than each of the few things that a short script does."""
     text = re.sub(r"\bK\.(\w+)\((\w+)\)", r"(P .. '\1:' .. \2)", text)
     return "local P = string.sub(KEYS[1], 1, -5)\n" + re.sub(r"\bK\.(\w+)", r"(P .. '\1')", text)
 
@@ -144,7 +159,7 @@ def prelude(text: str) -> str:
     if "K[" in text:  # by the name of a state
         used |= {"scheduled", "retrying", "blocked", "ready", "cancelled", "dead"}
     lines = ["local P = string.sub(KEYS[1], 1, -5)"]
-    if {"waiting", "bell"} & used:
+    if {"waiting", "bell"} & used or "(B .. '" in text:
         # In a cluster those who wait leave their names once per node, not in every part of the store.
         lines.append("local B = KEYS[2] and string.sub(KEYS[2], 1, -5) or P")
     lines.append("local K = {")

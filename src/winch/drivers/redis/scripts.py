@@ -18,7 +18,7 @@ from typing import Any
 import hiredis
 import msgspec
 
-from winch.drivers.redis.keys import prelude, with_keys
+from winch.drivers.redis.keys import prelude, with_keys, with_parts
 
 _FOLDER = "lua"
 _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
@@ -44,9 +44,10 @@ class Script:
         """`around`: a text that runs the script, which stands in it as a function, more than once."""
         flags = _said(_FLAGS, name, body)
         names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
-        parts = []
+        parts: list[str] = []
         if names != ["none"]:
-            parts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
+            texts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
+            *parts, body = map(with_parts, [*texts, body])
         source = "\n".join([*parts, body])
         begin = prelude(source)
         if around is not None:

@@ -154,7 +154,11 @@ def _tiles(
             "note": "waits in queue",
             "tone": "bad" if waits is not None and waits > timedelta(seconds=60) else "",
         },
-        {"name": "Busy slots", "value": f"{busy} / {slots}", "note": f"{len(sessions)} workers"},
+        {
+            "name": "Busy slots",
+            "value": f"{busy} / {slots}",
+            "note": "1 worker" if len(sessions) == 1 else f"{len(sessions)} workers",
+        },
         {
             "name": "Dead jobs",
             "value": f"{dead:,}{'+' if dead >= CAP else ''}",

@@ -32,9 +32,11 @@ local free, gated, is_more = A.limit, A.gated, false
 for _, queue in ipairs(A.queues) do
   if free <= 0 then break end
   local key, ids, envelopes, drawn = K.ready(queue), {}, {}, nil
-  if call('HEXISTS', K.paused, queue) == 1 then
+  -- Most queues are not paused and have no gates: that is seen by one look.
+  local is_odd = call('EXISTS', K.paused, K.gated(queue), K.tenanted(queue)) > 0
+  if is_odd and call('HEXISTS', K.paused, queue) == 1 then
     ids = {}
-  elseif gated and call('EXISTS', K.gated(queue), K.tenanted(queue)) > 0 then
+  elseif is_odd and gated and call('EXISTS', K.gated(queue), K.tenanted(queue)) > 0 then
     drawn = draw(queue, free, gated, task_of)
     ids, envelopes, gated = drawn.ids, drawn.envelopes, gated - drawn.holding
     is_more = is_more or drawn.is_more
