@@ -223,7 +223,7 @@ class Writer:
                     ring.ready = {}
                     connections.checkpoint()
             finally:
-                connections.release(lock)
+                connections.release(lock)  # type: ignore[possibly-undefined]  # without it we are not here
         finally:
             with self._guard:
                 self._is_led = is_awaited = bool(self._queue)
