@@ -30,7 +30,7 @@ from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.params import NewJob
 connections._ROOM_EVERY = 1
 wal_file.AHEAD_BYTES = 1 << 40
-wal_file._MOST = wal_file._LEAST
+wal_file._STEP = 64 * 1024
 wal_file.WalFile._has_room = lambda *_: False
 driver = SqliteDriver(sys.argv[1])
 for n in itertools.count(int(sys.argv[2])):
