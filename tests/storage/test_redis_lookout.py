@@ -5,10 +5,16 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.redis_servers import RedisServer
+from winch.core.ids import job_id
+from winch.drivers.redis import wire
+from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.lookout import FEWEST, MOST, Lookout, lookout
+from winch.storage.params import NewJob
 
 Pair = tuple[Lookout, socket.socket, socket.socket]
 
@@ -68,3 +74,37 @@ def test_nobody_looks_through_tls(pair: Pair) -> None:
     context = ssl.create_default_context()
     with context.wrap_socket(ours, server_hostname="localhost", do_handshake_on_connect=False) as sock:
         assert lookout(sock) is None
+
+
+def test_who_stores_jobs_alone_looks_and_threads_by_turns_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = []
+    wait = Lookout.wait
+
+    def counted(watch: Lookout) -> None:
+        looks.append(watch)
+        wait(watch)
+
+    monkeypatch.setattr(Lookout, "wait", counted)
+    monkeypatch.setattr(wire, "IN_A_ROW", float("inf"))  # however slow the machine is
+    with RedisServer() as server, ThreadPoolExecutor(1) as other:
+        driver = RedisDriver.from_url(server.url)
+
+        def store(tick: int) -> bool:
+            (told,) = driver.run(
+                driver.enqueue([NewJob(id=job_id(tick, bytes(8)), task="a", args="{}")])
+            )
+            return told.is_new
+
+        assert store(1)
+        looks.clear()
+        assert all(store(tick) for tick in range(2, 12))
+        assert len(looks) == 10
+        assert other.submit(store, 20).result()
+        looks.clear()
+        for tick in range(30, 40, 2):
+            assert store(tick)
+            assert other.submit(store, tick + 1).result()
+        assert not looks
+        driver.close()

@@ -4,7 +4,8 @@ A caller that stores one job after another waits for a server that answers withi
 is on the same machine or near. To put a process to sleep and to wake it takes as long again, and part
 of that is the server's time: it has to wake whoever sleeps. So such a caller first looks for its
 reply a few times. Where that is in vain, because the server is far or the processors have others to
-run, the next calls sleep at once; the more of them, the more often it was in vain.
+run, the next calls sleep at once; the more of them, the more often it was in vain. Where several
+threads store jobs by turns nobody looks: while one sleeps, another works.
 """
 
 from __future__ import annotations

@@ -128,10 +128,11 @@ class Wire:
         self.send(data)
         return self.receive(replies)
 
-    def ask_one(self, data: bytes) -> Any:
-        """The reply to a short request that is soon answered."""
+    def ask_one(self, data: bytes, *, is_alone: bool) -> Any:
+        """The reply to a short request that is soon answered. `is_alone`: no other thread asks as well,
+        which would go on with its own work if this one slept."""
         self.send(data)
-        if self._lookout is not None and monotonic() - self._used_at < IN_A_ROW:
+        if is_alone and self._lookout is not None and monotonic() - self._used_at < IN_A_ROW:
             self._lookout.wait()
         return self.receive(1)[0]
 
@@ -275,6 +276,7 @@ class Pool:
         self._idle: dict[Address, deque[Wire]] = {}
         self._pid = os.getpid()
         self._guard = threading.Lock()
+        self._caller = 0
 
     def run(self, what: Call | Batch | Pause) -> Any:
         """Carry a call out and return its reply; of a batch, the replies and errors."""
@@ -296,9 +298,11 @@ class Pool:
     def run_bare(self, what: Bare, one: bytes, other: bytes) -> Any:
         """As `run` does with a call of it, for those who wait for one short reply and nothing else."""
         outcome: Any
+        caller, before = threading.get_ident(), self._caller
+        self._caller = caller
         try:
             wire = self._borrow(self._route)
-            outcome = wire.ask_one(what.request(one, other))
+            outcome = wire.ask_one(what.request(one, other), is_alone=caller == before)
             self._give_back(wire)
         except ConnectionLost as error:
             outcome = error
