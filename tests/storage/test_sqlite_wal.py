@@ -30,7 +30,7 @@ from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.params import NewJob
 connections._ROOM_EVERY = 1
 wal_file.AHEAD_BYTES = 1 << 40
-wal_file._MOST = wal_file._LEAST
+wal_file._STEP = 64 * 1024
 wal_file.WalFile._has_room = lambda *_: False
 driver = SqliteDriver(sys.argv[1])
 for n in itertools.count(int(sys.argv[2])):
@@ -94,6 +94,7 @@ def test_it_is_looked_for_after_some_commits(tmp_path: Path) -> None:
 def test_room_ends_where_a_checkpoint_begins_anew(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert wal_file.AHEAD_BYTES <= connections.WAL_FILE_BYTES / 2  # else it would be cut for its room
     monkeypatch.setattr(wal_file, "AHEAD_BYTES", 600_000)
     jobs = enqueue(driver, 150)  # about 1.2 MB
     size = wal_of(driver).stat().st_size

@@ -170,10 +170,11 @@ def _rings(wait: _Wait, orders: socket.socket) -> bool:
     if wait.bell is not None:
         both.register(wait.bell, select.POLLIN)
     while wait.is_claiming is None:
-        found = [fd for fd, _ in both.poll()]
+        found = dict(both.poll())
         if wait.bell is not None and wait.bell.fileno() in found:
             is_wanted = not wait.is_left_alone()
-            _empty(wait.bell)
+            with suppress(BlockingIOError):
+                wait.bell.recv(64)  # who rings clears the slot first, so there is mostly one
             return is_wanted and wait.is_claiming is not False
         _empty(orders)
     return wait.is_claiming

@@ -2,7 +2,7 @@
 
 A folder beside the database (bell_folder.py: who makes and removes it) holds one socket per bell and a
 *board*: a small file with a slot for each bell that says whether somebody waits, and for which queues. A
-sender reads the board's first 256 bytes; where nobody waits that is all it does. Else it clears the slot
+sender reads the beginning of the board; where nobody waits that is all it does. Else it clears the slot
 and sends one byte. The order makes lost races harmless: the sender clears, then sends; the waiter
 empties its socket, then sets the slot, then looks at the store once more. One bell is rung for each job
 that became ready, not all for one.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import os
 import secrets
 import socket
@@ -38,22 +39,29 @@ SLOTS = 256
 _FREE, _TAKEN, _WAITING = b"\0", b"\1", b"\2"
 _NONCE, _FILTER = bell_folder.NONCE_BYTES, 32
 _RECORD = 48  # nonce, filter of queues, one byte for due, padding
+# What a sender reads at once: mostly one or a few wait, in the first slots.
+_NEAR = SLOTS + 8 * _RECORD
+
+
+@functools.lru_cache(1024)
+def _bit_of(queue: str) -> int:
+    return 1 << (zlib.crc32(queue.encode()) % (8 * _FILTER))
 
 
 def _filter_of(queues: Iterable[str]) -> int:
     bits = 0
     for queue in queues:
-        bits |= 1 << (zlib.crc32(queue.encode()) % (8 * _FILTER))
+        bits |= _bit_of(queue)
     return bits
 
 
-def _waiting(states: bytes, turn: int) -> Iterator[int]:
-    """The slots of those who wait, beginning somewhere else each time, so that the work is spread."""
+def _waiting(board: bytes, turn: int) -> Iterator[int]:
+    """The slots of those who wait, from this one on, and then those before it."""
     for start, end in ((turn, SLOTS), (0, turn)):
-        number = states.find(_WAITING, start, end)
+        number = board.find(_WAITING, start, end)
         while number >= 0:
             yield number
-            number = states.find(_WAITING, number + 1, end)
+            number = board.find(_WAITING, number + 1, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +75,15 @@ class Board:
 
     def __init__(self, database: Path) -> None:
         self.folder: Path = bell_folder.folder_for(database)
+        self._prefix = f"{self.folder}{os.sep}"
         self._database = database
         self._is_barred = False
         self._fd: int | None = None
         self._leaving: weakref.finalize[Any, Any] | None = None
         self._socket: socket.socket | None = None
         self._own: set[bytes] = set()
+        # Behind the one that was rung last, so that the work is spread.
+        self._turn = secrets.randbelow(SLOTS)
         self._guard = threading.RLock()
         self.rings: int = 0
         _all.add(self)
@@ -113,33 +124,35 @@ class Board:
             fd = self._fd
             if fd is None:
                 fd = self._open()
-            if fd is not None and _WAITING in (states := os.pread(fd, SLOTS, 0)):
-                self._ring_some(fd, states, ring)
+            if fd is not None and (near := os.pread(fd, _NEAR, 0)).find(_WAITING, 0, SLOTS) >= 0:
+                self._ring_some(fd, near, ring)
         except OSError:
             return
 
-    def _ring_some(self, fd: int, states: bytes, ring: Ring) -> None:
-        wanted = {_filter_of((queue,)): count for queue, count in ring.ready.items()}
-        for number in _waiting(states, secrets.randbelow(SLOTS)):
-            record = os.pread(fd, _RECORD, SLOTS + number * _RECORD)
+    def _ring_some(self, fd: int, near: bytes, ring: Ring) -> None:
+        wanted = {_bit_of(queue): count for queue, count in ring.ready.items()}
+        for number in _waiting(near, self._turn):
+            at = SLOTS + number * _RECORD
+            record = near[at : at + _RECORD] or os.pread(fd, _RECORD, at)
             listens = int.from_bytes(record[_NONCE : _NONCE + _FILTER], "big")
             matches = [bit for bit, left in wanted.items() if left > 0 and bit & listens]
             if matches or (ring.due and record[_NONCE + _FILTER]):
                 os.pwrite(fd, _TAKEN, number)
-                if self._send(_Slot(number, record[:_NONCE])) and matches:
+                if self._send(number, record[:_NONCE]) and matches:
                     wanted[matches[0]] -= 1
+                    self._turn = (number + 1) % SLOTS
 
-    def _send(self, slot: _Slot) -> bool:
+    def _send(self, number: int, nonce: bytes) -> bool:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.setblocking(False)
         self.rings += 1
         try:
-            self._socket.sendto(b"!", os.fspath(self.folder / slot.nonce.hex()))
+            self._socket.sendto(b"!", self._prefix + nonce.hex())
         except BlockingIOError:
             return True  # its socket is full of rings
         except (ConnectionRefusedError, FileNotFoundError):
-            self._bury(slot)  # whoever waited there is dead
+            self._bury(_Slot(number, nonce))  # whoever waited there is dead
             return False
         return True
 
