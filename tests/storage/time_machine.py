@@ -115,7 +115,11 @@ class TimeMachine(StoreMachine):
     def unblock(self, leap: int) -> None:
         self.now += timedelta(seconds=leap)
         now = self.step()
-        self.ask(lambda driver: driver.unblock(now=now))
+        # Whether somebody else may be at it is for each store to say.
+        self.ask(
+            lambda driver: driver.unblock(now=now),
+            promised=lambda found: msgspec.structs.replace(found, is_more=False),
+        )
 
     # -- undo --------------------------------------------------------------------------------------
 
