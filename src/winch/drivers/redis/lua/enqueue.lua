@@ -8,27 +8,28 @@
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 
-for _, group in ipairs(A.groups) do
-  for i, there in ipairs(fetch('HMGET', K.env, group[4])) do
-    if there then return group[4][i] end
+-- One list for each group, in turn what was found, what is stored, what is ready: lists that are thrown away
+-- are collected within the same call, which took a tenth of its time.
+local lists = {}
+for place, group in ipairs(A.groups) do
+  local ids, found = group[4], fetch('HMGET', K.env, group[4])
+  for i = 1, #ids do
+    if found[i] then return ids[i] end
   end
+  lists[place] = found
 end
 local created, before = pack(now), 1
 for queue, tasks in pairs(A.names) do
   if call('SADD', K.tasks(queue), unpack(tasks)) > 0 then call('SADD', K.queues, queue) end
 end
-for _, group in ipairs(A.groups) do
-  local queue, ids = group[1], group[4]
+for place, group in ipairs(A.groups) do
+  local queue, ids, list = group[1], group[4], lists[place]
   local key = string.format('%d', now - group[2] * HEAD_START)
-  local stored, ready = {}, {}
-  for i = 1, #ids do
-    local id, at = ids[i], 2 * i
-    stored[at - 1], stored[at] = id, created .. ARGV[before + i]
-    ready[at - 1], ready[at] = key, id
-  end
-  write('HSET', K.env, stored)
+  for i = 1, #ids do list[2 * i - 1], list[2 * i] = ids[i], created .. ARGV[before + i] end
+  write('HSET', K.env, list)
   put_on_pages(ids)
-  write('ZADD', K.ready(queue), ready)
+  for i = 1, #ids do list[2 * i - 1], list[2 * i] = key, ids[i] end
+  write('ZADD', K.ready(queue), list)
   if group[3] then call('HINCRBY', K.unfinished, group[3], #ids) end
   rings[queue] = (rings[queue] or 0) + #ids
   before = before + #ids

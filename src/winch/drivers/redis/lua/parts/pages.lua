@@ -11,8 +11,17 @@ local function write_page(begin, ids)
   end
 end
 
+local function begin_alike(ids, begin)
+  local sub = string.sub
+  for i = 2, #ids do
+    if sub(ids[i], 1, BEGIN) ~= begin then return false end
+  end
+  return true
+end
+
 local function put_on_pages(ids)
   local begin, page, others = string.sub(ids[1], 1, BEGIN), {}, {}
+  if #ids <= MOST_ON_PAGE and begin_alike(ids, begin) then return write_page(begin, ids) end
   for i = 1, #ids do
     local id = ids[i]
     if string.sub(id, 1, BEGIN) ~= begin or #page >= MOST_ON_PAGE then
