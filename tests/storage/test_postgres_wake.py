@@ -10,7 +10,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from winch.storage.params import ClaimParams
 from winch.storage.waits import ALL, AWAITED_HEADER, EACH, JOB
 
 pytestmark = pytest.mark.servers
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -124,6 +126,37 @@ def test_one_call_sends_one_wake_up_with_its_queues(store: Store) -> None:
         asyncio.run(work())
         (payload,) = heard(listening)
         assert sorted(payload.strip("[]").replace('"', "").split(", ")) == ["a", "b"]
+
+
+def test_one_job_rings_whatever_it_has_with_it(store: Store) -> None:
+    """Each short statement of an enqueue; and they store the same row for the same job."""
+
+    async def work() -> None:
+        async with belled(store, "default"):
+            for job in (plain, timed, *two):
+                verb, steps = recorded(store.driver.enqueue([job], now=NOW if job is timed else None))
+                await store.driver.arun(verb)
+                names.append(steps[0].statement.name)
+            await store.driver.arun(store.driver.enqueue(many))
+
+    names: list[str] = []
+    plain, timed = new_job(max_attempts=7, priority=3), new_job(max_attempts=7, priority=3)
+    many = [new_job(max_attempts=7, priority=3) for _ in range(2)]
+    two = [new_job(headers={"a": "b"}), new_job(expires=timedelta(hours=1))]
+    with ears(store.url, store.driver._place.channel) as listening:
+        asyncio.run(work())
+        assert heard(listening) == ['["default"]'] * 5
+    assert names == ["enqueue.plain", "enqueue.one", "enqueue.one", "enqueue.one"]
+    with connected(store.url) as conn:
+        rows = conn.execute(
+            "SELECT to_jsonb(job) - ARRAY['id', 'created_at', 'run_at', 'sort_key'],"
+            " sort_key = winch.sort_key(run_at, 3), run_at = created_at"
+            " FROM winch.job WHERE id = ANY (%s::uuid[])",
+            ([plain.id, timed.id, *(job.id for job in many)],),
+        ).fetchall()
+    assert len(rows) == 4
+    assert rows.count(rows[0]) == 4
+    assert rows[0][1:] == (True, True)
 
 
 def test_too_many_queues_for_a_payload_ring_for_all(store: Store) -> None:

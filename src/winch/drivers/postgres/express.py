@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 # Whose answer nobody reads.
-STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
+STATEMENTS = frozenset({"enqueue.alike", "enqueue.one", "enqueue.plain"})
 # Those that go this way on a worker's connections for claim and finish, which keep their plans.
 WORKING = frozenset({"claim", "finish", "has_gated"})
 
@@ -164,25 +164,31 @@ def _reader(connection: AsyncOwn, name: str) -> Transformer:
     return reader
 
 
-def _written(values: Mapping[str, Any], names: Sequence[str]) -> tuple[list[bytes | None], list[int]]:
+def _written(
+    values: Mapping[str, Any], names: Sequence[str]
+) -> tuple[list[bytes | None], list[int] | None]:
+    """The values as they travel, and their formats; None where all are text."""
     written: list[bytes | None] = []
-    formats: list[int] = []
+    formats: list[int] | None = None
     for name in names:
-        value, form = values[name], Format.TEXT
-        if value is None:
-            written.append(None)
-        elif isinstance(value, str):
+        value = values[name]
+        if isinstance(value, str):
             if "\0" in value:
                 raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
             written.append(value.encode())
+        elif value is None:
+            written.append(None)
         elif isinstance(value, list):
             data, form = _list(value)
+            if form is not Format.TEXT:
+                if formats is None:
+                    formats = [Format.TEXT] * len(names)
+                formats[len(written)] = form
             written.append(data)
         elif isinstance(value, datetime):
             written.append(value.isoformat().encode())
         else:
             written.append(str(value).encode())
-        formats.append(form)
     return written, formats
 
 

@@ -96,25 +96,31 @@ _plain_job = NewJob(id="", task="", args="")
 _absent = attrgetter(*_ABSENT)
 _without_own = attrgetter(*_SHARED, *_ABSENT)
 _nothing = _absent(_plain_job)
+_seldom = attrgetter("headers", "options", "expires", "keep")
+_seldom_nothing = _seldom(_plain_job)
 
 
-def write_one(job: NewJob) -> dict[str, Any] | None:
-    """The parameters of `enqueue.one`; None for a job that has more to it."""
+def write_one(job: NewJob, now: datetime | None) -> tuple[str, dict[str, Any]] | None:
+    """The statement that stores this job alone, and its parameters; None if there is more to the job."""
     if _absent(job) != _nothing or job.tags:
         return None
-    return {
+    values = {
         "id": job.id,
         "args": job.args,
-        "headers": _write_headers(job),
         "task": job.task,
         "version": job.version,
         "queue": job.queue,
         "priority": job.priority,
-        "options": job.options,
-        "expires_seconds": write_span(job.expires),
         "max_attempts": job.max_attempts,
-        "keep_seconds": write_span(job.keep),
     }
+    if _seldom(job) == _seldom_nothing and now is None:
+        return "enqueue.plain", values
+    values["now"] = now
+    values["headers"] = _write_headers(job)
+    values["options"] = job.options
+    values["expires_seconds"] = write_span(job.expires)
+    values["keep_seconds"] = write_span(job.keep)
+    return "enqueue.one", values
 
 
 def write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:

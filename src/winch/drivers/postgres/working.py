@@ -73,8 +73,8 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
         def plain(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
-            if len(jobs) == 1 and (one := write_one(jobs[0])):
-                yield self._step("enqueue.one", is_alone=True, now=now, **one)
+            if len(jobs) == 1 and (one := write_one(jobs[0], now)):
+                yield Step(self._sql[one[0]], one[1], is_alone=True)
             elif alike := write_alike(jobs):
                 yield self._step("enqueue.alike", is_alone=True, now=now, **alike)
             else:
@@ -166,9 +166,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         self, jobs: Sequence[NewJob], body: Callable[[], Body[list[Enqueued]]], now: datetime | None
     ) -> Verb[list[Enqueued]] | None:
         """The enqueue of one plain job with its short way; None for any other."""
-        if self._keeps_events or len(jobs) != 1 or (one := write_one(jobs[0])) is None:
+        if self._keeps_events or len(jobs) != 1 or (one := write_one(jobs[0], now)) is None:
             return None
-        step = self._step("enqueue.one", is_alone=True, now=now, **one)
+        step = Step(self._sql[one[0]], one[1], is_alone=True)
         return Verb("enqueue", body, lone=partial(_store_one, step, jobs[0].id))
 
     def _keep_keys(

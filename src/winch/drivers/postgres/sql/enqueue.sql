@@ -84,6 +84,22 @@ WHERE (
         AND waiting_until > clock_timestamp()
 ) IS NOT TRUE;
 
+-- enqueue.plain: the same for a job that has nothing but its arguments, as most have: each parameter is read and
+-- looked up, also where it is NULL.
+INSERT INTO {schema}.job (
+    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
+)
+SELECT
+    :id::uuid, clock.now, clock.now, {schema}.sort_key(clock.now, :priority::integer), :version::integer,
+    :priority::integer, 'ready', :queue::text, :task::text, :args::text, :max_attempts::integer
+FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+WHERE (
+    SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text) IS NULL
+    FROM {schema}.queue
+    WHERE name = :queue::text
+        AND waiting_until > clock_timestamp()
+) IS NOT TRUE;
+
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves
 -- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The looks into job and
