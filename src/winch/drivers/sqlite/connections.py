@@ -181,6 +181,10 @@ class Connections:
         """The writing connection. Only with the lock held."""
         if self._writing is None:
             self._writing = self.open(sqlite3.Connection, is_writer=True)
+            # What a statement or savepoint would need to be taken back, which else goes through a file
+            # from 64 KiB on: a batch of claims is more. Not for `carrier`, where the application decides
+            # how much that is.
+            self._writing.execute("PRAGMA temp_store = MEMORY")
         return self._writing
 
     def carrier(self) -> WinchConnection:
