@@ -315,6 +315,9 @@ class Bound(msgspec.Struct, Generic[R], eq=False, gc=False):
             unique_key=key,
         )
 
+    def __repr__(self) -> str:  # not its arguments, which may be secret
+        return f"<{type(self).__name__} {self.task.name}>"
+
 
 class Partial(Bound[R], eq=False, gc=False):
     """A call that lacks its first argument, which the result before it will be."""
