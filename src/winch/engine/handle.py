@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
+
 if TYPE_CHECKING:
     from winch.core.duration import Duration
     from winch.core.job import JobRecord
@@ -14,23 +16,18 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Job(Generic[R]):
+class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
     """One stored job. `state` is as last read; `refresh()` reads it again.
 
     `is_new` is False when the enqueue that gave this handle met a job of the same given id, or one that
     holds its unique key. `is_shed` is True when its queue was full and the job was dropped.
     """
 
-    __slots__ = ("__weakref__", "_client", "_record", "id", "is_new", "is_shed")
-
-    def __init__(
-        self, client: Client, job_id: str, record: JobRecord | None = None, *, is_new: bool = True
-    ) -> None:
-        self.id: str = job_id
-        self.is_new: bool = is_new
-        self.is_shed: bool = False
-        self._client = client
-        self._record = record
+    _client: Client
+    id: str
+    _record: JobRecord | None = None
+    is_new: bool = True
+    is_shed: bool = False
 
     @property
     def record(self) -> JobRecord:

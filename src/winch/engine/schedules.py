@@ -145,7 +145,8 @@ def define(task: Task[Any, Any], args: Mapping[str, Any] | None, said: Mapping[s
 def _job(task: Task[Any, Any], args: Mapping[str, Any] | None, options: EnqueueOptions) -> NewJob:
     if args is not None and not isinstance(args, Mapping):
         raise ConfigError(f"args must be a mapping of argument names to values, got {args!r}")
-    return Bound(task, (), dict(args or {}), options, alike(task, options)).new_job("")
+    packed = task.arguments.pack((), dict(args or {}))
+    return Bound(task, packed, options, alike(task, options)).new_job("")
 
 
 class ScheduleDesk:

@@ -181,6 +181,10 @@ class Connections:
         """The writing connection. Only with the lock held."""
         if self._writing is None:
             self._writing = self.open(sqlite3.Connection, is_writer=True)
+            # What a statement or savepoint would need to be taken back, which else goes through a file
+            # from 64 KiB on: a batch of claims is more. Not for `carrier`, where the application decides
+            # how much that is.
+            self._writing.execute("PRAGMA temp_store = MEMORY")
         return self._writing
 
     def carrier(self) -> WinchConnection:
@@ -260,8 +264,9 @@ class Connections:
         if changes:
             self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
             self._commits += 1
-            if self._commits % _ROOM_EVERY == 0 and self._wal is not None and self._writing is not None:
-                self._wal.keep_room(self._writing)
+            wal, conn = self._wal, self._writing
+            if self._commits % _ROOM_EVERY == 0 and wal is not None and conn is not None:
+                wal.keep_room(conn)
             # Others write too, and nobody counts for them: their sum shows in the file.
             if self._commits % _LOOK_EVERY == 0 and self.wal_bytes() > WAL_FILE_BYTES:
                 return True
@@ -363,7 +368,7 @@ class Connections:
             self._looking = self._carrying = self._writing = None
             self._lock = None
             self.opening = 0
-        self._close_wal()
+            self._wal = None  # not closed: somebody who holds the lock may be writing through it
         _left_open.extend(conn for conn in gone if conn is not None)
 
     def _close_wal(self) -> None:
