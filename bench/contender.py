@@ -111,12 +111,12 @@ class Workers:
             at = at or time.monotonic_ns()
         return Tally(count, first, at)
 
-    def waits(self) -> list[int]:
-        """Nanoseconds from the beginning of each enqueue to the start of its job."""
-        found: list[int] = []
+    def waits(self) -> dict[str, list[int]]:
+        """Nanoseconds from the beginning of each enqueue to the start of its job, by process."""
+        found = {}
         for path in self._folder.glob("*.waits"):
             text = path.read_text()
-            found += map(int, text[: text.rfind("\n") + 1].split())
+            found[path.name] = [*map(int, text[: text.rfind("\n") + 1].split())]
         return found
 
     def wait_for(self, count: int, look: Callable[[Tally], None] | None = None) -> Tally:

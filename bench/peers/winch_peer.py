@@ -42,7 +42,7 @@ class Winch(kit.Peer):
         app.migrate()
 
     def enqueue(self, n: int, sent: int) -> Any:
-        return job.enqueue(n, sent, kit.PAD)
+        job.enqueue(n, sent, kit.PAD)  # its handle would be awaited, until the job has ended
 
     def enqueue_many(self, first: int, count: int) -> Any:
         return app.enqueue_many(job.bind(n, 0, kit.PAD) for n in range(first, first + count))
