@@ -2,7 +2,7 @@
 
 python -m bench                        everything; takes an hour or two
 python -m bench --quick                the main rows against the best two peers of each store
-python -m bench --only 'pg drain'      scenarios whose name begins so; also with --quick
+python -m bench --only 'pg drain'      this scenario, or those whose name begins so; also with --quick
 python -m bench --seconds 1 --rounds 1 a look while developing, not a result
 """
 
@@ -133,7 +133,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def choose(options: argparse.Namespace) -> list[Scenario]:
     if options.only:
-        found = [one for one in SCENARIOS if any(one.name.startswith(name) for name in options.only)]
+        names = {one.name for one in SCENARIOS}
+        found = [
+            one
+            for one in SCENARIOS
+            if one.name in options.only
+            or any(one.name.startswith(name) for name in options.only if name not in names)
+        ]
         found += [one for one in growth.ON_REQUEST if one.name in options.only]
     else:
         found = [one for one in SCENARIOS if not options.quick or one.quick is not None]
