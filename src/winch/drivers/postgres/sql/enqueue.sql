@@ -66,7 +66,8 @@ WHERE name = :queue::text
 
 -- enqueue.one: the same for one job: what most callers wait for. No list to take apart, and no part of the
 -- statement that is run for its own sake: a fifth less than enqueue.alike takes for one. It rings in a condition
--- that always holds, and not in RETURNING, which would keep the row for later and send it to nobody who reads it.
+-- that holds whatever the ring returns, so that no job hangs on it, and not in RETURNING, which would keep the row
+-- for later and send it to nobody who reads it.
 INSERT INTO {schema}.job (
     id, created_at, run_at, sort_key, version, priority, state, queue, task, args, expires_at, keep_seconds,
     max_attempts, headers, options
@@ -77,12 +78,12 @@ SELECT
     clock.now + make_interval(secs => :expires_seconds::float8), :keep_seconds::float8, :max_attempts::integer,
     :headers::text, :options::text
 FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now OFFSET 0) AS clock
-WHERE (
+WHERE coalesce((
     SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text) IS NULL
     FROM {schema}.queue
     WHERE name = :queue::text
         AND waiting_until > clock_timestamp()
-) IS NOT TRUE;
+), false) IS NOT NULL;
 
 -- enqueue.plain: the same for a job that has nothing but its arguments, as most have: each parameter is read and
 -- looked up, also where it is NULL.
@@ -93,12 +94,12 @@ SELECT
     :id::uuid, clock.now, clock.now, {schema}.sort_key(clock.now, :priority::integer), :version::integer,
     :priority::integer, 'ready', :queue::text, :task::text, :args::text, :max_attempts::integer
 FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
-WHERE (
+WHERE coalesce((
     SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text) IS NULL
     FROM {schema}.queue
     WHERE name = :queue::text
         AND waiting_until > clock_timestamp()
-) IS NOT TRUE;
+), false) IS NOT NULL;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves
