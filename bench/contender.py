@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import select
 import shutil
@@ -119,9 +120,12 @@ class Workers:
             found[path.name] = [*map(int, text[: text.rfind("\n") + 1].split())]
         return found
 
-    def wait_for(self, count: int, look: Callable[[Tally], None] | None = None) -> Tally:
-        """Wait until so many jobs have begun."""
-        last, moved = -1, time.monotonic()
+    def wait_for(
+        self, count: int, look: Callable[[Tally], None] | None = None, within: float = math.inf
+    ) -> Tally:
+        """Wait until so many jobs have begun, as long as ever more do, and at most `within` seconds."""
+        last, began = -1, time.monotonic()
+        moved = began
         while True:
             tally = self.tally()
             if look is not None:
@@ -132,6 +136,8 @@ class Workers:
                 last, moved = tally.count, time.monotonic()
             if time.monotonic() - moved > STALL_SECONDS:
                 raise Failed(f"stalled after {last} of {count} jobs: {tail(self._log)}")
+            if time.monotonic() - began > within:
+                raise Failed(f"only {tally.count} of {count} jobs in {within:.0f} s: {tail(self._log)}")
             if any(process.poll() is not None for process in self._processes):
                 raise Failed(f"a worker ended: {tail(self._log)}")
             time.sleep(LOOK_SECONDS)

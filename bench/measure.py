@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bench.stores import Stores
 
 EMPTY_SECONDS = 60.0
+TIMES_TOO_LONG = 20
 GROWTH = 1.15  # a little more than the rate asks for, so that a run is not too short by a hair
 PAYLOAD = "100"
 
@@ -57,7 +58,21 @@ class Bench:
 @contextmanager
 def prepared(bench: Bench, contender: Contender, **variables: str) -> Iterator[tuple[Producer, str]]:
     """A producer on an empty store with its tables made."""
-    url = bench.url_for(contender)
+    with _producer(bench, contender, bench.url_for(contender), **variables) as producer:
+        yield producer
+
+
+@contextmanager
+def beside(bench: Bench, contender: Contender) -> Iterator[tuple[Producer, str]]:
+    """The same on one more store, with the one before it still there: to compare the two in turn."""
+    with _producer(bench, contender, bench.stores.beside(contender.store)) as producer:
+        yield producer
+
+
+@contextmanager
+def _producer(
+    bench: Bench, contender: Contender, url: str, **variables: str
+) -> Iterator[tuple[Producer, str]]:
     with bench.launcher(contender).producer(url, BENCH_PAD=PAYLOAD, **variables) as producer:
         producer.ask("setup")
         yield producer, url
@@ -142,7 +157,8 @@ def drain_once(bench: Bench, contender: Contender, drain: Drain, jobs: int) -> d
             start = workers.wait_for(1)
             begun = start.first or start.at
             before, cpu = bench.stores.cost(store), workers.cpu_seconds()
-            done = workers.wait_for(runs)
+            # A drain that crawls along is a figure of its own; nobody waits for its end.
+            done = workers.wait_for(runs, within=TIMES_TOO_LONG * bench.lengths.drain)
             end = wait_empty(producer, done)
             cost, cpu = bench.stores.cost(store) - before, workers.cpu_seconds() - cpu
             memory = workers.memory()

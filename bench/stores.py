@@ -64,7 +64,7 @@ class Stores:
         self._postgres: PostgresServer | None = None
         self._redis: RedisServer | None = None
         self._numbers = itertools.count()
-        self._last = ""
+        self._urls: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -90,28 +90,36 @@ class Stores:
         return self._redis
 
     def fresh(self, store: str) -> str:
-        """The URL of an empty store. The one before it is removed: one measurement at a time."""
+        """The URL of an empty store. Those before it are removed: one measurement at a time."""
         self.forget()
+        if store == "redis":
+            self.redis.client.flushall()
+        return self.beside(store)
+
+    def beside(self, store: str) -> str:
+        """The URL of one more empty store, on the same server or disk."""
         kind, _, option = store.partition("-")
         if kind == "pg":
-            self._last = self.postgres.new_database()
+            url = self.postgres.new_database()
         elif kind == "redis":
-            self.redis.client.flushall()
-            self._last = self.redis.url
+            url = f"{self.redis.url.rpartition('/')[0]}/{len(self._urls)}"
         else:
             path = self.folder / f"{next(self._numbers)}.db"
-            self._last = f"sqlite:///{path}" + (f"?sync={option}" if option else "")
-        return self._last
+            url = f"sqlite:///{path}" + (f"?sync={option}" if option else "")
+        self._urls.append(url)
+        return url
 
     def forget(self) -> None:
-        scheme, last, self._last = urlsplit(self._last).scheme, self._last, ""
-        if scheme == "postgresql":
-            self.postgres.drop_database(last)
-        elif scheme == "sqlite":
-            stem = urlsplit(last).path.rpartition("/")[2]
-            for path in self.folder.glob(f"{stem}*"):
-                with suppress(OSError):
-                    path.unlink()
+        while self._urls:
+            url = self._urls.pop()
+            scheme = urlsplit(url).scheme
+            if scheme == "postgresql":
+                self.postgres.drop_database(url)
+            elif scheme == "sqlite":
+                stem = urlsplit(url).path.rpartition("/")[2]
+                for path in self.folder.glob(f"{stem}*"):
+                    with suppress(OSError):
+                        path.unlink()
 
     def settle(self, store: str) -> None:
         """The same start for everybody: statistics are fresh and what was written is written out.
@@ -120,9 +128,10 @@ class Stores:
         new table halves some peers' drain.
         """
         if store == "pg":
-            with psycopg.connect(self._last, autocommit=True) as connection:
-                connection.execute("VACUUM ANALYZE")
-                connection.execute("CHECKPOINT")
+            for url in self._urls:
+                with psycopg.connect(url, autocommit=True) as connection:
+                    connection.execute("VACUUM ANALYZE")
+                    connection.execute("CHECKPOINT")
 
     def cost(self, store: str) -> Cost:
         """What the server has spent so far."""

@@ -9,54 +9,61 @@ import psycopg
 
 from bench.catalog import Contender
 from bench.contender import Producer
-from bench.measure import Bench, prepared, rate_between, timeline, wait_empty
+from bench.measure import Bench, beside, prepared, rate_between, timeline, wait_empty
 from bench.scenario import Scenario, Values
 
 SMALL, LARGE, HUGE = 10_000, 1_000_000, 10_000_000
 KEPT = 5_000_000
-CLAIMS, CLAIM = 40, 100
+TURNS, CLAIMS, CLAIM = 9, 10, 100
 HELD_JOBS, PART = 400_000, 25_000
 
 
-def claim_ms(producer: Producer) -> float:
-    """The median of claims of 100 jobs; all of them go back afterwards."""
-    found = producer.ask("claims", count=CLAIMS, limit=CLAIM)["ms"]
-    return float(statistics.median(found))
+def compared(small: Producer, large: Producer) -> tuple[float, float, float]:
+    """Medians of claims of 100 jobs in both stores, and how much longer they take in the second.
+
+    In turn, because a machine that others use, too, changes its speed within a minute. What was claimed
+    in a turn goes back after it.
+    """
+    few, many, ratios = [], [], []
+    for _ in range(TURNS):
+        few.append(_claim_ms(small))
+        many.append(_claim_ms(large))
+        ratios.append(many[-1] / few[-1])
+    return statistics.median(few), statistics.median(many), statistics.median(ratios)
+
+
+def _claim_ms(producer: Producer) -> float:
+    return float(statistics.median(producer.ask("claims", count=CLAIMS, limit=CLAIM)["ms"]))
 
 
 def _backlog(large: int, bench: Bench, contender: Contender) -> Values:
-    """Claims with 10,000 jobs queued, then with a hundred times more."""
+    """Claims in a store with 10,000 jobs queued, and in one with a hundred times more."""
     large = max(2 * SMALL, bench.lengths.sized(large))
-    with prepared(bench, contender) as (producer, _):
-        producer.ask("fill", count=SMALL)
+    with prepared(bench, contender) as (much, _), beside(bench, contender) as (little, _):
+        much.ask("fill", count=large)
+        little.ask("fill", count=SMALL)
         bench.stores.settle(contender.store)
-        few = claim_ms(producer)
-        producer.ask("fill", count=large - SMALL)
-        bench.stores.settle(contender.store)
-        many = claim_ms(producer)
-    return {"growth": many / few, "few_ms": few, "many_ms": many}
+        few, many, growth = compared(little, much)
+    return {"growth": growth, "few_ms": few, "many_ms": many}
 
 
 def _kept(bench: Bench, contender: Contender) -> Values:
-    """Claims in an empty store, then after five million jobs have been completed and kept."""
+    """Claims in an empty store, and in one where five million jobs have been completed and kept."""
     launcher, wanted = bench.launcher(contender), bench.lengths.sized(KEPT)
-    with prepared(bench, contender) as (producer, url):
-        producer.ask("fill", count=SMALL)
-        bench.stores.settle(contender.store)
-        empty = claim_ms(producer)
+    with prepared(bench, contender) as (full, url), beside(bench, contender) as (empty, _):
         with launcher.workers(url, BENCH_PAD="100") as workers:
-            done = SMALL
-            workers.wait_for(done)
+            done = 0
             while done < wanted:
                 step = min(250_000, wanted - done)
-                producer.ask("fill", count=step)
+                full.ask("fill", count=step)
                 done += step
                 workers.wait_for(done)
-            wait_empty(producer, workers.tally())
-        producer.ask("fill", count=SMALL)
+            wait_empty(full, workers.tally())
+        for producer in (full, empty):
+            producer.ask("fill", count=SMALL)
         bench.stores.settle(contender.store)
-        kept = claim_ms(producer)
-    return {"growth": kept / empty, "empty_ms": empty, "kept_ms": kept}
+        without, kept, growth = compared(empty, full)
+    return {"growth": growth, "empty_ms": without, "kept_ms": kept}
 
 
 def _snapshot(bench: Bench, contender: Contender) -> Values:
