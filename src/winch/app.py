@@ -15,10 +15,11 @@ from winch.areas import Dead, Jobs, Queues, Schedules, Workers, schedule_options
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.drivers.connect import connect
-from winch.engine.client import Client, Surroundings, actor
+from winch.engine.client import Client, Surroundings
 from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
 from winch.engine.gating import LimitDesk
+from winch.engine.job_desk import actor
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, task_options
 from winch.engine.registry import Registry, default_name

@@ -11,7 +11,8 @@ import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.lifecycle import JobState
-from winch.engine.client import Client, actor
+from winch.engine.client import Client
+from winch.engine.job_desk import actor
 from winch.engine.options import check_queue
 from winch.engine.task import Unset
 from winch.storage.params import DeadGroup, JobFilter, QueueInfo, SessionInfo

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import timedelta
+
 import psycopg
 import pytest
 
@@ -45,8 +48,6 @@ def test_doctor_names_the_transaction_that_holds_back_vacuum(
     levels = {f["subject"]: f["level"] for f in well.json["findings"]}
     assert {"postgresql", "durability", "transport", "clock", "vacuum"} <= set(levels)
     # The minute that makes a transaction long is too long for a test; the query takes it as given.
-    from datetime import timedelta
-
     from winch.cli.checks import postgres
 
     monkeypatch.setattr(postgres, "LONG", timedelta(0))
@@ -56,3 +57,41 @@ def test_doctor_names_the_transaction_that_holds_back_vacuum(
         [finding] = [f for f in postgres._long_transactions(looker) if f"pid {pid} " in f.text]
         assert f"pg_terminate_backend({pid})" in finding.advice
         holder.rollback()
+
+
+def test_doctor_names_jobs_that_cannot_be(winch: Command, postgres_url: str) -> None:
+    winch("migrate", url=postgres_url)
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        conn.execute(
+            "INSERT INTO winch.job"
+            " (id, created_at, run_at, sort_key, version, priority, queue, task, args, state, token)"
+            " VALUES (gen_random_uuid(), now(), now(), 0, 1, 0, 'q', 'a', '[]', 'ready', %s)",
+            [uuid.uuid4()],
+        )
+        (job,) = conn.execute("SELECT id::text FROM winch.job").fetchone() or ("",)
+        found = winch("doctor", "--json", url=postgres_url).json["findings"]
+        [finding] = [f for f in found if f["subject"] == "jobs" and job in f["text"]]
+        assert finding["level"] == "problem"
+        conn.execute("DELETE FROM winch.job")
+    found = winch("doctor", "--json", url=postgres_url).json["findings"]
+    assert not [f for f in found if f["subject"] == "jobs" and f["level"] == "problem"]
+
+
+def test_doctor_does_not_look_at_live_jobs_for_ever(
+    winch: Command, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from winch.cli.checks import postgres
+
+    winch("migrate", url=postgres_url)
+    monkeypatch.setattr(postgres, "LOOKING", timedelta(milliseconds=50))
+    with (
+        psycopg.connect(postgres_url) as holder,
+        psycopg.connect(postgres_url, autocommit=True) as looker,
+    ):
+        holder.execute("LOCK TABLE winch.job")
+        [finding] = postgres._impossible_jobs(looker, "winch")
+        assert (finding.level, finding.subject) == ("note", "jobs")
+        holder.rollback()
+        monkeypatch.undo()
+        [finding] = postgres._impossible_jobs(looker, "winch")
+        assert finding.level == "ok"

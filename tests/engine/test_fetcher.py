@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
 
 from winch.core.clock import FixedClock
 from winch.core.ids import job_id
 from winch.core.job import Claim
 from winch.drivers.memory import MemoryDriver
-from winch.engine.fetcher import Fetcher
+from winch.engine.fetcher import RUNG, Fetcher
 from winch.engine.order import QueueOrder
-from winch.storage.params import ClaimParams, NewJob, NewSession
+from winch.storage.params import Answer, ClaimParams, ClaimRef, NewJob, NewSession
 from winch.storage.verbs import Verb
 
 
@@ -32,7 +35,9 @@ class WaitingBell:
     async def wait(self, timeout: float) -> bool:
         raise AssertionError("it claims when it rings")
 
-    async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
+    async def claim_when_rung(
+        self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
+    ) -> list[Claim]:
         await self.rings.wait()
         return await self.driver.arun(verb)
 
@@ -43,45 +48,101 @@ class WaitingBell:
         pass
 
 
+class HastyBell(WaitingBell):
+    """Hands over what it has claimed before it says so."""
+
+    def __init__(self, driver: MemoryDriver) -> None:
+        super().__init__(driver)
+        self.on_claims: Callable[[list[Claim]], None] | None = None
+
+    async def claim_when_rung(
+        self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
+    ) -> list[Claim]:
+        claims = await super().claim_when_rung(verb, timeout, is_idle=is_idle)
+        assert self.on_claims is not None
+        self.on_claims(claims)
+        await asyncio.sleep(0)
+        return claims
+
+
 class WaitingDriver(MemoryDriver):
     """A memory store with such a bell, which notes each claim that is made."""
 
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, said: list[str], bell: type[WaitingBell]) -> None:
         super().__init__(FixedClock(datetime(2026, 1, 1, tzinfo=UTC)))
         self.said = said
+        self.bell_type = bell
         self.claimed = asyncio.Event()
+        self.released = asyncio.Event()
+        self.asked_for: list[int] = []
         self.bells: list[WaitingBell] = []
 
     def claiming_bell(self, queues: Sequence[str]) -> WaitingBell:
-        self.bells.append(WaitingBell(self))
+        self.bells.append(self.bell_type(self))
         return self.bells[-1]
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         self.said.append("claim")
+        self.asked_for.append(params.limit)
         self.claimed.set()
         return super().claim(params, now=now)
 
+    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        self.released.set()
+        return super().release(claims, now=now)
 
-def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made() -> None:
+
+JOB = NewJob(id=job_id(1, bytes(8)), task="mail", args="{}")
+SESSION = NewSession(
+    id="00000000-0000-4000-8000-000000000001",
+    worker="w",
+    host="h",
+    pid=1,
+    release="1",
+    queues=("default",),
+    tasks=("mail",),
+    slots=1,
+    lease=timedelta(minutes=1),
+)
+
+
+def fetcher_of(
+    driver: WaitingDriver,
+    deliver: Callable[[Sequence[Claim], float], None],
+    is_idle: asyncio.Event,
+    room: int = 1,
+) -> Fetcher:
+    async def nothing_left() -> bool:
+        is_idle.set()
+        return False
+
+    driver.run(driver.start_session(SESSION))
+    return Fetcher(
+        driver,
+        QueueOrder.of(["default"], random.Random(1)),
+        ["mail"],
+        poll=60.0,
+        session=lambda: SESSION.id,
+        room=lambda: room,
+        waits_in_store=True,
+        measured=lambda seconds: None,
+        deliver=deliver,
+        on_idle=nothing_left,
+    )
+
+
+@pytest.mark.parametrize("bell", [WaitingBell, HastyBell])
+def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made(bell: type[WaitingBell]) -> None:
     async def main() -> None:
         said: list[str] = []
-        driver = WaitingDriver(said)
-        session = NewSession(
-            id="00000000-0000-4000-8000-000000000001",
-            worker="w",
-            host="h",
-            pid=1,
-            release="1",
-            queues=("default",),
-            tasks=("mail",),
-            slots=1,
-            lease=timedelta(minutes=1),
-        )
-        driver.run(driver.start_session(session))
+        driver = WaitingDriver(said, bell)
         delivered, started, is_idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        count = 0
 
         def deliver(claims: Sequence[Claim], sent: float) -> None:
+            nonlocal count
             if claims:
+                count += len(claims)
                 delivered.set()
 
         async def slot() -> None:
@@ -89,34 +150,69 @@ def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made() -> Non
             said.append("start")
             started.set()
 
-        async def nothing_left() -> bool:
-            is_idle.set()
-            return False
-
-        fetcher = Fetcher(
-            driver,
-            QueueOrder.of(["default"], random.Random(1)),
-            ["mail"],
-            poll=60.0,
-            session=lambda: session.id,
-            room=lambda: 1,
-            waits_in_store=True,
-            measured=lambda seconds: None,
-            deliver=deliver,
-            on_idle=nothing_left,
-        )
+        fetcher = fetcher_of(driver, deliver, is_idle)
         runner = asyncio.create_task(fetcher.run())
         waiting = asyncio.create_task(slot())
         async with asyncio.timeout(20):
             await is_idle.wait()  # and its claim waits for the ring
             said.clear()
             driver.claimed.clear()
-            driver.run(driver.enqueue([NewJob(id=job_id(1, bytes(8)), task="mail", args="{}")]))
+            driver.run(driver.enqueue([JOB]))
             driver.bells[0].rouse()
             await started.wait()
             await driver.claimed.wait()
         assert said[:2] == ["start", "claim"]
+        assert count == 1
         runner.cancel()
         await asyncio.gather(runner, waiting, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("bell", [WaitingBell, HastyBell])
+def test_what_a_ring_brings_while_quiet_is_given_back(bell: type[WaitingBell]) -> None:
+    async def main() -> None:
+        driver = WaitingDriver([], bell)
+        is_idle = asyncio.Event()
+        delivered: list[Claim] = []
+        fetcher = fetcher_of(driver, lambda claims, _: delivered.extend(claims), is_idle)
+        runner = asyncio.create_task(fetcher.run())
+        async with asyncio.timeout(20):
+            await is_idle.wait()
+            await asyncio.sleep(0)
+            driver.run(driver.enqueue([JOB]))
+            fetcher.quiet(True)  # which rouses it, and its claim was on its way
+            await driver.released.wait()
+        assert delivered == []
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_ring_is_met_by_a_small_claim_and_a_burst_by_the_next() -> None:
+    async def main() -> None:
+        driver = WaitingDriver([], WaitingBell)
+        is_idle, all_here = asyncio.Event(), asyncio.Event()
+        sizes: list[int] = []
+
+        def deliver(claims: Sequence[Claim], sent: float) -> None:
+            sizes.append(len(claims))
+            if sum(sizes) == 200:
+                all_here.set()
+
+        fetcher = fetcher_of(driver, deliver, is_idle, room=500)
+        runner = asyncio.create_task(fetcher.run())
+        async with asyncio.timeout(20):
+            await is_idle.wait()
+            await asyncio.sleep(0)
+            assert driver.asked_for[-1] == RUNG
+            burst = [msgspec.structs.replace(JOB, id=job_id(n, bytes(8))) for n in range(200)]
+            driver.run(driver.enqueue(burst))
+            driver.bells[0].rouse()
+            await all_here.wait()
+        assert sizes == [RUNG, 200 - RUNG]
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
 
     asyncio.run(main())

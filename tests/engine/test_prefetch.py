@@ -25,6 +25,13 @@ def test_long_jobs_are_not_claimed_ahead() -> None:
     assert prefetch.ahead() == 0
 
 
+def test_jobs_that_ran_in_one_go_count_each() -> None:
+    prefetch = Prefetch(10)
+    prefetch.ended(0.1)  # the first one, of a process that has just started
+    prefetch.ended_in_place(0.00001, 100)
+    assert prefetch.ahead() >= MOST // 10
+
+
 def test_a_slow_store_does_not_lead_to_hoarding() -> None:
     prefetch = Prefetch(10)
     prefetch.ended(0.02)

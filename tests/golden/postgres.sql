@@ -8,6 +8,7 @@ table job: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000
 table job_event:
 table lease: fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table limit_set:
+table offer: autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table permit: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table queue: fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
 table recheck: autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off
@@ -165,6 +166,12 @@ column winch.limit_set.02 spec: text not null
 column winch.limit_set.03 is_live: boolean not null
 column winch.limit_set.04 set_by: text not null
 column winch.limit_set.05 set_at: timestamp with time zone not null
+column winch.offer.01 token: uuid not null
+column winch.offer.02 session: uuid not null
+column winch.offer.03 queue: text not null
+column winch.offer.04 tasks: text[]
+column winch.offer.05 channel: text not null
+column winch.offer.06 until: timestamp with time zone not null
 column winch.permit.01 gate: text not null
 column winch.permit.02 job: uuid not null
 column winch.permit.03 token: uuid
@@ -232,15 +239,11 @@ constraint winch.declaration.declaration_pkey: PRIMARY KEY (session, schedule)
 constraint winch.declaration.declaration_session_fkey: FOREIGN KEY (session) REFERENCES winch.session(id) ON DELETE CASCADE
 constraint winch.gate.gate_pkey: PRIMARY KEY (key)
 constraint winch.given_id.given_id_pkey: PRIMARY KEY (id)
-constraint winch.job.job_is_possible: CHECK (((attempt >= 0) AND
-CASE
-    WHEN (token IS NULL) THEN ((filed = state) AND (state = ANY (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
-    ELSE ((state = 'running'::text) AND (session IS NOT NULL) AND (claimed_at IS NOT NULL))
-END))
 constraint winch.job.job_pkey: PRIMARY KEY (id)
 constraint winch.job_event.job_event_pkey: PRIMARY KEY (seq)
 constraint winch.lease.lease_pkey: PRIMARY KEY (token)
 constraint winch.limit_set.limit_set_pkey: PRIMARY KEY (name)
+constraint winch.offer.offer_pkey: PRIMARY KEY (token, queue)
 constraint winch.permit.permit_pkey: PRIMARY KEY (gate, job)
 constraint winch.queue.queue_pkey: PRIMARY KEY (name)
 constraint winch.recheck.recheck_pkey: PRIMARY KEY (seq)
@@ -286,6 +289,8 @@ index winch.job_tenant: CREATE INDEX job_tenant ON winch.job USING btree (queue,
 index winch.lease_pkey: CREATE UNIQUE INDEX lease_pkey ON winch.lease USING btree (token)
 index winch.lease_session: CREATE INDEX lease_session ON winch.lease USING btree (session) -- serves the view claimed
 index winch.limit_set_pkey: CREATE UNIQUE INDEX limit_set_pkey ON winch.limit_set USING btree (name)
+index winch.offer_pkey: CREATE UNIQUE INDEX offer_pkey ON winch.offer USING btree (token, queue)
+index winch.offer_standing: CREATE INDEX offer_standing ON winch.offer USING btree (queue, until) -- serves hand_over
 index winch.permit_of_job: CREATE INDEX permit_of_job ON winch.permit USING btree (job) -- serves whatever ends a claim
 index winch.permit_pkey: CREATE UNIQUE INDEX permit_pkey ON winch.permit USING btree (gate, job)
 index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
@@ -316,6 +321,54 @@ BEGIN
     RETURN NULL;
 END
 function winch.grown(jsonb,jsonb): returns jsonb immutable
+function winch.hand_over(uuid,text,text,integer,integer,text,integer): returns boolean security definer search_path=pg_catalog, pg_temp 
+
+DECLARE
+    at timestamptz := clock_timestamp();
+    number bigint := "winch".micros(at);
+    taken "winch".offer;
+    word text;
+BEGIN
+    IF EXISTS (SELECT FROM "winch".queue WHERE name = job_queue AND paused_at IS NULL) THEN
+        DELETE FROM "winch".offer
+        WHERE ctid = (
+            SELECT ctid
+            FROM "winch".offer
+            WHERE queue = job_queue
+                AND until > at
+                AND (tasks IS NULL OR job_task = ANY (tasks))
+            ORDER BY queue DESC, until DESC
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        )
+        RETURNING * INTO taken;
+        IF FOUND THEN
+            PERFORM FROM "winch".session
+            WHERE id = taken.session AND ended_at IS NULL
+            FOR KEY SHARE SKIP LOCKED;
+        END IF;
+    END IF;
+    IF taken.token IS NULL OR NOT FOUND THEN
+        PERFORM pg_notify('winch_' || md5('"winch"'), json_build_array(job_queue)::text);
+        RETURN false;
+    END IF;
+    INSERT INTO "winch".job (
+        id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, max_attempts, attempt,
+        fence, token, session, claimed_at
+    )
+    VALUES (
+        job_id, at, at, "winch".sort_key(at, job_priority), job_version, job_priority, 'running', 'running',
+        job_queue, job_task, job_args, job_max_attempts, 1, number, taken.token, taken.session, at
+    );
+    word := json_build_array(taken.token, job_id, job_queue, job_task, job_args, job_version, number)::text;
+    -- A word has room for 8,000 bytes. The worker looks for what it is not told.
+    PERFORM pg_notify(
+        taken.channel,
+        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+    );
+    RETURN true;
+END
+function winch.is_possible(winch.job): returns boolean immutable
 function winch.is_unclaimed_left(text): returns boolean stable 
 
 BEGIN
@@ -415,7 +468,13 @@ END
 function winch.mark_gated(): returns trigger 
 
 BEGIN
-    NEW.gate := '';
+    IF NEW.filed <> NEW.state AND NOT "winch".is_possible(NEW) THEN
+        RAISE EXCEPTION 'job % cannot be % as it is', NEW.id, NEW.state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'job_is_possible', TABLE = 'job', SCHEMA = TG_TABLE_SCHEMA;
+    END IF;
+    IF left(NEW.options, 9) = '{"gates":' THEN
+        NEW.gate := '';
+    END IF;
     RETURN NEW;
 END
 function winch.micros(timestamp with time zone): returns bigint immutable
@@ -552,6 +611,12 @@ BEGIN
     RETURN total;
 END
 function winch.recent(jsonb,text,timestamp with time zone): returns integer stable
+function winch.refuse_job(): returns trigger 
+
+BEGIN
+    RAISE EXCEPTION 'job % cannot be % as it is', NEW.id, NEW.state
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'job_is_possible', TABLE = 'job', SCHEMA = TG_TABLE_SCHEMA;
+END
 function winch.ring(text[],boolean): returns boolean 
 
 DECLARE
@@ -703,6 +768,11 @@ trigger winch.job.job_event_delete: CREATE TRIGGER job_event_delete AFTER DELETE
 trigger winch.job.job_event_insert: CREATE TRIGGER job_event_insert AFTER INSERT ON winch.job FOR EACH ROW WHEN ((current_setting('winch.verb'::text, true) <> ''::text)) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_event_update: CREATE TRIGGER job_event_update AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.state <> new.state) AND (current_setting('winch.verb'::text, true) <> ''::text))) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_frees_key: CREATE TRIGGER job_frees_key AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.unique_key IS NOT NULL)) EXECUTE FUNCTION winch.free_key()
-trigger winch.job.job_has_gates: CREATE TRIGGER job_has_gates BEFORE INSERT ON winch.job FOR EACH ROW WHEN (("left"(new.options, 9) = '{"gates":'::text)) EXECUTE FUNCTION winch.mark_gated()
+trigger winch.job.job_has_gates: CREATE TRIGGER job_has_gates BEFORE INSERT ON winch.job FOR EACH ROW WHEN (((new.options IS NOT NULL) OR (new.filed <> new.state))) EXECUTE FUNCTION winch.mark_gated()
 trigger winch.job.job_is_gone_from_gates: CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.gate IS NOT NULL)) EXECUTE FUNCTION winch.leave_gates()
+trigger winch.job.job_is_possible: CREATE TRIGGER job_is_possible AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((new.attempt < 0) OR
+        CASE
+            WHEN (new.token IS NULL) THEN ((new.filed <> new.state) OR (new.state <> ALL (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
+            ELSE ((new.state <> 'running'::text) OR (new.session IS NULL) OR (new.claimed_at IS NULL))
+        END)) EXECUTE FUNCTION winch.refuse_job()
 trigger winch.job.job_leaves_gates: CREATE TRIGGER job_leaves_gates AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.gate IS NOT NULL) AND (old.state = 'running'::text) AND (new.state <> 'running'::text))) EXECUTE FUNCTION winch.leave_gates()

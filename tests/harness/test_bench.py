@@ -17,7 +17,7 @@ import pytest
 
 from bench import report, table
 from bench.catalog import PEERS, RAW, WINCH, Contender
-from bench.contender import Failed, Unsupported
+from bench.contender import Failed, Unsupported, Workers
 from bench.environments import ADAPTERS, environment
 from bench.measure import Bench, Drain, Lengths, drain_once, enqueue_rate, percentile, rate_between
 from bench.plot import plot
@@ -165,6 +165,18 @@ def test_contenders_take_turns_and_failures_stay_with_their_reason() -> None:
         "celery": ["fell over"],
         "rq": ["not installed: no wheel"],
     }
+
+
+def test_nobody_waits_for_the_end_of_a_drain_that_crawls_along(tmp_path: Path) -> None:
+    (tmp_path / "1.count").write_text("5 1 1")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            workers = Workers([process], tmp_path, tmp_path / "log")
+            assert workers.wait_for(5, within=0.1).count == 5
+            with pytest.raises(Failed, match="only 5 of 6 jobs in 0 s"):
+                workers.wait_for(6, within=0.1)
+        finally:
+            process.kill()
 
 
 def test_every_peer_has_an_adapter_and_is_on_the_page() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.servers import Databases
 from tests.storage.postgres_kit import Background, Store, connected, new_job, wait_for_lock
 from winch.core.errors import SchemaMismatch, StorageError, StorageUnavailable
 from winch.core.lifecycle import JobState
@@ -19,6 +20,7 @@ from winch.drivers._migrate import Migration
 from winch.drivers.postgres import schema
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.storage.params import Finish
+from winch.testing.conformance import PostgresTarget
 
 pytestmark = pytest.mark.servers
 GOLDEN = Path(__file__).parents[1] / "golden" / "postgres.sql"
@@ -228,6 +230,33 @@ def test_the_database_itself_refuses_impossible_jobs(
     ):
         with pytest.raises(psycopg.errors.CheckViolation):
             watcher.execute(f"UPDATE winch.job SET {change}")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        watcher.execute(STORED_BY_HAND.format(column="state", value="'running'"))
+
+
+# Other defaults of a job that is stored as one is.
+STORED_BY_HAND = """
+    INSERT INTO winch.job (
+        id, created_at, run_at, sort_key, version, priority, queue, task, args, {column}
+    )
+    VALUES (gen_random_uuid(), now(), now(), 0, 1, 0, 'default', 'shop.mail', '[]', {value})
+"""
+
+
+def test_the_suite_notices_a_job_that_cannot_be(postgres_server: Databases) -> None:
+    target = PostgresTarget(postgres_server.new_store())
+    try:
+        driver = target.fresh()
+        with target.connection() as conn:
+            assert isinstance(conn, psycopg.Connection)
+            stored = STORED_BY_HAND.format(column="state, token", value="'ready', gen_random_uuid()")
+            conn.execute(stored.replace("winch.", f"{target.address().schema}."))
+        with pytest.raises(AssertionError, match="cannot be"):
+            target.finished(driver)
+        assert target.fresh() is driver
+        target.finished(driver)
+    finally:
+        target.close()
 
 
 # -- partitions --------------------------------------------------------------------------------------

@@ -49,6 +49,59 @@ def new_job(tick: int, **fields: object) -> NewJob:
     return NewJob(**job)  # type: ignore[arg-type]
 
 
+# -- sending ahead -----------------------------------------------------------------------------------
+
+
+def long_jobs(first: int) -> list[NewJob]:
+    return [new_job(first + place, args=f'"{"x" * 1000}"') for place in range(100)]
+
+
+def enqueued(jobs: list[NewJob]) -> list[Enqueued]:
+    return [Enqueued(job.id, True) for job in jobs]
+
+
+def test_a_long_call_is_sent_before_its_turn_but_for_its_end(driver: RedisDriver) -> None:
+    jobs = long_jobs(0)
+    driver.run(driver.enqueue([new_job(5000), new_job(5001)]))  # now the server has the script
+    # Two at once, each on a connection of its own.
+    written = [driver.sending(driver.enqueue(half)) for half in (jobs[:50], jobs[50:])]
+    ahead = [one._ahead for one in written]  # type: ignore[attr-defined]  # what this is about
+    assert all(one.sent > len(one.what.request) // 4 for one in ahead)
+    assert driver.run(driver.get([job.id for job in jobs])) == [None] * 100
+    for one in reversed(written):
+        one.send()
+    assert [one.answer() for one in written] == [enqueued(jobs[:50]), enqueued(jobs[50:])]
+    assert None not in driver.run(driver.get([job.id for job in jobs]))
+
+
+def test_a_call_that_is_never_sent_to_its_end_leaves_nothing(driver: RedisDriver) -> None:
+    given_up, jobs = long_jobs(0), long_jobs(1000)
+    driver.run(driver.enqueue([new_job(5000), new_job(5001)]))
+    written = driver.sending(driver.enqueue(given_up))
+    assert written._ahead is not None  # type: ignore[attr-defined]
+    del written
+    assert driver.run(driver.enqueue(jobs)) == enqueued(jobs)  # its connection is not used again
+    assert driver.run(driver.get([job.id for job in given_up])) == [None] * 100
+
+
+def test_a_call_sent_ahead_is_sent_again_where_its_connection_is_lost(
+    driver: RedisDriver, server: RedisServer
+) -> None:
+    jobs = long_jobs(0)
+    driver.run(driver.enqueue([new_job(5000)]))
+    written = driver.sending(driver.enqueue(jobs))
+    assert written._ahead is not None  # type: ignore[attr-defined]
+    other = RedisDriver.from_url(server.url)
+    other._pool.run(command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
+    other.close()
+    written.send()
+    try:
+        answers = written.answer()
+    except StorageUnavailable:  # nobody knows: the caller asks again with the same ids, as always
+        answers = driver.run(driver.enqueue(jobs, is_repeat=True))
+    assert answers == enqueued(jobs)
+
+
 # -- scripts -----------------------------------------------------------------------------------------
 
 

@@ -209,7 +209,7 @@ def test_local_file_systems_are_taken() -> None:
 
 def test_a_full_disk_is_told_and_survived(driver: SqliteDriver) -> None:
     driver.run(driver.enqueue([make_job()]))
-    conn = driver._connections.writer()
+    conn = driver._connections.producer()
     (pages,) = conn.execute("PRAGMA page_count").fetchone()
     conn.execute(f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(StorageFull, match="no room"):
@@ -280,6 +280,11 @@ def test_every_connection_syncs_as_told_and_never_checkpoints_by_itself(
             assert conn.execute("PRAGMA synchronous").fetchone() == (number,)
             assert conn.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
             assert conn.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        # What this one commits is synced by ourselves: tests/storage/test_sqlite_sync.py
+        producing = connections.producer()
+        assert producing.execute("PRAGMA synchronous").fetchone() == (1,)
+        assert producing.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+        assert (connections.unsynced is None) is (sync == "normal")
     driver.close()
 
 
@@ -617,6 +622,8 @@ def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for
     [
         ("claim", "winch_job_ready"),
         ("claim", "winch_job_gated"),
+        ("claim.at_once", "winch_job_ready"),
+        ("claim.at_once", "winch_job_gated"),
         ("promote", "winch_job_due"),
         ("promote.next", "winch_job_due"),
         ("cancels", "winch_job_cancel"),

@@ -24,17 +24,19 @@ SESSION = "11234567-89ab-4def-8123-456789abcdef"
 
 
 class Cost:
-    """The statements that the writing connection was given, and how much its log has grown."""
+    """The statements that the writing connections were given, and how much their log has grown."""
 
     def __init__(self, driver: SqliteDriver) -> None:
         self._driver = driver
-        self._writer: sqlite3.Connection = driver._connections.writer()
+        connections = driver._connections
+        self._writers: list[sqlite3.Connection] = [connections.writer(), connections.producer()]
         self.statements: list[str] = []
         self.bytes = 0
 
     def __enter__(self) -> Cost:
         self._before = self._driver._connections.wal_bytes()
-        self._writer.set_trace_callback(self._see)
+        for writer in self._writers:
+            writer.set_trace_callback(self._see)
         return self
 
     def _see(self, statement: str) -> None:
@@ -43,7 +45,8 @@ class Cost:
             self.statements.append(statement)
 
     def __exit__(self, *_: object) -> None:
-        self._writer.set_trace_callback(None)
+        for writer in self._writers:
+            writer.set_trace_callback(None)
         self.bytes = self._driver._connections.wal_bytes() - self._before
 
 
@@ -95,6 +98,18 @@ def test_a_lone_enqueue_is_one_statement_that_commits_by_itself(driver: SqliteDr
         driver.run(driver.enqueue(new_jobs(1)))
     assert len(cost.statements) == 1, cost.statements
     assert cost.bytes <= 2 * 4200  # a page of the table and one of the index of ready jobs
+
+
+def test_an_idle_worker_claims_a_lone_job_by_one_statement_that_commits_by_itself(
+    driver: SqliteDriver,
+) -> None:
+    [job] = new_jobs(1)
+    driver.run(driver.enqueue([job]))
+    params = ClaimParams(session=SESSION, token=TOKEN, queues=("default",), limit=10)
+    with Cost(driver) as cost:
+        claims = driver.run(driver.claim(params))
+    assert [claim.id for claim in claims] == [job.id]
+    assert len(cost.statements) == 1, cost.statements
 
 
 def test_a_batch_goes_through_its_life_in_few_statements_and_bytes(driver: SqliteDriver) -> None:

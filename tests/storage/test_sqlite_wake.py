@@ -442,6 +442,13 @@ def test_the_thread_that_hears_the_ring_claims(
         verb = claims_of(driver)
         bell = driver.claiming_bell(["default"])
         other = SqliteDriver(sqlite_path)
+        given: list[str] = []
+
+        def hand_over(claims: list[Claim]) -> None:
+            assert not waiting.done()
+            given.extend(claim.id for claim in claims)
+
+        bell.on_claims = hand_over
         for _ in range(3):
             job = make_job()
             await bell.arm()
@@ -449,6 +456,8 @@ def test_the_thread_that_hears_the_ring_claims(
             await asyncio.sleep(0.01)
             await asyncio.to_thread(other.run, other.enqueue([job]))
             assert [claim.id for claim in await waiting] == [job.id]
+            assert given.pop() == job.id
+        bell.on_claims = None
         # What rings between the arming and the wait is not missed either.
         await bell.arm()
         await asyncio.to_thread(other.run, other.enqueue([make_job()]))

@@ -110,6 +110,44 @@ def test_a_store_whose_commits_do_not_sync_writes_nothing_ahead(tmp_path: Path) 
     driver.close()
 
 
+def test_a_store_whose_commits_do_not_sync_has_the_system_begin_with_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a checkpoint finds most of it on the disk; each part once, also after a checkpoint."""
+    monkeypatch.setattr(connections, "BEGIN_BYTES", 100_000)
+    begun: list[int] = []
+    begin = wal_file._begin_writing()
+    assert begin is not None or sys.platform != "linux"
+
+    def count(*values: int) -> None:
+        begun.append(values[0])
+        assert begin is None or begin(*values) == 0
+
+    monkeypatch.setattr(wal_file, "_begin_writing", lambda: count)
+    driver = SqliteDriver(tmp_path / "winch.db", sync="normal")
+    jobs = enqueue(driver, 50)
+    assert 5 <= len(begun) <= 7  # 50 commits of 12 KiB and a row
+    lock = driver._connections.acquire()
+    driver._connections.checkpoint()
+    driver._connections.release(lock)
+    begun.clear()
+    jobs += enqueue(driver, 50)
+    assert 5 <= len(begun) <= 7
+    assert stored(driver._connections.path) == set(jobs)
+    driver.close()
+
+
+def test_where_the_system_cannot_be_told_the_checkpoint_does_it_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BEGIN_BYTES", 0)
+    monkeypatch.setattr(wal_file, "_begin_writing", lambda: None)
+    driver = SqliteDriver(tmp_path / "winch.db", sync="normal")
+    jobs = enqueue(driver, 3)
+    assert stored(driver._connections.path) == set(jobs)
+    driver.close()
+
+
 def test_two_processes_do_not_both_write_ahead(driver: SqliteDriver) -> None:
     enqueue(driver)
     size = wal_of(driver).stat().st_size

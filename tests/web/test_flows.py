@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.web.kit import Web
 from winch import App, Retry, chain, chord
 from winch.cli import cli
-from winch.engine.client import actor
+from winch.engine.job_desk import actor
 from winch.web.audit import Audit
 
 

@@ -10,7 +10,7 @@ from winch.cli.output import remark
 from winch.cli.text import one_line
 from winch.core.errors import StorageError
 from winch.core.redact import mask_text
-from winch.engine.client import actor
+from winch.engine.job_desk import actor
 from winch.web.audit import Audit
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import itertools
-import os
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,40 +11,34 @@ import msgspec
 
 from winch.core import codec
 from winch.core.clock import Clock
-from winch.core.duration import Duration, parse_duration
+from winch.core.duration import Duration
 from winch.core.errors import (
     ConfigError,
     DuplicateJob,
     EnqueueUncertain,
-    InvalidPayload,
-    InvalidTransition,
-    JobFailed,
-    JobNotFound,
-    PayloadTooLarge,
     StorageError,
     StorageUnavailable,
     WinchError,
 )
-from winch.core.ids import RUN, job_id, job_ids, parse_id
+from winch.core.ids import RUN, job_id, job_ids
 from winch.core.job import JobRecord
-from winch.core.lifecycle import JobState, sources
+from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate
-from winch.engine import operation, search_index
+from winch.engine import job_desk, operation, search_index
 from winch.engine.door import Door
 from winch.engine.entropy import entropy
 from winch.engine.events import JobEvent
 from winch.engine.handle import Job
-from winch.engine.keyring import Keyring, revealed, unseal
+from winch.engine.keyring import revealed
 from winch.engine.log import log
 from winch.engine.operation import Blocking, OnConnection, Operation, Pause
 from winch.engine.runtime import Runtime
 from winch.engine.spool import Spool
 from winch.engine.task import Bound
 from winch.engine.transaction import Statements
-from winch.engine.why import explain
-from winch.storage.params import Acted, Enqueued, JobFilter, Line, NewJob
+from winch.storage.params import Enqueued, JobFilter, Line, NewJob
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Sending, Verb
+from winch.storage.verbs import Sending
 
 if TYPE_CHECKING:
     from winch.engine.joining import Joining
@@ -63,7 +54,6 @@ CHUNK = 1000
 FIRST_CHUNK = 250
 # Store down at enqueue: about two seconds of trying, then the caller decides.
 ENQUEUE_PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
-RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 @dataclass(frozen=True)
@@ -552,17 +542,10 @@ class Client:
     # -- one job -----------------------------------------------------------------------------------
 
     def get(self, job_id: str) -> JobRecord:
-        return self.run(self._get(job_id))
+        return self.run(job_desk.get(self._driver(), job_id))
 
     async def aget(self, job_id: str) -> JobRecord:
-        return await self.arun(self._get(job_id))
-
-    def _get(self, job_id: str) -> Operation[JobRecord]:
-        [record] = yield self._driver().get([parse_id(job_id, "job id")])
-        if record is None:
-            raise JobNotFound(job_id)
-        found: JobRecord = record
-        return found
+        return await self.arun(job_desk.get(self._driver(), job_id))
 
     def revealed(self, record: JobRecord) -> JobRecord:
         """The record with what is encrypted in it opened, as far as the app has the keys."""
@@ -575,82 +558,37 @@ class Client:
         return await self.arun(self._result(job_id, timeout))
 
     def _result(self, job_id: str, timeout: Duration | None) -> Operation[tuple[JobRecord, Any]]:
-        limit = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
-        began = self.surroundings.clock.monotonic()
-        round_ = 0
-        while True:
-            record = yield from self._get(job_id)
-            if record.state.is_final:
-                return record, _result_of(record, self._runtime.keys())
-            waited = self.surroundings.clock.monotonic() - began
-            if limit is not None and waited >= limit:
-                raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
-            pause = RESULT_PAUSES[min(round_, len(RESULT_PAUSES) - 1)]
-            left = float("inf") if limit is None else max(limit - waited, 0.001)
-            yield Pause(min(pause, left), most=left)
-            round_ += 1
+        monotonic = self.surroundings.clock.monotonic
+        record = yield from job_desk.ended(self._driver(), job_id, timeout, monotonic)
+        return record, job_desk.result_of(record, self._runtime.keys())
 
     def why(self, job_id: str) -> str:
-        return self.run(self._why(job_id))
+        return self.run(job_desk.why(self._driver(), job_id))
 
     async def awhy(self, job_id: str) -> str:
-        return await self.arun(self._why(job_id))
-
-    def _why(self, job_id: str) -> Operation[str]:
-        facts = yield self._driver().explain(parse_id(job_id, "job id"))
-        if facts is None:
-            raise JobNotFound(job_id)
-        return explain(facts)
+        return await self.arun(job_desk.why(self._driver(), job_id))
 
     # -- operators ---------------------------------------------------------------------------------
 
     def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> JobState:
-        return self.run(self._cancel(job_id, reason, by))
+        return self.run(job_desk.cancel(self._driver(), job_id, reason, by))
 
     async def acancel(
         self, job_id: str, *, reason: str | None = None, by: str | None = None
     ) -> JobState:
-        return await self.arun(self._cancel(job_id, reason, by))
+        return await self.arun(job_desk.cancel(self._driver(), job_id, reason, by))
 
     def retry(self, job_id: str, *, by: str | None = None) -> JobState:
-        return self.run(self._retry(job_id, by))
+        return self.run(job_desk.retry(self._driver(), job_id, by))
 
     async def aretry(self, job_id: str, *, by: str | None = None) -> JobState:
-        return await self.arun(self._retry(job_id, by))
+        return await self.arun(job_desk.retry(self._driver(), job_id, by))
 
     def delete(self, job_id: str, *, by: str | None = None) -> JobState:
-        return self.run(self._delete(job_id, by))
+        return self.run(job_desk.delete(self._driver(), job_id, by))
 
     async def adelete(self, job_id: str, *, by: str | None = None) -> JobState:
-        return await self.arun(self._delete(job_id, by))
-
-    def _cancel(self, job_id: str, reason: str | None, by: str | None) -> Operation[JobState]:
-        ids = [parse_id(job_id, "job id")]
-        verb = self._driver().cancel(ids, by=by or actor(), reason=reason)
-        return (yield from self._operate("cancel", verb))
-
-    def _retry(self, job_id: str, by: str | None) -> Operation[JobState]:
-        ids = [parse_id(job_id, "job id")]
-        return (yield from self._operate("retry", self._driver().retry(ids, by=by or actor())))
-
-    def _delete(self, job_id: str, by: str | None) -> Operation[JobState]:
-        ids = [parse_id(job_id, "job id")]
-        return (yield from self._operate("delete", self._driver().delete(ids, by=by or actor())))
-
-    def _operate(self, name: str, verb: Verb[list[Acted]]) -> Operation[JobState]:
-        """Carry out an operator's verb on one job; a lost race is raised here, for people."""
-        [acted] = yield verb
-        if acted.state is None:
-            raise JobNotFound(acted.id)
-        if acted.holder is not None:
-            raise DuplicateJob(
-                f"job {acted.id} cannot be retried now: its unique key is held by job {acted.holder}",
-                existing=acted.holder,
-            )
-        if not acted.took:
-            raise InvalidTransition(acted.id, acted.state, name, sources(name))
-        state: JobState = acted.state
-        return state
+        return await self.arun(job_desk.delete(self._driver(), job_id, by))
 
     # -- lists -------------------------------------------------------------------------------------
 
@@ -682,33 +620,6 @@ def _raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> Non
             f"unique key {job.unique_key!r}: job {answer.holder} {words}; nothing was enqueued",
             existing=answer.holder,
         )
-
-
-def actor() -> str:
-    """Who acts, for the job's history: user@host of this process."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
-
-
-def _result_of(record: JobRecord, keys: Keyring | None) -> Any:
-    if record.state is not JobState.COMPLETED:
-        error = record.error
-        text = f"{error.type}: {error.message}" if error is not None else record.reason
-        raise JobFailed(record.id, record.state, text)
-    if record.result is None and record.reason is not None:
-        raise InvalidPayload(f"job {record.id} completed, but {record.reason}")
-    if record.result is None:
-        return None
-    text = unseal(keys, record.result, job=record.id, task=record.task, field="result")
-    if (cut := codec.truncated(text)) is not None:
-        raise PayloadTooLarge(
-            f"job {record.id} completed, but its result was {cut.bytes:,} bytes and the limit is "
-            f"{codec.MAX_RESULT_BYTES:,}; only its beginning is kept, in job.record.result"
-        )
-    return codec.loads(text, what="result")
 
 
 def _chunks(items: Iterable[T], size: int, first: int | None = None) -> Iterator[list[T]]:

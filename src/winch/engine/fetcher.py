@@ -15,11 +15,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from winch.core.errors import StorageUnavailable
 from winch.core.ids import random_id
 from winch.core.job import Claim
+from winch.engine.log import log
 from winch.engine.order import QueueOrder
 from winch.engine.service import Service
 from winch.storage.params import ClaimParams, ClaimRef
-from winch.storage.protocol import Bell, ClaimingBell, Driver
+from winch.storage.protocol import Bell, ClaimingBell, DeliveringBell, Driver
 from winch.storage.verbs import Verb
+
+# What rings is one job mostly. A claim that waits for it asks for few, which costs some stores less than
+# one by the hundred; where more has come, the next claim follows at once and asks for all there is room
+# for.
+RUNG = 32
 
 
 class Fetcher(Service):
@@ -40,6 +46,7 @@ class Fetcher(Service):
         measured: Callable[[float], None],
         deliver: Callable[[Sequence[Claim], float], None],
         on_idle: Callable[[], Awaitable[bool]],
+        is_idle: Callable[[], bool] = lambda: False,
         monotonic: Callable[[], float] = time.monotonic,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -61,6 +68,7 @@ class Fetcher(Service):
         self._measured = measured
         self._deliver = deliver
         self._on_idle = on_idle
+        self._is_idle = is_idle
         self._monotonic = monotonic
         self._entropy = entropy
         # Of the driver itself: whoever stands before one, to watch or disturb it, sees every claim.
@@ -71,6 +79,10 @@ class Fetcher(Service):
         # A claim that waits in the store is as old as its sending when its jobs come.
         self._waits_in_store = isinstance(self._bell, ClaimingBell)
         self._stays_armed = isinstance(self._bell, ClaimingBell) and self._bell.stays_armed
+        if isinstance(self._bell, DeliveringBell):
+            self._bell.on_claims = self._arrived
+        self._sent_at = 0.0
+        self._delivered: set[str] = set()
         self._expects_none = False
         self._slot_freed = asyncio.Event()
         self._quiet = False
@@ -118,14 +130,18 @@ class Fetcher(Service):
                 return 0.0  # something may have come by what was done there
             if not self._waits_in_store or self._stopping.is_set():
                 return self._poll
-            sent = self._monotonic()
+            self._sent_at = self._monotonic()
+            self._delivered.clear()
             claims = await self._claim_when_rung(room)
-            if claims and self._quiet:
+            claims = [claim for claim in claims if claim.id not in self._delivered]
+            if not claims:
+                return 0.0
+            if self._quiet:
                 await self._driver.arun(
                     self._driver.release([ClaimRef(claim.id, claim.token) for claim in claims])
                 )
                 return 0.0
-            self._deliver(claims, sent)
+            self._deliver(claims, self._sent_at)
             # The job that was waited for starts before the next claim is made and sent, which can wait.
             # Under load it is the other way round, so that the store works while the jobs run.
             await asyncio.sleep(0)
@@ -133,11 +149,22 @@ class Fetcher(Service):
         self._deliver(claims, sent)
         return 0.0
 
+    def _arrived(self, claims: list[Claim]) -> None:
+        """What the bell's claim got, before this loop has heard of it: the job that was waited for
+        starts in the next turn. While quiet it is left to `run_once`, which gives it back."""
+        if claims and not self._quiet:
+            self._delivered.update(claim.id for claim in claims)
+            try:
+                self._deliver(claims, self._sent_at)
+            except Exception:  # a hook's, as `run` tells it
+                log.exception("%s failed; the loop goes on", self.name)
+
     async def _claim_when_rung(self, room: int) -> list[Claim]:
         bell = self._bell
         assert isinstance(bell, ClaimingBell)  # noqa: S101  # as looked at when it was made
         return await self._noted(
-            self._params(room, None), lambda verb: bell.claim_when_rung(verb, self._poll)
+            self._params(min(room, RUNG), None),
+            lambda verb: bell.claim_when_rung(verb, self._poll, is_idle=self._is_idle()),
         )
 
     async def _look_for_gated(self) -> None:

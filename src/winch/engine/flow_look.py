@@ -13,8 +13,8 @@ from winch.core.flow import FlowNote, tag_of
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
-from winch.engine.client import actor
 from winch.engine.flows import BOOK
+from winch.engine.job_desk import actor
 from winch.engine.operation import Operation
 from winch.storage.params import Acted, JobFilter, Lines
 

@@ -29,16 +29,18 @@ class Prefetch:
         self._job_time: float | None = None
         self._round_trip = 0.001
 
-    def ended(self, seconds: float) -> None:
-        """A job took this long."""
+    def ended(self, seconds: float, jobs: int = 1) -> None:
+        """So many jobs took this long each, and each counts: a worker that begins on a full queue runs
+        hundreds at a time, and knows after the first of these how many to claim."""
         if self._job_time is None:
             self._job_time = seconds
         else:
-            self._job_time += _WEIGHT * (seconds - self._job_time)
+            weight = _WEIGHT if jobs == 1 else 1 - (1 - _WEIGHT) ** jobs
+            self._job_time += weight * (seconds - self._job_time)
 
-    def ended_in_place(self, seconds: float) -> None:
-        """A job kept all slots from running for this long: it never waited."""
-        self.ended(seconds * self._slots)
+    def ended_in_place(self, seconds: float, jobs: int = 1) -> None:
+        """So many jobs kept all slots from running for this long each: they never waited."""
+        self.ended(seconds * self._slots, jobs)
 
     def claimed(self, seconds: float) -> None:
         """A claim took this long to be answered."""

@@ -13,8 +13,8 @@ from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec
 from winch.core.queue_settings import NO_SETTINGS, QueueSettings, changed
 from winch.engine.binding import bind_queue
-from winch.engine.client import actor
 from winch.engine.door import BOOK, PAUSED, UNTIL, read_settings
+from winch.engine.job_desk import actor
 from winch.engine.operation import Operation
 from winch.storage.params import Line, Lines
 from winch.storage.protocol import Driver

@@ -210,6 +210,7 @@ class Worker:
             measured=self._prefetch.claimed,
             deliver=self._deliver,
             on_idle=self._found_nothing,
+            is_idle=lambda: self._is_empty,
             monotonic=self._monotonic,
             entropy=self._entropy,
         )
@@ -502,7 +503,7 @@ class Worker:
                 began = now
                 now, ran, begun = self._lane.run(on_loop, now, turned_at + TURN_EVERY)
                 if ran:
-                    self._prefetch.ended_in_place((now - began) / ran)
+                    self._prefetch.ended_in_place((now - began) / ran, ran)
             if begun is not None:
                 now = await self._see_through(begun.attempt.claim, self._go_on(begun, now))
             elif not ran:

@@ -10,7 +10,7 @@ Rules that hold for every verb:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -443,14 +443,27 @@ class ClaimingBell(Bell, Protocol):
     """Whether it rings again and again once armed. Then arming costs nothing most of the time, and a
     worker that expects to find nothing arms it before it looks, and looks once."""
 
-    async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
+    async def claim_when_rung(
+        self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
+    ) -> list[Claim]:
         """Carry the claim out once it rings, or after `timeout` seconds or fewer. Raises as the claim
-        itself does."""
+        itself does. `is_idle`: nothing runs in this worker that could keep it from hearing, so that
+        jobs may be handed over to it."""
         ...
 
     def rouse(self) -> None:
         """End the wait now: the claim is carried out, or given up where it has not been sent yet."""
         ...
+
+
+@runtime_checkable
+class DeliveringBell(ClaimingBell, Protocol):
+    """One that hands jobs over the moment they are read, a turn of the event loop before the claim has
+    returned to whoever waits for it."""
+
+    on_claims: Callable[[list[Claim]], None] | None
+    """Called in the event loop with what a claim got, before `claim_when_rung` returns the same and
+    maybe more; or not called at all."""
 
 
 class SchemaStatus(Protocol):

@@ -16,6 +16,8 @@ from winch.drivers.postgres.place import parse_url
 
 LONG = timedelta(minutes=1)
 SKEW = timedelta(seconds=1)
+# How long the look at live jobs may take: a second for some hundred thousand.
+LOOKING = timedelta(seconds=10)
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 # Whatever keeps vacuum from removing dead rows: open transactions, prepared ones, replication slots.
@@ -49,6 +51,7 @@ def check_postgres(app: App) -> Findings:
             yield from _pooler(conn)
             yield from _clock(conn)
             yield from _long_transactions(conn)
+            yield from _impossible_jobs(conn, place.quoted)
     except psycopg.OperationalError as error:
         raise StorageUnavailable(f"{place.describe()} cannot be reached: {error}") from error
 
@@ -150,3 +153,30 @@ def _long_transactions(conn: Connection) -> Findings:
         )
     if not rows:
         yield Finding(Level.OK, "vacuum", f"no transaction is open for longer than {span(LONG)}")
+
+
+def _impossible_jobs(conn: Connection, schema: str) -> Findings:
+    """Rows that no verb of Winch writes. The database refuses them where a job is changed, and takes
+    them from who stores one by hand."""
+    which = f"FROM {schema}.job WHERE NOT {schema}.is_possible(job)"
+    conn.execute(f"SET statement_timeout = {LOOKING // timedelta(milliseconds=1)}")
+    try:
+        rows = conn.execute(f"SELECT id::text, state {which} LIMIT 3").fetchall()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction):
+        return  # not migrated, which is said elsewhere
+    except psycopg.errors.QueryCanceled:
+        text = f"there are too many to look at all of them within {span(LOOKING)}"
+        yield Finding(Level.NOTE, "jobs", f"live jobs were not checked: {text}")
+        return
+    finally:
+        conn.execute("RESET statement_timeout")
+    for job, state in rows:
+        yield Finding(
+            Level.PROBLEM,
+            "jobs",
+            f"job {job} is {one_line(state)} with fields that do not go with that: no worker takes it, "
+            "or none can end it",
+            "somebody has written to Winch's table; delete the job and enqueue it again",
+        )
+    if not rows:
+        yield Finding(Level.OK, "jobs", "every live job has the fields of its state")

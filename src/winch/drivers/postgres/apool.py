@@ -4,7 +4,7 @@ they never queue behind a large payload."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -45,7 +45,7 @@ AsyncConnection = psycopg.AsyncConnection[Row]
 
 # Which connections a verb may take, and how many there are: claim and finish go at once, and wait for
 # nothing else that a worker has to say.
-LANES = {"claim": "work", "finish": "work"} | dict.fromkeys(
+LANES = {"claim": "work", "finish": "work", "offer": "work"} | dict.fromkeys(
     ("beat", "start_session", "end_session"), "beat"
 )
 SIZES = {"work": 2, "beat": 1, "rest": 2}
@@ -83,9 +83,11 @@ class AsyncPool:
                 raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
         raise AssertionError("unreachable")
 
-    def load(self, verb: Verb[T]) -> Loaded[T] | None:
-        """The verb written ahead, to be sent in the moment it is wanted; None where it cannot be."""
-        return self._lanes[LANES.get(verb.name, "rest")].load(verb)
+    def load(self, verb: Verb[T], on_result: Callable[[T], None] | None = None) -> Loaded[T] | None:
+        """The verb written ahead, to be sent in the moment it is wanted; None where it cannot be.
+        `on_result` is called with what its first answer gives, where that is all, before the verb has
+        returned."""
+        return self._lanes[LANES.get(verb.name, "rest")].load(verb, on_result)
 
     async def close(self) -> None:
         for lane in self._lanes.values():
@@ -142,7 +144,7 @@ class _Lane:
         finally:
             self._free.release()
 
-    def load(self, verb: Verb[T]) -> Loaded[T] | None:
+    def load(self, verb: Verb[T], on_result: Callable[[T], None] | None) -> Loaded[T] | None:
         if not self._keeps_plans:
             return None
         progress = Progress(verb)
@@ -150,7 +152,7 @@ class _Lane:
         action = next(steps, None)
         if isinstance(action, Step) and action.is_fixed and action.statement.name in express.WORKING:
             with suppress(psycopg.Error):  # what cannot be written is told when the verb is run
-                return Loaded(self, progress, steps, express.Written(action))
+                return Loaded(self, progress, steps, action, on_result)
         steps.close()
         return None
 
@@ -186,18 +188,18 @@ class _Lane:
         except StopIteration as stop:
             result: T = stop.value
             return result
-        return await self.carry_on(connection, sending, await self._send(connection, action))
+        return await self.carry_on(connection, sending, await self.send(connection, action))
 
     async def carry_on(self, connection: AsyncOwn, sending: Generator[Action, Rows, T], rows: Rows) -> T:
         """Carry out what follows the first answer."""
         try:
             while True:
-                rows = await self._send(connection, sending.send(rows))
+                rows = await self.send(connection, sending.send(rows))
         except StopIteration as stop:
             result: T = stop.value
             return result
 
-    async def _send(self, connection: AsyncOwn, action: Action) -> Rows:
+    async def send(self, connection: AsyncOwn, action: Action) -> Rows:
         if not isinstance(action, Step):
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
@@ -266,15 +268,21 @@ class Loaded(Generic[T]):
         lane: _Lane,
         progress: Progress,
         steps: Generator[Action, Rows, T],
-        written: express.Written,
+        first: Step,
+        on_result: Callable[[T], None] | None = None,
     ) -> None:
         self._lane = lane
+        self._on_result = on_result
         self.progress = progress
         self._steps = steps
-        self._written = written
+        self._written = express.Written(first)
+        self.values: Mapping[str, Any] = first.values
         self._connection: AsyncOwn | None = None
         self._answer: express.Answer | None = None
-        self._error: psycopg.Error | None = None
+        self._error: BaseException | None = None
+        # What its first answer has led to: the verb's result, or what is to be sent next.
+        self._results: list[T] = []
+        self._next: Action | None = None
 
     @property
     def is_sent(self) -> bool:
@@ -290,6 +298,21 @@ class Loaded(Generic[T]):
             self._answer = express.abegin(connection, self._written)
         except psycopg.Error as error:
             self._error = error
+        else:
+            self._answer.then = self._go_on
+
+    def _go_on(self) -> None:
+        """Read the answer as soon as it is whole, and hand on what it gives."""
+        assert self._answer is not None  # noqa: S101  # whose moment this is
+        try:
+            rows = express.rows_in(self._answer, self._written.statement.name)
+            self._next = self._steps.send(rows)
+        except StopIteration as stop:
+            self._results.append(stop.value)
+        except BaseException as error:  # raised where the verb is waited for
+            self._error = error
+        if self._results and self._on_result is not None:
+            self._on_result(self._results[0])
 
     async def see_through(self) -> T:
         assert self._connection is not None  # noqa: S101  # is_sent was asked
@@ -298,9 +321,13 @@ class Loaded(Generic[T]):
         )
 
     async def _rest(self, connection: AsyncOwn) -> T:
-        if self._answer is None:
-            raise self._error or AssertionError("sent, and neither an answer nor an error")
-        rows = await express.rows_of(self._answer, self._written.statement.name)
+        if self._answer is not None:
+            await self._answer.whole()
+        if self._error is not None:
+            raise self._error
+        if self._next is None:
+            return self._results[0]
+        rows = await self._lane.send(connection, self._next)
         return await self._lane.carry_on(connection, self._steps, rows)
 
     def drop(self) -> None:

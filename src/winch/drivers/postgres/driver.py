@@ -23,6 +23,7 @@ from winch.drivers.postgres.faults import translated
 from winch.drivers.postgres.lending import AsyncLending, Lending
 from winch.drivers.postgres.listen import ENOUGH, WAITING, ClaimingPostgresBell, Listener, PostgresBell
 from winch.drivers.postgres.low_water import LowWater
+from winch.drivers.postgres.offers import Offers
 from winch.drivers.postgres.operating import OperatingVerbs
 from winch.drivers.postgres.place import Place, connection_params, parse_url
 from winch.drivers.postgres.places import Places
@@ -135,7 +136,9 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
 
     def claiming_bell(self, queues: Sequence[str]) -> ClaimingPostgresBell:
         side = self._side()
-        return ClaimingPostgresBell([side.listener], queues, side.pool)
+        # Where events are kept, nobody stores jobs in the way that hands them over.
+        offers = None if self._keeps_events else Offers(self.arun, self._step)
+        return ClaimingPostgresBell([side.listener], queues, side.pool, offers)
 
     async def _announce(self, names: Sequence[str]) -> None:
         def body() -> Body[None]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import adapt, errors
-from psycopg.pq import DiagnosticField, ExecStatus, Format
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format
 from psycopg.rows import RowFactory, tuple_row
 
 from winch.drivers._sql import Statement
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 # Whose answer nobody reads.
-STATEMENTS = frozenset({"enqueue.alike", "enqueue.one", "enqueue.plain"})
+STATEMENTS = frozenset({"enqueue.alike", "enqueue.handed", "enqueue.one", "enqueue.plain"})
 # Those that go this way on a worker's connections for claim and finish, which keep their plans.
-WORKING = frozenset({"claim", "finish", "has_gated"})
+WORKING = frozenset({"claim", "claim.few", "finish", "has_gated", "wait.offer", "wait.withdrawn"})
 
 # A statement that is kept prepared: its name on the server, and the names of its values in order.
 Kept = tuple[bytes, tuple[str, ...]]
@@ -53,11 +53,13 @@ class Own(psycopg.Connection[Row]):
         self.poll = select.poll()
         self.poll.register(pgconn.socket, select.POLLIN)
         self.is_cut: bool = False  # by the watchdog, and of no use from then on
+        # Prepared ones: they are wanted, and no pooler stands between.
+        self.keeps_statements: bool = False
 
     @property
-    def is_readable(self) -> bool:
-        """Whether bytes, or the end of them, wait to be read."""
-        return bool(self.poll.poll(0))
+    def is_fit(self) -> bool:
+        """Whether it is open and quiet. What comes in while nobody asks is the end of the connection."""
+        return self.pgconn.status == ConnStatus.OK and not self.poll.poll(0)
 
 
 class AsyncOwn(psycopg.AsyncConnection[Row]):
@@ -90,7 +92,7 @@ def send(connection: Own, step: Step) -> None:
 
     Short on purpose: between two waits Python runs with cold caches, three times slower than in a loop.
     """
-    name, names = _kept(connection, step.statement)
+    name, names = connection.kept.get(step.statement.name) or _kept(connection, step.statement)
     connection.pgconn.send_query_prepared(name, *_written(step.values, names))
     answer(connection)
 
@@ -143,7 +145,13 @@ def abegin(connection: AsyncOwn, written: Written) -> Answer:
 
 
 async def rows_of(answer: Answer, name: str) -> Rows:
-    result = await answer.whole()
+    await answer.whole()
+    return rows_in(answer, name)
+
+
+def rows_in(answer: Answer, name: str) -> Rows:
+    """The rows of an answer that is whole and no error."""
+    result = answer.last
     if result is None or not (count := result.ntuples):
         return []
     reader = _reader(answer.connection, name)
@@ -178,6 +186,8 @@ def _written(
             written.append(value.encode())
         elif value is None:
             written.append(None)
+        elif type(value) is int:
+            written.append(b"%d" % value)
         elif isinstance(value, list):
             data, form = _list(value)
             if form is not Format.TEXT:
@@ -209,15 +219,17 @@ def answer(connection: Own) -> None:
     pgconn, poll = connection.pgconn, connection.poll
     if pgconn.flush():
         _send_rest(connection)
-    results: list[PGresult] = []
+    failed: PGresult | None = None
     while True:
         while pgconn.is_busy():
             poll.poll()
             pgconn.consume_input()
         if (result := pgconn.get_result()) is None:
             break
-        results.append(result)
-    _raise_first(connection, results)
+        if result.status == ExecStatus.FATAL_ERROR:
+            failed = failed or result
+    if failed is not None:
+        _raise_first(connection, [failed])
 
 
 def _send_rest(connection: Own) -> None:
@@ -235,10 +247,12 @@ def _send_rest(connection: Own) -> None:
 class Answer:
     """The answer to what was sent on an async connection, read as it comes."""
 
-    __slots__ = ("_fileno", "_is_left", "_loop", "_results", "_whole", "connection")
+    __slots__ = ("_fileno", "_is_left", "_loop", "_results", "_whole", "connection", "then")
 
     def __init__(self, connection: AsyncOwn) -> None:
         self.connection = connection
+        # Called the moment it is whole and no error, before whoever waits for it is woken.
+        self.then: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._fileno = connection.pgconn.socket
         self._whole: asyncio.Future[None] = self._loop.create_future()
@@ -248,13 +262,16 @@ class Answer:
             self._loop.add_writer(self._fileno, self._write)
         self._loop.add_reader(self._fileno, self._read)
 
-    async def whole(self) -> PGresult | None:
-        """Wait for all of it; the last result. Raises what psycopg would."""
+    async def whole(self) -> None:
+        """Wait for all of it. Raises what psycopg would."""
         try:
             await self._whole
         finally:
             self.stop()
         _raise_first(self.connection, self._results)
+
+    @property
+    def last(self) -> PGresult | None:
         return self._results[-1] if self._results else None
 
     def stop(self) -> None:
@@ -286,14 +303,22 @@ class Answer:
         if self._whole.done():
             return
         if error is None:
-            self._whole.set_result(None)
+            try:
+                if self.then is not None and not any(map(_is_failed, self._results)):
+                    self.then()
+            finally:
+                self._whole.set_result(None)
         else:
             self._whole.set_exception(error)
 
 
+def _is_failed(result: PGresult) -> bool:
+    return result.status == ExecStatus.FATAL_ERROR
+
+
 def _raise_first(connection: Own | AsyncOwn, results: Sequence[PGresult]) -> None:
     for result in results:
-        if result.status == ExecStatus.FATAL_ERROR:
+        if _is_failed(result):
             if result.error_field(DiagnosticField.SQLSTATE) == b"26000":
                 # psycopg deallocates whatever is prepared on a connection after a ROLLBACK.
                 connection.kept.clear()

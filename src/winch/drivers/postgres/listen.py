@@ -5,7 +5,8 @@ notify only while somebody has said so. What goes wrong here (a connection that 
 that cannot carry LISTEN) makes waking slower, never wrong: the waiting worker looks again by itself.
 
 The way from the server's word to the claim is short, because somebody waits for that job: the event
-loop itself reads the socket, and the claim is sent by whoever was waiting.
+loop itself reads the socket, and the claim is sent by whoever was waiting. Where an offer stands
+(offers.py), the word is the job itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,9 +23,10 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from winch.core.errors import StorageError
+from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim
 from winch.drivers.postgres.apool import AsyncPool, Loaded
+from winch.drivers.postgres.offers import Offer, Offers
 from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.steps import Row
@@ -52,6 +55,8 @@ class Listener:
     ) -> None:
         self._place = place
         self._channel = channel
+        # Of this listener alone: what is said there is for one of its bells, and nobody else hears it.
+        self.own_channel: str = f"winch_{secrets.token_hex(16)}"
         self._params = params
         self._announce = announce
         self._bells: set[PostgresBell] = set()
@@ -126,9 +131,12 @@ class Listener:
                 self._tried.set()
                 await asyncio.sleep(60)
                 return
-            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            for channel in (self._channel, self.own_channel):
+                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             # For those that come with the answer to a probe.
-            connection.add_notify_handler(lambda heard: self._hear(heard.payload))
+            connection.add_notify_handler(
+                lambda heard: self._hear(heard.channel.encode(), heard.payload.encode())
+            )
             self.is_up = True
             self.state = "up"
             self._tried.set()
@@ -151,7 +159,7 @@ class Listener:
             try:
                 pgconn.consume_input()
                 while (heard := pgconn.notifies()) is not None:
-                    self._hear(heard.extra)
+                    self._hear(heard.relname, heard.extra)
             except psycopg.Error as error:
                 if not over.done():
                     over.set_exception(error)
@@ -165,7 +173,11 @@ class Listener:
         finally:
             loop.remove_reader(pgconn.socket)
 
-    def _hear(self, payload: str | bytes) -> None:
+    def _hear(self, channel: bytes, payload: bytes) -> None:
+        if channel == self.own_channel.encode():
+            for bell in self._bells:
+                bell.hand(payload)
+            return
         try:
             names = _names.decode(payload)
         except msgspec.DecodeError:
@@ -194,6 +206,9 @@ class PostgresBell:
     def ring(self) -> None:
         self._has_rung = True
         self._wake(True)
+
+    def hand(self, word: bytes) -> None:
+        """A word on the listener's own channel."""
 
     def _wake(self, is_ring: bool | None) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -230,22 +245,65 @@ class PostgresBell:
 
 
 class ClaimingPostgresBell(PostgresBell):
-    """Sends the claim, which is written ahead, in the moment it rings, without a turn of its worker."""
+    """Sends the claim, which is written ahead, in the moment it rings, without a turn of its worker; and
+    leaves it in the store meanwhile, as an offer."""
 
     stays_armed = True
 
-    def __init__(self, listeners: Sequence[Listener], queues: Sequence[str], pool: AsyncPool) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        queues: Sequence[str],
+        pool: AsyncPool,
+        offers: Offers | None,
+    ) -> None:
         super().__init__(listeners, queues, due=False)
         self._pool = pool
+        self._offers = offers
+        self.on_claims: Callable[[list[Claim]], None] | None = None
         self._loaded: Loaded[list[Claim]] | None = None
+        self._offer: Offer | None = None
 
     def ring(self) -> None:
         if self._loaded is not None and self._waiter is not None and not self._waiter.done():
             self._loaded.send()
         super().ring()
 
-    async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
-        loaded = self._loaded = self._pool.load(verb)
+    def hand(self, word: bytes) -> None:
+        claims = None if self._offer is None else self._offer.hear(word)
+        if claims is not None:
+            if claims and self.on_claims is not None:
+                self.on_claims(claims)
+            self._wake(False)
+
+    async def claim_when_rung(
+        self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
+    ) -> list[Claim]:
+        loaded = self._loaded = self._pool.load(verb, self.on_claims)
+        if not is_idle or loaded is None or self._offers is None or not self._listener.is_up:
+            return await self._claim(verb, loaded, timeout)
+        offer = self._offer = Offer(loaded.values, self._listener.own_channel)
+        claims: list[Claim] = []
+        try:
+            await self._offers.make(offer, timeout)
+            if not offer.is_taken:  # else it was before the wait began
+                claims = await self._claim(verb, loaded, timeout)
+            await self._offers.ended(offer)
+        except StorageUnavailable as error:
+            # Jobs that are known may run already, so their token must not be given up: what else is
+            # under it is released when they are done with. Without any, the claim's answer was lost.
+            if not claims and not offer.claims:
+                raise StorageUnavailable(str(error), maybe_applied=True) from error
+            log.warning("an offer could not be withdrawn, its time ends it: %s", error)
+        finally:
+            self._loaded = self._offer = None
+        # One token for both, and who looks for the jobs of a token finds all of them.
+        known = {claim.id for claim in claims}
+        return claims + [claim for claim in offer.claims if claim.id not in known]
+
+    async def _claim(
+        self, verb: Verb[list[Claim]], loaded: Loaded[list[Claim]] | None, timeout: float
+    ) -> list[Claim]:
         try:
             has_rung = await self._wait(timeout)
         except BaseException:

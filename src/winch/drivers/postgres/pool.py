@@ -94,7 +94,11 @@ class Pool:
             connection = self._healthy() or self._connect()
             self._watchdog.watch(connection)
             try:
-                result = self._carry(connection, verb, progress)
+                if verb.lone is not None and connection.keeps_statements:
+                    progress.maybe_applied = True
+                    result: T = verb.lone(connection)
+                else:
+                    result = self._carry(connection, verb, progress)
             except BaseException as error:
                 self._watchdog.unwatch(connection)
                 self._recover(connection, error)
@@ -134,7 +138,7 @@ class Pool:
         begun = None
         try:
             connection = self._healthy() or self._connect()
-            if is_behind_pooler(connection):
+            if not connection.keeps_statements:
                 self._idle.append(connection)
                 return None
             begun = _Begun(connection)
@@ -174,10 +178,6 @@ class Pool:
             self._halves.release()
 
     def _carry(self, connection: Own, verb: Verb[T], progress: Progress) -> T:
-        if verb.lone is not None and self._place.prepares and not is_behind_pooler(connection):
-            progress.maybe_applied = True
-            alone: T = verb.lone(connection)
-            return alone
         sending = script(verb, progress)
         try:
             action = next(sending)
@@ -192,7 +192,7 @@ class Pool:
             connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
         prepare = self._place.prepares and action.statement.name in PREPARED
-        if prepare and action.statement.name in express.STATEMENTS and not is_behind_pooler(connection):
+        if prepare and action.statement.name in express.STATEMENTS and connection.keeps_statements:
             express.send(connection, action)
             return []
         # Binary answers: moments are read faster, and whatever DateStyle the database is set to.
@@ -221,9 +221,9 @@ class Pool:
                 connection = self._idle.pop()
             except IndexError:  # not looked for before: another thread may take the last one
                 return None
-            if not connection.closed and not connection.is_readable:
+            if connection.is_fit:
                 return connection
-            connection.close()  # something came in while nobody asked: the end of the connection
+            connection.close()
 
     def _connect(self) -> Own:
         params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
@@ -232,6 +232,7 @@ class Pool:
         try:
             if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
                 made.prepare_threshold = None
+            made.keeps_statements = self._place.prepares and made.prepare_threshold is not None
         except BaseException:  # nobody else knows of this connection yet
             made.close()
             raise
@@ -298,11 +299,6 @@ def is_pooled(
     """Whether a pooler stands between: the process that greeted is not the one that answers. Named
     prepares, and LISTEN, are then somebody else's the next moment."""
     return answer is not None and answer[0] != connection.info.backend_pid
-
-
-def is_behind_pooler(connection: psycopg.Connection[Any]) -> bool:
-    """What `_connect` found out about it."""
-    return connection.prepare_threshold is None
 
 
 def is_readable(fileno: int) -> bool:

@@ -22,8 +22,9 @@ $$;
 GRANT USAGE ON SCHEMA {schema} TO {producer}, {worker}, {reader};
 GRANT SELECT ON {schema}.winch_migration TO {producer}, {worker}, {reader};
 
--- They run with the rights of their owner and remove final jobs.
-REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive FROM PUBLIC;
+-- They run with the rights of their owner: two remove final jobs, one stores a job and looks who waits for it.
+REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive, {schema}.hand_over FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION {schema}.hand_over TO {producer}, {worker};
 
 -- Producer: stores jobs, and sees of other jobs only what tells one id from another. No arguments, no
 -- results, no claims. `ring` looks up who waits.
@@ -43,7 +44,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
         {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line,
         {schema}.gate, {schema}.permit, {schema}.limit_set, {schema}.unique_kept,
-        {schema}.signal, {schema}.waiting, {schema}.recheck, {schema}.lease
+        {schema}.signal, {schema}.waiting, {schema}.recheck, {schema}.lease, {schema}.offer
     TO {worker};
 GRANT SELECT ON {schema}.schedule_in_effect, {schema}.backlog, {schema}.claimed TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};

@@ -72,6 +72,13 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
+        if not is_repeat and (lone := self._lone(jobs, now)) is not None:
+            return lone
+        return self._enqueue(jobs, is_repeat, now)
+
+    def _enqueue(
+        self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
+    ) -> Verb[list[Enqueued]]:
         def plain(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
             if len(jobs) == 1 and (one := write_one(jobs[0], now)):
                 yield Step(self._sql[one[0]], one[1], is_alone=True)
@@ -160,16 +167,19 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 yield self._step("enqueue.replace", jobs=text, now=now, soon_seconds=SOON_SECONDS)
             return filled(plan, stored)
 
-        return (None if is_repeat else self._lone(jobs, body, now)) or self._write("enqueue", body, now)
+        return self._write("enqueue", body, now)
 
-    def _lone(
-        self, jobs: Sequence[NewJob], body: Callable[[], Body[list[Enqueued]]], now: datetime | None
-    ) -> Verb[list[Enqueued]] | None:
+    def _lone(self, jobs: Sequence[NewJob], now: datetime | None) -> Verb[list[Enqueued]] | None:
         """The enqueue of one plain job with its short way; None for any other."""
         if self._keeps_events or len(jobs) != 1 or (one := write_one(jobs[0], now)) is None:
             return None
-        step = Step(self._sql[one[0]], one[1], is_alone=True)
-        return Verb("enqueue", body, lone=partial(_store_one, step, jobs[0].id))
+        name = "enqueue.handed" if one[0] == "enqueue.plain" else one[0]
+        step = Step(self._sql[name], one[1], is_alone=True)
+        return Verb(
+            "enqueue",
+            lambda: self._enqueue(jobs, False, now).steps(),  # no repeat
+            lone=partial(_store_one, step, jobs[0].id),
+        )
 
     def _keep_keys(
         self, jobs: Sequence[NewJob], stored: Sequence[Enqueued], now: datetime | None
@@ -211,10 +221,25 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 now=now,
             )
 
+        def wary_step() -> Step:
+            if len(queues) != 1 or params.limit >= self._batch_from:
+                return step([BEGINNING] * len(queues), is_wary=True)
+            return self._step(
+                "claim.few",
+                is_alone=True,
+                is_fixed=True,
+                session=params.session,
+                token=params.token,
+                queue=queues[0],
+                tasks=None if params.tasks is None else list(params.tasks),
+                limit=params.limit,
+                now=now,
+            )
+
         def wary() -> Body[list[Claim]]:
             # Jobs with gates are rare: one statement where there are none, else a transaction.
             if tuple(queues) not in self._with_gates:
-                rows = yield step([BEGINNING] * len(queues), is_wary=True)
+                rows = yield wary_step()
                 if rows:
                     self._places.learn(rows)
                     return read_claims(rows, params.token, queues)

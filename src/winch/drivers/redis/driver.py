@@ -24,7 +24,7 @@ from winch.drivers.redis.reading import ReadingVerbs
 from winch.drivers.redis.scheduling import SchedulingVerbs
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, command
 from winch.drivers.redis.waiting import WaitingVerbs
-from winch.drivers.redis.wire import Pool, Sent
+from winch.drivers.redis.wire import Ahead, Pool, Sent
 from winch.drivers.redis.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
 from winch.storage.verbs import Sending, Unhurried, Verb
@@ -111,7 +111,12 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         except StopIteration:  # one that has nothing to say
             return Unhurried(self.run, verb)
 
-    def begin(self, what: Call | Batch | Pause) -> Sent | None:
+    def ahead(self, what: Call | Batch | Pause) -> Ahead | None:
+        return self._pool.ahead(what)
+
+    def begin(self, what: Call | Batch | Pause, ahead: Ahead | None) -> Sent | None:
+        if ahead is not None:
+            return self._pool.complete(ahead)
         return None if isinstance(what, Pause) else self._pool.begin(what)
 
     def end(self, steps: Body[T], what: Call | Batch | Pause, sent: Sent | None) -> T:
@@ -312,16 +317,19 @@ class _Side:
 
 
 class _Halves(Generic[T]):
-    """A verb whose first call is written ahead."""
+    """A verb whose first call is written ahead, and where it is long sent but for its last bytes: the
+    server does nothing about it before it has those."""
 
     def __init__(self, driver: RedisDriver, steps: Body[T], what: Call | Batch | Pause) -> None:
         self._driver = driver
         self._steps = steps
         self._what = what
         self._sent: Sent | None = None
+        self._ahead = driver.ahead(what)
 
     def send(self) -> None:
-        self._sent = self._driver.begin(self._what)
+        ahead, self._ahead = self._ahead, None
+        self._sent = self._driver.begin(self._what, ahead)
 
     def answer(self) -> T:
         return self._driver.end(self._steps, self._what, self._sent)

@@ -181,7 +181,7 @@ class ClaimingRedisBell(RedisBell):
             except WinchError as error:
                 log.debug("cannot say that somebody waits: %s", error)
 
-    async def claim_when_rung(self, verb: Verb[T], timeout: float) -> T:
+    async def claim_when_rung(self, verb: Verb[T], timeout: float, *, is_idle: bool = False) -> T:
         steps = verb.steps()
         try:
             heard, reply = await self._side.run_after(self._pop(timeout), next(steps))

@@ -282,7 +282,7 @@ def read_claims(
     """Claims from the reply of `claim`, in the order of the queues; their sort keys where wanted."""
     at: int = reply[0]
     claimed_at = from_micros(at)
-    moments, read = _Moments(), _HeadersRead()
+    moments, states, read = _Moments(), _StatesRead(), _HeadersRead()
     claims = []
     for place in range(1, len(reply), 4):
         queue = reply[place].decode()
@@ -312,7 +312,7 @@ def read_claims(
                     )
                 )
                 continue
-            s = _FRESH if state is None else _read_state(state)
+            s = _FRESH if state is None else states[state]
             created_at = moments[created]
             if sort_keys is not None:
                 sort_keys[job_id.decode()] = (created if s.t is None else s.t) - env[4] * _HEAD_START
@@ -344,6 +344,14 @@ class _HeadersRead(dict[str, dict[str, str]]):
 
     def __missing__(self, text: str) -> dict[str, str]:
         found = self[text] = _read_headers(text)
+        return found
+
+
+class _StatesRead(dict[bytes, State]):
+    """States that are read once: jobs given back together share theirs. Nobody changes them."""
+
+    def __missing__(self, data: bytes) -> State:
+        found = self[data] = _read_state(data)
         return found
 
 

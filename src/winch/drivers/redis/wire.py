@@ -32,6 +32,8 @@ FRESH = 0.25
 RECEIVED = 65_536
 # Who asks again within so many seconds asks one thing after another.
 IN_A_ROW = 0.001
+# A request of so many bytes is sent before its turn, all but its last ones.
+LONG, LAST = 16_384, 2
 _NOTHING = object()
 
 
@@ -153,6 +155,16 @@ class Wire:
             self.close()
             raise
 
+    def send_ahead(self, data: bytes) -> int:
+        """Send what the connection takes without waiting, but for the end: so many bytes. The server
+        does nothing about a request before it has all of it."""
+        if type(self._socket) is not socket.socket or not hasattr(socket, "MSG_DONTWAIT"):
+            return 0  # TLS, or a system that always waits
+        try:
+            return self._socket.send(memoryview(data)[:-LAST], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
     def receive(self, replies: int) -> list[Any]:
         try:
             found: list[Any] = []
@@ -267,6 +279,16 @@ class Sent:
     ways: Sequence[Wire | ConnectionLost]
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A call whose first bytes are sent, so many, on a connection of its own. Where it is given up its
+    connection goes with it, and the server forgets what it has of the call."""
+
+    what: Call
+    wire: Wire
+    sent: int
+
+
 class Pool:
     """The connections of the sync side. A connection is lent to one call at a time."""
 
@@ -314,6 +336,34 @@ class Pool:
     def _run_all(self, calls: Sequence[Call]) -> list[Any]:
         """All are sent before the first reply is waited for."""
         return self._receive(calls, self._dispatch(calls))
+
+    def ahead(self, what: Call | Batch | Pause) -> Ahead | None:
+        """Send a long call but for its end, which is for `complete`: so it is there when the server has
+        answered the one before it. None where there is nothing to gain, or something went wrong."""
+        if not isinstance(what, Call) or what.confirmations or len(what.request) < LONG:
+            return None
+        try:
+            wire = self._borrow(self._route.of(what.where))
+        except (ConnectionLost, ConfigError):
+            return None
+        try:
+            sent = wire.send_ahead(what.request)
+        except OSError:
+            wire.close()
+            return None
+        if not sent:
+            self._give_back(wire)
+            return None
+        return Ahead(what, wire, sent)
+
+    def complete(self, ahead: Ahead) -> Sent:
+        """Send the rest; `end` waits for the reply."""
+        what, way = ahead.what, ahead.wire
+        try:
+            way.send(what.request[ahead.sent :])
+        except ConnectionLost as error:
+            return Sent(what, [what], [error])
+        return Sent(what, [what], [way])
 
     def begin(self, what: Call | Batch) -> Sent:
         """Send what is to be carried out; `end` waits for the replies."""

@@ -51,6 +51,8 @@ KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
 # Of how many kinds of lone jobs (queue, task, priority) the beginning of the request is kept.
 ALIKE = 256
+# How many characters the ids on one page share: see lua/parts/pages.lua.
+BEGIN = 12
 # Dead jobs that are read at once to find those that are too many.
 STRETCH = 500
 _HEAD_START = HEAD_START // MICROSECOND
@@ -181,9 +183,11 @@ class WorkingVerbs(Verbs):
                 claim=None if claim is None else (claim.id, claim.token),
             )
         else:
-            if len(jobs) > 1 and len({job.id for job in jobs}) < len(jobs):
-                (twice, _), *_ = Counter(job.id for job in jobs).most_common(1)
+            ids = [job.id for job in jobs]
+            if len(ids) > 1 and len(set(ids)) < len(ids):
+                (twice, _), *_ = Counter(ids).most_common(1)
                 raise DrawnTwice(f"job id {twice} was drawn twice")
+            begin = min(ids)[:BEGIN]  # where the greatest begins so, too, all of them do
             groups, blobs = _groups(jobs)
             what = self._call(
                 "enqueue",
@@ -193,6 +197,7 @@ class WorkingVerbs(Verbs):
                 now=micros(now),
                 names=names_of(jobs),
                 groups=groups,
+                begin=begin if max(ids).startswith(begin) else None,
             )
             # Made now: who sends one thousand after the other does this while the server works.
             told = [Enqueued(job.id, True) for job in jobs]

@@ -36,8 +36,14 @@ class _Wait:
     """One wait. `is_claiming`: what to do once it is told to end; None until then. `looked_at`: when the
     loop has last been seen to turn."""
 
-    def __init__(self, verb: Verb[list[Claim]], bell: socket.socket | None) -> None:
+    def __init__(
+        self,
+        verb: Verb[list[Claim]],
+        bell: socket.socket | None,
+        on_claims: Callable[[list[Claim]], None] | None = None,
+    ) -> None:
         self.verb = verb
+        self._on_claims = on_claims
         self.bell = bell
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.answer: asyncio.Future[list[Claim]] = self.loop.create_future()
@@ -51,7 +57,11 @@ class _Wait:
         if self.answer.done():  # cancelled: nobody waits for it any more
             return
         if error is None:
-            self.answer.set_result(claims)
+            try:
+                if self._on_claims is not None:
+                    self._on_claims(claims)
+            finally:
+                self.answer.set_result(claims)
         else:
             self.answer.set_exception(error)
 
@@ -71,14 +81,17 @@ class ClaimingSqliteBell(SqliteBell):
         run: Callable[[Verb[list[Claim]]], list[Claim]],
     ) -> None:
         super().__init__(board, look, prepare, queues, due=False)
+        self.on_claims: Callable[[list[Claim]], None] | None = None
         self._run = run
         self._now: _Wait | None = None
         self._waits: queue.SimpleQueue[_Wait | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._here: socket.socket | None = None
 
-    async def claim_when_rung(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
-        wait = self._now = _Wait(verb, self._socket)
+    async def claim_when_rung(
+        self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
+    ) -> list[Claim]:
+        wait = self._now = _Wait(verb, self._socket, self.on_claims)
         deadline = time.monotonic() + timeout
         timer: asyncio.TimerHandle | None = None
 

@@ -308,6 +308,7 @@ class SqliteDriver(
         with self._guard:
             if self._board is None:
                 self._board = Board(self._connections.path)
+                self._writer.ring = self._board.ring
             return self._board
 
     def _ring(self, ring: Ring) -> None:
@@ -378,6 +379,7 @@ class SqliteDriver(
         with self._guard:
             threads, self._threads = self._threads, None
             board, self._board = self._board, None
+            self._writer.ring = self._ring
         if threads is not None:
             threads.shutdown(wait=True)
         if board is not None:

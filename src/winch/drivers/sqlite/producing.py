@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -84,13 +85,22 @@ class ProducingVerbs:
             return filled(plan, answers)
 
         if is_lone:
-            return Verb("enqueue", body, lone=partial(_store_one, jobs[0]))
+            return Verb("enqueue", body, lone=PlainOne(_store_one, jobs[0]))
         return Verb("enqueue", body, lone=plain if now is None else None)
+
+
+class PlainOne(partial[list[Enqueued]]):
+    """One plain job, ready to be stored: `_store_one` with the job, called with connection and ring."""
+
+    is_plain = True
+    __slots__ = ()
 
 
 class PlainBulk:
     """Many plain jobs that share an envelope, ready to be stored: one statement, which may commit by
     itself. Called, it carries that out."""
+
+    is_plain = True
 
     def __init__(self, job: NewJob, args: Mapping[str, str]) -> None:
         self._job = job
@@ -154,7 +164,7 @@ def _is_plain(job: NewJob) -> bool:
 
 def _store_one(job: NewJob, conn: sqlite3.Connection, ring: Ring) -> list[Enqueued]:
     """What the body does for one plain job, by one statement, which commits by itself."""
-    at = micros(None)
+    at = time.time_ns() // 1000  # `micros`, without its call
     priority = job.priority
     keep = None if job.keep is None else job.keep // MICROSECOND
     sort_key = at - priority * HEAD_START_MICROS

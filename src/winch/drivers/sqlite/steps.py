@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from winch.drivers import _sql
 from winch.drivers.sqlite.rows import Row
 from winch.storage.verbs import Verb
@@ -55,14 +57,11 @@ class Step:
         return step
 
 
-class Ring:
+class Ring(msgspec.Struct, eq=False):
     """Whom to wake: queues with how many jobs became ready in each, and the promoters."""
 
-    __slots__ = ("due", "ready")
-
-    def __init__(self) -> None:
-        self.ready: dict[str, int] = {}
-        self.due: bool = False
+    ready: dict[str, int] = {}  # msgspec gives each its own
+    due: bool = False
 
     def __bool__(self) -> bool:
         return self.due or bool(self.ready)

@@ -6,9 +6,11 @@ queued by then in one transaction. Those who come meanwhile queue up, and the le
 first of them. Each verb has a savepoint of its own, so that one that fails takes nobody with it.
 
 A lone caller is its own leader and pays no thread hop; where its verb is one statement, SQLite begins
-and commits for that by itself, which spares two statements and a savepoint. Async callers never lead,
-because leading blocks: a thread does it for them, and their answers come back with one wake-up of the
-event loop per commit.
+and commits for that by itself, which spares two statements and a savepoint. Where it stores plain jobs
+(`is_plain`), others see them first and the sync comes afterwards; docs/protocol.md says why they may.
+
+Async callers never lead, because leading blocks: a thread does it for them, and their answers come back
+with one wake-up of the event loop per commit.
 """
 
 from __future__ import annotations
@@ -65,11 +67,12 @@ class _Call:
 
 
 class Writer:
-    """The writes of one driver in this process. `ring` is called after a commit that woke somebody."""
+    """The writes of one driver in this process. `ring` is called after a commit that is for somebody to
+    hear of."""
 
     def __init__(self, connections: Connections, ring: Callable[[Ring], None]) -> None:
         self._connections = connections
-        self._ring = ring
+        self.ring: Callable[[Ring], None] = ring
         self._guard = threading.Lock()
         self._queue: deque[_Call] = deque()
         self._is_led = False
@@ -210,27 +213,36 @@ class Writer:
                 return joined
             ring = Ring()
             try:
-                conn = connections.checked_writer()
+                is_plain = getattr(lone, "is_plain", False)
+                conn = connections.checked_producer() if is_plain else connections.checked_writer()
                 self.groups += 1
+                before = conn.total_changes
                 try:
                     result = lone(conn, ring)
                 except sqlite3.Error as error:
                     self._clean_up(conn, error)
                     # It may have failed in its commit as well as before.
                     raise translated(error, connections.path, in_commit=True) from error
-                if connections.is_checkpoint_due(sum(ring.ready.values())):
+                unsynced = connections.unsynced if is_plain else None
+                if connections.is_checkpoint_due(conn.total_changes - before):
                     self._ring_out(ring)
                     ring.ready = {}
                     connections.checkpoint()
             finally:
                 connections.release(lock)  # type: ignore[possibly-undefined]  # without it we are not here
+            # Whoever is woken now finds the job, and has come to its claim while the disk is waited for.
+            if ring.ready or ring.due:
+                self.ring(ring)
+            if unsynced is not None:
+                try:
+                    os.fdatasync(unsynced.fd)
+                except OSError as error:
+                    raise connections.sync_failed(error) from error
         finally:
             with self._guard:
                 self._is_led = is_awaited = bool(self._queue)
             if is_awaited:
                 self._hand_on()
-        if ring.ready or ring.due:
-            self._ring(ring)
         return result
 
     def _turn_away(self, error: BaseException) -> None:
@@ -304,7 +316,8 @@ class Writer:
             call.begin()
         try:
             before = conn.total_changes
-            if len(calls) == 1 and (lone := calls[0].verb.lone) is not None:
+            lone = calls[0].verb.lone if len(calls) == 1 else None
+            if lone is not None and getattr(lone, "is_plain", False):
                 ring, in_commit = Ring(), True
                 calls[0].result = lone(conn, ring)
                 return ring, conn.total_changes - before
@@ -382,7 +395,7 @@ class Writer:
 
     def _ring_out(self, ring: Ring | None) -> None:
         if ring is not None and ring:
-            self._ring(ring)
+            self.ring(ring)
 
 
 def _settle(calls: list[_Call]) -> None:

@@ -334,7 +334,8 @@ def a_repeat_of_given_ids_is_answered_the_same(bench: Bench) -> None:
 
 @case()
 def one_written_ahead_is_stored_as_any_other(bench: Bench) -> None:
-    chunks = [bench.new_jobs(3), bench.new_jobs(2), bench.new_jobs(1)]
+    long = f'"{"x" * 9000}"'  # in all more than what a driver may hold for short
+    chunks = [bench.new_jobs(3), [bench.new_job(args=long) for _ in range(20)], bench.new_jobs(1)]
     answers: list[list[Enqueued]] = []
     under_way: Sending[list[Enqueued]] | None = None
     for jobs in chunks:

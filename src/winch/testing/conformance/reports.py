@@ -7,7 +7,7 @@ from typing import Any
 from winch.core.job import LOG_LIMIT, MAX_CRASHES, POISON_WINDOW, Claim, Note
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, ClaimRef, Standing
-from winch.testing.conformance.bench import LEASE, SECOND, Bench
+from winch.testing.conformance.bench import DAY, LEASE, SECOND, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.finish import claimed
 
@@ -126,6 +126,35 @@ def a_new_attempt_has_the_checkpoint_but_not_the_progress_and_log(bench: Bench) 
     assert again.checkpoint == '"here"'
     job = bench.get(claim.id)
     assert (job.progress, job.log, job.checkpoint) == (None, None, '"here"')
+
+
+@case()
+def jobs_given_back_together_are_claimed_anew_with_what_each_has(bench: Bench) -> None:
+    """Two of each kind: a driver may treat those alike that look alike."""
+    session = bench.start_session()
+    bench.enqueue(*(bench.new_job() for _ in range(8)))
+    created = bench.at
+    bench.advance(SECOND)
+    before = bench.claim(session=session, limit=8)
+    for claim in before[2:4]:
+        note(bench, claim, progress="1", log="one\n")
+    for claim in before[4:6]:
+        note(bench, claim, checkpoint='"here"')
+    bench.end_session(session, *before[6:], cause="signal 9")
+    for moved in (SECOND, -DAY):  # the store's clock may be set back, too
+        bench.advance(moved)
+        session = bench.start_session()
+        after = {claim.id: claim for claim in bench.claim(session=session, limit=8)}
+        for place, first in enumerate(before):
+            claim, job = after[first.id], bench.get(first.id)
+            # The last two had started when their process died, which counts no attempt.
+            assert (claim.attempt, job.attempt, claim.is_suspect) == (1, 1, place >= 6)
+            assert (claim.created_at, claim.run_at, job.run_at) == (created,) * 3
+            assert claim.fence == job.fence > first.fence
+            assert (job.progress, job.log) == (None, None)
+            assert claim.checkpoint == job.checkpoint == ('"here"' if place in (4, 5) else None)
+        before = [after[first.id] for first in before]
+        bench.end_session(session)
 
 
 @case()

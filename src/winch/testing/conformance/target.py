@@ -225,10 +225,22 @@ class PostgresTarget(Target):
         return {name for (name,) in self._own.execute(sql.SQL(" UNION ALL ").join(looks))}
 
     def finished(self, driver: Driver) -> None:
-        pass
+        self._look_for_impossible()
 
     async def afinished(self, driver: Driver) -> None:
-        pass
+        self._look_for_impossible()
+
+    def _look_for_impossible(self) -> None:
+        """What the database refuses in a changed job it takes from who stores one: nothing may be there
+        that cannot be."""
+        from psycopg import sql
+
+        look = sql.SQL("SELECT id::text, state FROM {} AS job WHERE NOT {}(job)").format(
+            sql.Identifier(self._schema, "job"), sql.Identifier(self._schema, "is_possible")
+        )
+        found = self._own.execute(look).fetchall()
+        if found:
+            raise AssertionError(f"the case left jobs that cannot be: {found}")
 
     def another(self) -> Driver:
         return self._open(self._schema)

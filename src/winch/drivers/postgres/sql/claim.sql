@@ -87,3 +87,59 @@ WHERE ctid = ANY ((SELECT places FROM chosen)::tid[])
 RETURNING
     sort_key, id::text, CASE WHEN cardinality(:queues::text[]) > 1 THEN queue END, task, args, attempt, fence,
     created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint, ctid;
+
+-- claim.few: the wary claim of a worker that waits, of a few jobs from one queue: the same locks in the same order,
+-- the session first, and the same rows. Parts that such a claim does not use cost it a tenth of the server's time
+-- even so: each is set up for every statement.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
+)
+UPDATE {schema}.job
+SET state = 'running',
+    filed = 'running',
+    attempt = attempt + 1,
+    fence = greatest(fence + 1, (SELECT {schema}.micros(now) FROM clock)),
+    token = :token::uuid,
+    session = :session::uuid,
+    claimed_at = (SELECT now FROM clock),
+    progress = NULL,
+    log = NULL
+WHERE ctid = ANY (ARRAY(
+    SELECT job.ctid
+    FROM {schema}.job
+    WHERE job.queue = :queue::text
+        AND job.filed = 'ready'
+        AND job.gate IS NULL
+        AND job.state = 'ready'
+        AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
+        AND EXISTS (
+            SELECT
+            FROM {schema}.session
+            WHERE id = :session::uuid
+                AND ended_at IS NULL
+            FOR KEY SHARE
+        )
+        AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = :queue::text) IS NULL
+        AND NOT EXISTS (
+            SELECT
+            FROM {schema}.job AS gated
+            WHERE gated.queue = :queue::text
+                AND gated.filed = 'ready'
+                AND gated.gate IS NOT NULL
+                AND gated.tenant IS NULL
+        )
+        AND NOT EXISTS (
+            SELECT
+            FROM {schema}.job AS gated
+            WHERE gated.queue = :queue::text
+                AND gated.filed = 'ready'
+                AND gated.gate IS NOT NULL
+                AND gated.tenant IS NOT NULL
+        )
+    ORDER BY job.queue, job.sort_key, job.id
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING
+    sort_key, id::text, NULL::text, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
+    expires_at, headers, options, checkpoint, ctid;

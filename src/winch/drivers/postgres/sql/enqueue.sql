@@ -67,17 +67,19 @@ WHERE name = :queue::text
 -- enqueue.one: the same for one job: what most callers wait for. No list to take apart, and no part of the
 -- statement that is run for its own sake: a fifth less than enqueue.alike takes for one. It rings in a condition
 -- that holds whatever the ring returns, so that no job hangs on it, and not in RETURNING, which would keep the row
--- for later and send it to nobody who reads it.
+-- for later and send it to nobody who reads it. The clock is that of the statement's arrival, which is the same
+-- wherever the statement names it.
 INSERT INTO {schema}.job (
     id, created_at, run_at, sort_key, version, priority, state, queue, task, args, expires_at, keep_seconds,
     max_attempts, headers, options
 )
 SELECT
-    :id::uuid, clock.now, clock.now, {schema}.sort_key(clock.now, :priority::integer), :version::integer,
+    :id::uuid, coalesce(:now::timestamptz, statement_timestamp()),
+    coalesce(:now::timestamptz, statement_timestamp()),
+    {schema}.sort_key(coalesce(:now::timestamptz, statement_timestamp()), :priority::integer), :version::integer,
     :priority::integer, 'ready', :queue::text, :task::text, :args::text,
-    clock.now + make_interval(secs => :expires_seconds::float8), :keep_seconds::float8, :max_attempts::integer,
-    :headers::text, :options::text
-FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now OFFSET 0) AS clock
+    coalesce(:now::timestamptz, statement_timestamp()) + make_interval(secs => :expires_seconds::float8),
+    :keep_seconds::float8, :max_attempts::integer, :headers::text, :options::text
 WHERE coalesce((
     SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text) IS NULL
     FROM {schema}.queue
@@ -91,15 +93,34 @@ INSERT INTO {schema}.job (
     id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
 )
 SELECT
-    :id::uuid, clock.now, clock.now, {schema}.sort_key(clock.now, :priority::integer), :version::integer,
-    :priority::integer, 'ready', :queue::text, :task::text, :args::text, :max_attempts::integer
-FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+    :id::uuid, statement_timestamp(), statement_timestamp(),
+    {schema}.sort_key(statement_timestamp(), :priority::integer), :version::integer, :priority::integer, 'ready',
+    :queue::text, :task::text, :args::text, :max_attempts::integer
 WHERE coalesce((
     SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text) IS NULL
     FROM {schema}.queue
     WHERE name = :queue::text
         AND waiting_until > clock_timestamp()
 ), false) IS NOT NULL;
+
+-- enqueue.handed: the same on a connection of ours, with its own commit. Where somebody waits the job may be handed
+-- over at once (0019_offers.sql), and then there is nothing left to store. Never in the transaction of a caller, where
+-- the offer that was taken would be nobody's until that ends.
+INSERT INTO {schema}.job (
+    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
+)
+SELECT
+    :id::uuid, statement_timestamp(), statement_timestamp(),
+    {schema}.sort_key(statement_timestamp(), :priority::integer), :version::integer, :priority::integer, 'ready',
+    :queue::text, :task::text, :args::text, :max_attempts::integer
+WHERE (
+    SELECT {schema}.hand_over(
+        :id::uuid, name, :task::text, :version::integer, :priority::integer, :args::text, :max_attempts::integer
+    )
+    FROM {schema}.queue
+    WHERE name = :queue::text
+        AND waiting_until > clock_timestamp()
+) IS NOT TRUE;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves

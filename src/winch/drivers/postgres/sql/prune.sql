@@ -1,5 +1,5 @@
 -- prune: completed | cancelled | dead -> gone, when their keeping time is over, and sessions that ended long
--- ago, and unique keys whose time is over. Partitions whose day has come are dropped whole; partitions are made ahead.
+-- ago, and unique keys whose time is over, and offers of workers that are gone. Partitions whose day has come are dropped whole; partitions are made ahead.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -10,6 +10,10 @@ forgotten AS (
 over AS (
     DELETE FROM {schema}.unique_kept
     WHERE until <= (SELECT now FROM clock)
+),
+lapsed AS (
+    DELETE FROM {schema}.offer
+    WHERE until <= clock_timestamp() - interval '1 minute'
 )
 SELECT {schema}.prune_archive(now, :limit)
 FROM clock;

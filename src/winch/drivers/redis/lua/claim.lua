@@ -28,6 +28,11 @@ local function is_mixed(queue)
   return false
 end
 
+-- States that were read: true where who claims the job need not know it, because it says no more than that the
+-- job was claimed before and given back unrun. Jobs that were enqueued, claimed and given back together have the
+-- same state, byte for byte. Not in it are those that a claim changes.
+local is_as_new = {}
+
 local free, gated, is_more = A.limit, A.gated, false
 for _, queue in ipairs(A.queues) do
   if free <= 0 then break end
@@ -67,15 +72,19 @@ for _, queue in ipairs(A.queues) do
     local holding = drawn and pack({A.token, A.session, now, queue, true})
     for i = 1, #ids do
       running[2 * i - 1], running[2 * i] = ids[i], drawn and drawn.holds[i] and holding or claim
-      if states[i] then
-        local s = read(states[i])
+      local state = states[i]
+      if state and is_as_new[state] == nil then
+        local s = read(state)
         if s.q then call('SADD', K.cancelling, ids[i]) end  -- it runs to undo what it did
         if s.p or s.l then  -- a new claim starts without progress and log
           s.p, s.l = nil, nil
           states[i] = pack(s)
           call('HSET', K.st, ids[i], states[i])
+        elseif not s.q then
+          is_as_new[state] = (s.a or 0) == 0 and not s.t and not s.u and not s.h and (s.n or 0) < now
         end
       end
+      if is_as_new[state] then states[i] = false end
     end
     write('HSET', K.run, running)
     write('SADD', K.held(A.session), ids)

@@ -1,6 +1,7 @@
 -- enqueue: -> ready, for plain jobs: all of the call or nothing. Others go through enqueue_special.
 -- A:      now; confirm; names: queue -> tasks; groups: {queue, priority, the key by which
---         they are waited for together or false, ids}. ARGV[2…]: envelopes, in order
+--         they are waited for together or false, ids}; begin: of all ids, where they begin alike.
+--         ARGV[2…]: envelopes, in order
 -- Return: '' when stored; or an id that was there, and nothing is stored. No id comes twice in a call.
 -- Keys:   env, ids, pages, ready, unfinished, queues, tasks, waiting, bell, events
 -- flags:
@@ -27,7 +28,7 @@ for place, group in ipairs(A.groups) do
   local key = string.format('%d', now - group[2] * HEAD_START)
   for i = 1, #ids do list[2 * i - 1], list[2 * i] = ids[i], created .. ARGV[before + i] end
   write('HSET', K.env, list)
-  put_on_pages(ids)
+  put_on_pages(ids, A.begin)
   for i = 1, #ids do list[2 * i - 1], list[2 * i] = key, ids[i] end
   write('ZADD', K.ready(queue), list)
   if group[3] then call('HINCRBY', K.unfinished, group[3], #ids) end

@@ -7,7 +7,12 @@ local function write_page(begin, ids)
   if #ids == 1 then
     call('ZADD', K.ids, '0', ids[1])
   elseif #ids > 1 then
-    call('ZADD', K.pages, '0', begin .. table.concat(ids))
+    -- Made in one go: a long text costs time for each of its bytes whenever it is made.
+    local first = ids[1]
+    ids[1] = begin .. first
+    local page = table.concat(ids)
+    ids[1] = first
+    call('ZADD', K.pages, '0', page)
   end
 end
 
@@ -19,9 +24,10 @@ local function begin_alike(ids, begin)
   return true
 end
 
-local function put_on_pages(ids)
+-- `said`: how all of them begin, where the caller has found that they begin alike.
+local function put_on_pages(ids, said)
   local begin, page, others = string.sub(ids[1], 1, BEGIN), {}, {}
-  if #ids <= MOST_ON_PAGE and begin_alike(ids, begin) then return write_page(begin, ids) end
+  if #ids <= MOST_ON_PAGE and (said == begin or begin_alike(ids, begin)) then return write_page(begin, ids) end
   for i = 1, #ids do
     local id = ids[i]
     if string.sub(id, 1, BEGIN) ~= begin or #page >= MOST_ON_PAGE then

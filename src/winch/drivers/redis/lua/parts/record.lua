@@ -82,6 +82,7 @@ local function save(j)
   if j.s == 'running' then  -- the claim itself is in `run`
     kept.s, kept.a, kept.n, kept.x, kept.k = 'ready', j.a - 1, j.n0, nil, nil
   end
+  if j.t == j.created then kept.t = nil end  -- as `open` takes it to be
   call('HSET', K.st, j.id, pack(kept))
 end
 

@@ -1,0 +1,80 @@
+-- Offers: claims that wait in the store. A worker that found nothing leaves one, and who stores a plain job while it
+-- stands hands the job over in the same write: claimed under the offer's token, and told on the worker's own channel.
+-- The worker is spared a claim and the disk a commit. docs/protocol.md has what a lost word means.
+--
+-- UNLOGGED, because an offer is nothing but a chance: after a crash there are none. Whose worker is gone ends by its
+-- time, or because its session has ended.
+CREATE UNLOGGED TABLE {schema}.offer (
+    token uuid NOT NULL,
+    session uuid NOT NULL,
+    queue text NOT NULL,
+    tasks text[],
+    channel text NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (token, queue)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 200,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+-- By time, too: while a snapshot is held, those that are gone pile up, and only the last seconds of them are met.
+CREATE INDEX offer_standing ON {schema}.offer (queue, until);
+COMMENT ON INDEX {schema}.offer_standing IS 'serves hand_over';
+
+-- Stores a plain job as claimed under an offer; false, and it has rung for the queue instead, where none stands.
+-- Locks: one offer, past those that others have; its session FOR KEY SHARE, unless somebody is about to end it. Waits
+-- for nobody. With the rights of its owner: who stores jobs need not see who works.
+CREATE FUNCTION {schema}.hand_over(
+    job_id uuid, job_queue text, job_task text, job_version integer, job_priority integer, job_args text,
+    job_max_attempts integer
+) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    at timestamptz := clock_timestamp();
+    number bigint := {schema}.micros(at);
+    taken {schema}.offer;
+    word text;
+BEGIN
+    IF EXISTS (SELECT FROM {schema}.queue WHERE name = job_queue AND paused_at IS NULL) THEN
+        DELETE FROM {schema}.offer
+        WHERE ctid = (
+            SELECT ctid
+            FROM {schema}.offer
+            WHERE queue = job_queue
+                AND until > at
+                AND (tasks IS NULL OR job_task = ANY (tasks))
+            ORDER BY queue DESC, until DESC
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        )
+        RETURNING * INTO taken;
+        IF FOUND THEN
+            PERFORM FROM {schema}.session
+            WHERE id = taken.session AND ended_at IS NULL
+            FOR KEY SHARE SKIP LOCKED;
+        END IF;
+    END IF;
+    IF taken.token IS NULL OR NOT FOUND THEN
+        PERFORM pg_notify('winch_' || md5('{schema}'), json_build_array(job_queue)::text);
+        RETURN false;
+    END IF;
+    INSERT INTO {schema}.job (
+        id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, max_attempts, attempt,
+        fence, token, session, claimed_at
+    )
+    VALUES (
+        job_id, at, at, {schema}.sort_key(at, job_priority), job_version, job_priority, 'running', 'running',
+        job_queue, job_task, job_args, job_max_attempts, 1, number, taken.token, taken.session, at
+    );
+    word := json_build_array(taken.token, job_id, job_queue, job_task, job_args, job_version, number)::text;
+    -- A word has room for 8,000 bytes. The worker looks for what it is not told.
+    PERFORM pg_notify(
+        taken.channel,
+        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+    );
+    RETURN true;
+END
+$$;

@@ -1,0 +1,382 @@
+"""Offers: who stores a plain job hands it over to a worker that waits, once and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.storage.postgres_kit import (
+    Background,
+    Store,
+    connected,
+    new_job,
+    new_token,
+    wait_for_lock,
+)
+from winch.core.errors import StorageUnavailable
+from winch.core.job import Claim
+from winch.core.lifecycle import JobState
+from winch.drivers.postgres.driver import PostgresDriver
+from winch.drivers.postgres.listen import ClaimingPostgresBell
+from winch.drivers.postgres.offers import Offer
+from winch.storage.params import ClaimParams
+
+pytestmark = pytest.mark.servers
+
+HAND_OVER = "SELECT winch.hand_over(%s, 'default', 'mail.send', 1, 0, '{}', 3)"
+
+
+@pytest.fixture(scope="module")
+def migrated(postgres_server: Any) -> Iterator[str]:
+    url = postgres_server.new_store()
+    with closing(PostgresDriver.from_url(url)) as driver:
+        driver.migrate()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def store(migrated: str) -> Iterator[Store]:
+    with closing(PostgresDriver.from_url(migrated)) as driver:
+        yield Store(driver, migrated)
+    with connected(migrated) as conn:
+        conn.execute("TRUNCATE winch.job, winch.session, winch.queue, winch.offer CASCADE")
+
+
+def claim_of(session: str, queues: tuple[str, ...] = ("default",)) -> ClaimParams:
+    return ClaimParams(session=session, token=new_token(), queues=queues, limit=10)
+
+
+class Waiting:
+    """A worker's claim that waits, and what it has offered."""
+
+    def __init__(
+        self, bell: ClaimingPostgresBell, task: asyncio.Task[list[Claim]], params: ClaimParams
+    ) -> None:
+        self.bell = bell
+        self.task = task
+        self.token = params.token
+
+    async def claims(self) -> list[Claim]:
+        return await asyncio.wait_for(self.task, 20)
+
+
+@asynccontextmanager
+async def waiting(
+    store: Store,
+    session: str,
+    queues: tuple[str, ...] = ("default",),
+    timeout: float = 20,
+    **fields: Any,
+) -> AsyncIterator[Waiting]:
+    driver = store.driver
+    bell = driver.claiming_bell(queues)
+
+    try:
+        await bell.arm()
+        await driver.arun(driver.claim(claim_of(session, queues)))
+        wanted = claim_of(session, queues)
+        task = asyncio.ensure_future(bell.claim_when_rung(driver.claim(wanted), timeout, is_idle=True))
+        while bell._waiter is None and not task.done():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.001)
+        yield Waiting(bell, task, wanted)
+        if not task.done():
+            bell.rouse()
+            await asyncio.wait_for(task, 20)
+    finally:
+        await bell.aclose()
+        await driver.aclose()
+
+
+def standing(
+    store: Store, session: str, until: str = "infinity", tasks: list[str] | None = None
+) -> None:
+    """An offer of a worker that hears nothing."""
+    with connected(store.url) as conn:
+        conn.execute(
+            "INSERT INTO winch.offer VALUES (%s, %s, 'default', %s, 'nobody', %s)",
+            [new_token(), session, tasks, until],
+        )
+        conn.execute(
+            "INSERT INTO winch.queue (name, waiting_until)"
+            " VALUES ('default', 'infinity'), ('other', 'infinity')"
+        )
+
+
+def offers(store: Store) -> int:
+    with connected(store.url) as conn:
+        row = conn.execute("SELECT count(*) FROM winch.offer").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize(
+    "args", ["{}", '{"text": "' + "é" * 5000 + '"}'], ids=["short", "too long to tell"]
+)
+def test_a_plain_job_is_handed_over(store: Store, args: str) -> None:
+    async def work() -> list[Claim]:
+        async with waiting(store, session) as there:
+            (job,) = await asyncio.to_thread(lambda: store.add(args=args, priority=2, max_attempts=7))
+            record = store.get(job)
+            assert (record.state, record.session, record.attempt) == (JobState.RUNNING, session, 1)
+            (claim,) = await there.claims()
+            assert claim.token == there.token
+            return [claim]
+
+    session = store.session()
+    (claim,) = asyncio.run(work())
+    record = store.get(claim.id)
+    assert (claim.args, claim.task, claim.queue, claim.version) == (args, "mail.send", "default", 1)
+    assert (claim.attempt, claim.fence) == (record.attempt, record.fence)
+    assert (claim.created_at, claim.run_at, claim.claimed_at) == (
+        record.created_at,
+        record.run_at,
+        record.claimed_at,
+    )
+    assert (record.priority, record.max_attempts) == (2, 7)
+    assert store.complete(claim) == ["took"]
+    assert store.get(claim.id).state is JobState.COMPLETED
+    assert offers(store) == 0
+
+
+def test_a_job_whose_word_is_lost_is_found_when_the_wait_ends(store: Store) -> None:
+    async def work() -> None:
+        side = store.driver._side()
+        await side.listener.listening()
+        side.listener.own_channel = "winch_nobody_listens"
+        async with waiting(store, session, timeout=0.5) as there:
+            (job,) = await asyncio.to_thread(store.add)
+            assert store.get(job).state is JobState.RUNNING
+            assert [(claim.id, claim.token) for claim in await there.claims()] == [(job, there.token)]
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_what_a_ring_brings_and_what_was_handed_over_come_together(store: Store) -> None:
+    async def work() -> None:
+        side = store.driver._side()
+        await side.listener.listening()
+        side.listener.own_channel = "winch_nobody_listens"
+        async with waiting(store, session) as there:
+            (handed,) = await asyncio.to_thread(store.add)
+            rung = await asyncio.to_thread(store.add, 2)
+            claims = await there.claims()
+            assert sorted(claim.id for claim in claims) == sorted([handed, *rung])
+            assert {claim.token for claim in claims} == {there.token}
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_a_job_that_is_known_is_not_given_up_where_the_offer_cannot_be_withdrawn(store: Store) -> None:
+    """It may run already: with its token it would be released, and run a second time."""
+
+    async def fails(offer: Offer) -> None:
+        raise StorageUnavailable("gone")
+
+    async def work() -> None:
+        async with waiting(store, session, ("default", "b")) as there:
+            assert there.bell._offers is not None
+            there.bell._offers.ended = fails  # type: ignore[method-assign]
+            (job,) = await asyncio.to_thread(store.add)
+            assert [claim.id for claim in await there.claims()] == [job]
+        async with waiting(store, session) as there:
+            assert there.bell._offers is not None
+            there.bell._offers.ended = fails  # type: ignore[method-assign]
+            there.bell.rouse()
+            with pytest.raises(StorageUnavailable) as raised:
+                await there.claims()
+            assert raised.value.maybe_applied
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_a_worker_of_several_queues_offers_for_each(store: Store) -> None:
+    async def work() -> None:
+        async with waiting(store, session, ("a", "b")) as there:
+            assert offers(store) == 2
+            (job,) = await asyncio.to_thread(lambda: store.add(queue="b"))
+            (claim,) = await there.claims()
+            assert (claim.id, claim.queue) == (job, "b")
+            assert offers(store) == 0, "the one for the other queue is withdrawn"
+
+    session = store.session()
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"task": "mail.other"}, {"fifo": "a"}, {"headers": {"a": "b"}}, {"queue": "other"}],
+    ids=["a task it does not know", "with a gate", "more than arguments", "another queue"],
+)
+def test_what_is_not_offered_for_is_not_handed_over(store: Store, fields: dict[str, Any]) -> None:
+    standing(store, store.session(), tasks=["mail.send"])
+    (job,) = store.add(**fields)
+    assert store.get(job).state is not JobState.RUNNING
+    assert offers(store) == 1
+
+
+def test_a_paused_queue_hands_nothing_over(store: Store) -> None:
+    standing(store, store.session())
+    store.driver.run(store.driver.pause("default", by="tests"))
+    (job,) = store.add()
+    assert store.get(job).state is JobState.READY
+
+
+def test_nothing_is_handed_over_in_a_transaction_that_is_not_ours(store: Store) -> None:
+    """It may stay open for hours, and the offer would be nobody's."""
+    standing(store, store.session())
+    with psycopg.connect(store.url) as conn:
+        (stored,) = store.driver.run_on(conn, store.driver.enqueue([new_job()]))
+        assert offers(store) == 1
+        conn.commit()
+    assert store.get(stored.id).state is JobState.READY
+    assert offers(store) == 1
+
+
+def test_an_ended_session_is_handed_nothing(store: Store) -> None:
+    async def work() -> None:
+        async with waiting(store, session) as there:
+            await store.driver.arun(store.driver.end_session(session))
+            (job,) = await asyncio.to_thread(store.add)
+            assert store.get(job).state is JobState.READY
+            assert (
+                await there.claims() == []
+            )  # it rang instead; a claim of this session gets nothing either
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_nobody_waits_for_a_session_that_is_about_to_end(store: Store) -> None:
+    """A rescue has the session's row: the job is stored at once, for others."""
+
+    async def work() -> None:
+        async with waiting(store, session):
+            with psycopg.connect(store.url) as rescuer:
+                rescuer.execute("SELECT FROM winch.session WHERE id = %s FOR UPDATE", [session])
+                (job,) = await asyncio.wait_for(asyncio.to_thread(store.add), 10)
+                assert store.get(job).state is JobState.READY
+                rescuer.rollback()
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_an_offer_is_over_by_its_time(store: Store) -> None:
+    standing(store, store.session(), until="now")
+    (job,) = store.add()
+    assert store.get(job).state is JobState.READY
+    assert offers(store) == 1
+    with connected(store.url) as conn:
+        conn.execute("UPDATE winch.offer SET until = until - interval '2 minutes'")
+    store.driver.run(store.driver.prune())
+    assert offers(store) == 0, "what a dead worker left is removed"
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_worker_that_stops_waits_for_who_hands_over_in_that_moment(
+    store: Store, is_committed: bool
+) -> None:
+    """Two who want the same offer: the producer, whose transaction is held open here, and its worker."""
+
+    async def work() -> None:
+        async with waiting(store, session) as there:
+            with psycopg.connect(store.url) as producer, connected(store.url) as watcher:
+                job = new_job().id
+                assert producer.execute(HAND_OVER, [job]).fetchone() == (True,)
+                there.bell.rouse()
+                await asyncio.sleep(0)
+                await asyncio.to_thread(wait_for_lock, watcher)
+                if is_committed:
+                    producer.commit()
+                else:
+                    producer.rollback()
+                claims = await there.claims()
+                assert [claim.id for claim in claims] == ([job] if is_committed else [])
+        assert offers(store) == 0
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_two_producers_take_one_offer_once(store: Store) -> None:
+    async def work() -> None:
+        async with waiting(store, session) as there:
+            with psycopg.connect(store.url) as first, psycopg.connect(store.url) as second:
+                jobs = [new_job().id, new_job().id]
+                assert first.execute(HAND_OVER, [jobs[0]]).fetchone() == (True,)
+                taken = Background(lambda: second.execute(HAND_OVER, [jobs[1]]).fetchone())
+                assert await asyncio.to_thread(taken.result) == (False,), (
+                    "it does not wait for the first"
+                )
+                first.commit()
+                second.rollback()
+            (claim,) = await there.claims()
+            assert claim.id == jobs[0]
+
+    session = store.session()
+    asyncio.run(work())
+
+
+def test_a_worker_that_dies_with_a_job_of_which_it_never_heard_is_rescued(store: Store) -> None:
+    session = store.session()
+    standing(store, session)
+    (job,) = store.add()
+    assert store.get(job).state is JobState.RUNNING
+    store.driver.run(store.driver.end_session(session))
+    assert store.get(job).state is JobState.READY
+    assert [claim.id for claim in store.claim(store.session())] == [job]
+
+
+def test_every_job_is_had_by_one_worker_once(store: Store) -> None:
+    """Workers that wait, are rung for, run out of time and are roused, all at once, and producers beside
+    them that store single jobs and some at a time."""
+    wanted = 300
+    had: list[Claim] = []
+
+    async def work(bell: ClaimingPostgresBell, session: str) -> None:
+        driver = store.driver
+        while not is_over.is_set():
+            await bell.arm()
+            looked = await driver.arun(driver.claim(claim_of(session)))
+            verb = driver.claim(claim_of(session))
+            had.extend(looked + await bell.claim_when_rung(verb, 0.02, is_idle=True))
+
+    async def main() -> None:
+        bells = [store.driver.claiming_bell(["default"]) for _ in range(3)]
+        workers = [asyncio.ensure_future(work(bell, store.session())) for bell in bells]
+        producers = [Background(produce) for _ in range(2)]
+        deadline = time.monotonic() + 60
+        while len(had) < wanted and time.monotonic() < deadline:
+            bells[len(had) % 3].rouse()
+            await asyncio.sleep(0.003)
+        for producer in producers:
+            await asyncio.to_thread(producer.result)
+        is_over.set()
+        await asyncio.gather(*workers)
+        for bell in bells:
+            await bell.aclose()
+        await store.driver.aclose()
+
+    def produce() -> None:
+        for number in range(wanted // 6):
+            store.add()
+            time.sleep(0.002 * (number % 3))
+            store.add(2)
+
+    is_over = threading.Event()
+    asyncio.run(main())
+    assert len(had) == wanted
+    assert len({claim.id for claim in had}) == wanted
+    assert set(store.complete(*had)) == {"took"}
+    assert offers(store) == 0
