@@ -24,11 +24,13 @@ def until(
     more: Callable[[], str] = str,
     step: float = 0.01,
 ) -> float:
-    """Wait until `condition` holds; returns how long that took. Fails with what was waited for."""
+    """Wait until `condition` holds; returns how long that took. Fails with what was waited for, said
+    last too: of a long message often only the end is kept."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
-            raise AssertionError(f"waited {seconds:g} s for {what}\n{more()}")
+            waited = f"waited {seconds:g} s for {what}"
+            raise AssertionError(f"{waited}\n{more()}\n{waited}")
         time.sleep(step)
     return time.monotonic() - began
 
@@ -220,6 +222,13 @@ class Fleet:
             f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-40:])
             for log in found
         )
+
+    def ended(self) -> dict[str, int]:
+        """The processes that are not there any more, with their exit codes."""
+        workers = {f"worker-{n}": worker.process for n, worker in enumerate(self.workers)}
+        helpers = {f"helper-{n}": process for n, process in enumerate(self._others)}
+        codes = {name: process.poll() for name, process in (workers | helpers).items()}
+        return {name: code for name, code in codes.items() if code is not None}
 
     def end(self) -> None:
         for worker in self.workers:

@@ -21,7 +21,7 @@ from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
 from winch.core.ids import random_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
-from winch.storage.params import Event, SessionInfo
+from winch.storage.params import Event, JobFilter, SessionInfo
 from winch.testing.history import History, Recorder, Verdict, check, gather, read
 from winch.testing.history.lines import Ended, Started
 
@@ -178,7 +178,18 @@ class Stage:
     # -- waiting -----------------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> float:
-        return until(condition, seconds, what, self.fleet.logs)
+        return until(condition, seconds, what, self._situation)
+
+    def _situation(self) -> str:
+        """For a failure's message: the logs, who has ended, and some of the jobs that are not final."""
+        told = [self.fleet.logs(), f"ended: {self.fleet.ended()}"]
+        try:
+            driver = self.app.driver
+            left = JobFilter(states=tuple(set(JobState) - FINAL), limit=8)
+            told += map(str, driver.run(driver.list_jobs(left)).jobs)
+        except StorageError as error:
+            told.append(f"the store cannot be asked: {error}")
+        return "\n".join(told)
 
     def until_started(self, ids: list[str], times: int = 1, seconds: float = 20) -> None:
         def have_started() -> bool:

@@ -100,12 +100,12 @@ def test_postgres_killed_and_restarted_loses_nothing(postgres_server: Databases)
         recoveries = []
         for _ in range(2):
             enough = _acked(stage) + 100
-            stage.until(lambda: _acked(stage) > enough, 20, "some load")  # noqa: B023
+            stage.until(lambda: _acked(stage) > enough, 60, "some load")  # noqa: B023
             server.kill9()
             stage.recorder.nemesis("outage", note="kill -9 of the server")
             server.start()
             began, before = time.monotonic(), len(stage.ends())
-            stage.until(lambda: len(stage.ends()) > before, 20, "work to go on")  # noqa: B023
+            stage.until(lambda: len(stage.ends()) > before, 60, "work to go on")  # noqa: B023
             recoveries.append(time.monotonic() - began)
         os.kill(producer.pid, signal.SIGKILL)
         stage.until_final(60)
