@@ -146,6 +146,34 @@ def test_a_plain_job_is_handed_over(store: Store, args: str) -> None:
     assert offers(store) == 0
 
 
+def test_where_events_are_kept_it_is_stored_and_then_claimed(postgres_server: Any) -> None:
+    async def work(store: Store) -> tuple[str, list[Claim]]:
+        async with waiting(store, session) as there:
+            (job,) = await asyncio.to_thread(store.add)
+            return job, await there.claims()
+
+    url = postgres_server.new_store()
+    try:
+        with closing(PostgresDriver.from_url(url, events=True)) as driver:
+            driver.migrate()
+            store = Store(driver, url)
+            session = store.session()
+            job, (claim,) = asyncio.run(work(store))
+            events = driver.run(driver.events())
+            (late,) = store.add()  # nobody waits
+            more = driver.run(driver.events())[len(events) :]
+        assert [(event.v, event.kind, event.state) for event in events] == [
+            (1, "enqueued", JobState.READY),
+            (2, "claimed", JobState.RUNNING),
+        ]
+        assert {event.job for event in events} == {job, claim.id}
+        assert events[1].token == claim.token
+        assert events[1].session == session
+        assert [(event.job, event.kind) for event in more] == [(late, "enqueued")]
+    finally:
+        postgres_server.drop_database(url)
+
+
 def test_a_job_whose_word_is_lost_is_found_when_the_wait_ends(store: Store) -> None:
     async def work() -> None:
         side = store.driver._side()

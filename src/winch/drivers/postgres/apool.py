@@ -4,7 +4,7 @@ they never queue behind a large payload."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -276,7 +276,6 @@ class Loaded(Generic[T]):
         self.progress = progress
         self._steps = steps
         self._written = express.Written(first)
-        self.values: Mapping[str, Any] = first.values
         self._connection: AsyncOwn | None = None
         self._answer: express.Answer | None = None
         self._error: BaseException | None = None

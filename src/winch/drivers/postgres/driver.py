@@ -136,9 +136,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
 
     def claiming_bell(self, queues: Sequence[str]) -> ClaimingPostgresBell:
         side = self._side()
-        # Where events are kept, nobody stores jobs in the way that hands them over.
-        offers = None if self._keeps_events else Offers(self.arun, self._step)
-        return ClaimingPostgresBell([side.listener], queues, side.pool, offers)
+        return ClaimingPostgresBell([side.listener], queues, side.pool, Offers(self.arun, self._step))
 
     async def _announce(self, names: Sequence[str]) -> None:
         def body() -> Body[None]:

@@ -26,7 +26,7 @@ from psycopg import sql
 from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim
 from winch.drivers.postgres.apool import AsyncPool, Loaded
-from winch.drivers.postgres.offers import Offer, Offers
+from winch.drivers.postgres.offers import Offer, Offers, values_of
 from winch.drivers.postgres.place import Place
 from winch.drivers.postgres.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.steps import Row
@@ -255,7 +255,7 @@ class ClaimingPostgresBell(PostgresBell):
         listeners: Sequence[Listener],
         queues: Sequence[str],
         pool: AsyncPool,
-        offers: Offers | None,
+        offers: Offers,
     ) -> None:
         super().__init__(listeners, queues, due=False)
         self._pool = pool
@@ -280,9 +280,10 @@ class ClaimingPostgresBell(PostgresBell):
         self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
     ) -> list[Claim]:
         loaded = self._loaded = self._pool.load(verb, self.on_claims)
-        if not is_idle or loaded is None or self._offers is None or not self._listener.is_up:
+        values = values_of(verb) if is_idle and self._listener.is_up else None
+        if values is None:
             return await self._claim(verb, loaded, timeout)
-        offer = self._offer = Offer(loaded.values, self._listener.own_channel)
+        offer = self._offer = Offer(values, self._listener.own_channel)
         claims: list[Claim] = []
         try:
             await self._offers.make(offer, timeout)

@@ -27,6 +27,19 @@ LONGER = 1.0
 _word = msgspec.json.Decoder(list[Any])
 
 
+def values_of(verb: Verb[list[Claim]]) -> Mapping[str, Any] | None:
+    """Those of the claim's first statement, behind what the triggers for events are told; None for a
+    claim that looks at gates, too, and cannot be left to somebody else."""
+    steps = verb.steps()
+    try:
+        step: Step = next(steps)
+        if step.statement.name == "events.hint":
+            step = steps.send([])
+        return step.values if step.is_fixed else None
+    finally:
+        steps.close()
+
+
 class Offer:
     """One offer of this process, as long as its worker waits."""
 

@@ -27,7 +27,7 @@ STATEMENTS = _sql.load("winch.drivers.postgres", lambda name, _: f"%({name})s")
 # Statements that may be kept prepared on the server, on our own direct connections. Only inserts: a
 # cached plan is made for the table as it was, and one of an empty table looks through a full one row by
 # row, a hundred times slower. So all whose plan depends on a table's size are planned whenever they run.
-PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.handed", "enqueue.one", "enqueue.plain"})
+PREPARED = frozenset(f"enqueue{way}" for way in ("", ".alike", ".handed", ".noted", ".one", ".plain"))
 
 # Statements whose moments are read as numbers (binary.Moments): many rows, most with the same ones.
 BARE_MOMENTS = frozenset({"claim", "claim.few", "admit.take"})

@@ -171,9 +171,13 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
 
     def _lone(self, jobs: Sequence[NewJob], now: datetime | None) -> Verb[list[Enqueued]] | None:
         """The enqueue of one plain job with its short way; None for any other."""
-        if self._keeps_events or len(jobs) != 1 or (one := write_one(jobs[0], now)) is None:
+        if len(jobs) != 1 or (one := write_one(jobs[0], now)) is None:
             return None
-        name = "enqueue.handed" if one[0] == "enqueue.plain" else one[0]
+        name = one[0]
+        if name == "enqueue.plain":
+            name = "enqueue.noted" if self._keeps_events else "enqueue.handed"
+        elif self._keeps_events:
+            return None
         step = Step(self._sql[name], one[1], is_alone=True)
         return Verb(
             "enqueue",

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from winch.storage.params import Answer, ClaimRef, Finish
-from winch.storage.protocol import Driver
+from winch.storage.protocol import Bell, Driver
 from winch.storage.verbs import Sending, Unhurried, Verb
 from winch.testing.history.lines import Recorder
 
@@ -35,6 +35,11 @@ class Witness:
 
     def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
         return self._note(self._inner.release(claims, now=now), claims)
+
+    def claiming_bell(self, queues: Sequence[str]) -> Bell:
+        """That of the driver, where it has one: what is claimed shows in the store."""
+        claiming = getattr(type(self._inner), "claiming_bell", None)
+        return self._inner.bell(queues) if claiming is None else claiming(self._inner, queues)
 
     def run(self, verb: Verb[T]) -> T:
         asked = self._asked.pop(verb, None)

@@ -61,14 +61,35 @@ BEGIN
         PERFORM pg_notify('winch_' || md5('{schema}'), json_build_array(job_queue)::text);
         RETURN false;
     END IF;
-    INSERT INTO {schema}.job (
-        id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, max_attempts, attempt,
-        fence, token, session, claimed_at
-    )
-    VALUES (
-        job_id, at, at, {schema}.sort_key(at, job_priority), job_version, job_priority, 'running', 'running',
-        job_queue, job_task, job_args, job_max_attempts, 1, number, taken.token, taken.session, at
-    );
+    IF coalesce(current_setting('winch.verb', true), '') <> '' THEN
+        -- Events are kept, one for each change: it is stored, and then claimed.
+        INSERT INTO {schema}.job (
+            id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
+        )
+        VALUES (
+            job_id, at, at, {schema}.sort_key(at, job_priority), job_version, job_priority, 'ready', job_queue,
+            job_task, job_args, job_max_attempts
+        );
+        PERFORM set_config('winch.verb', 'claim', true);
+        UPDATE {schema}.job
+        SET state = 'running',
+            filed = 'running',
+            attempt = 1,
+            fence = number,
+            token = taken.token,
+            session = taken.session,
+            claimed_at = at
+        WHERE id = job_id;
+    ELSE
+        INSERT INTO {schema}.job (
+            id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, max_attempts, attempt,
+            fence, token, session, claimed_at
+        )
+        VALUES (
+            job_id, at, at, {schema}.sort_key(at, job_priority), job_version, job_priority, 'running', 'running',
+            job_queue, job_task, job_args, job_max_attempts, 1, number, taken.token, taken.session, at
+        );
+    END IF;
     word := json_build_array(taken.token, job_id, job_queue, job_task, job_args, job_version, number)::text;
     -- A word has room for 8,000 bytes. The worker looks for what it is not told.
     PERFORM pg_notify(

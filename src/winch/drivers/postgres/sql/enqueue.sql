@@ -122,6 +122,28 @@ WHERE (
         AND waiting_until > clock_timestamp()
 ) IS NOT TRUE;
 
+-- enqueue.noted: the same where events are kept. The triggers are told of it in the statement itself, before anything
+-- is stored: a transaction of several statements would hold the offer for longer than a moment.
+INSERT INTO {schema}.job (
+    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
+)
+SELECT
+    :id::uuid, statement_timestamp(), statement_timestamp(),
+    {schema}.sort_key(statement_timestamp(), :priority::integer), :version::integer, :priority::integer, 'ready',
+    :queue::text, :task::text, :args::text, :max_attempts::integer
+FROM (
+    SELECT set_config('winch.at', '', true), set_config('winch.verb', 'enqueue', true) AS verb OFFSET 0
+) AS hint
+WHERE (
+    SELECT {schema}.hand_over(
+        :id::uuid, name, :task::text, :version::integer, :priority::integer, :args::text, :max_attempts::integer
+    )
+    FROM {schema}.queue
+    WHERE name = :queue::text
+        AND waiting_until > clock_timestamp()
+        AND hint.verb <> ''
+) IS NOT TRUE;
+
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves
 -- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The looks into job and
