@@ -40,7 +40,8 @@ class Producer:
         self.recorder = recorder
         self.rng = random.Random(seed)
         can = patiently(app).capabilities
-        self.kinds: dict[Callable[[], int], int] = {self.plain: 40, self.later: 8, self.unique: 10}
+        self.kinds: dict[Callable[[], int], int] = {self.plain: 20, self.later: 8, self.unique: 10}
+        self.kinds |= {self.unnamed: 30}
         self.kinds |= {self.one("fail_then_ok"): 6, self.remote: 6}
         if can.has_gates:
             self.kinds |= {self.fifo: 12, self.limited: 10}
@@ -61,6 +62,21 @@ class Producer:
 
     def plain(self) -> int:
         return self._call(self.rng.choice(PLAIN), self._length())
+
+    def unnamed(self) -> int:
+        """One whose id Winch draws, as most callers have it: it may be handed over to who waits."""
+        notary = self.app.notary
+        assert notary is not None
+        notary.drawn.clear()
+        call = os.urandom(8).hex()
+        try:
+            job = self.app.tasks.get(self.rng.choice(PLAIN)).enqueue(self._length())
+        except (StorageError, EnqueueUncertain) as error:
+            unknown = isinstance(error, EnqueueUncertain) or getattr(error, "maybe_applied", False)
+            self.recorder.told(call, "unknown" if unknown else "failed", notary.drawn)
+        else:
+            self.recorder.told(call, "acked", [job.id], [job.is_new])
+        return 1
 
     def one(self, task: str) -> Callable[[], int]:
         return lambda: self._call(task)
