@@ -74,6 +74,7 @@ class Producer:
         except (StorageError, EnqueueUncertain) as error:
             unknown = isinstance(error, EnqueueUncertain) or getattr(error, "maybe_applied", False)
             self.recorder.told(call, "unknown" if unknown else "failed", notary.drawn)
+            time.sleep(0.5)  # as callers do; a server that shuts down must not be stormed
         else:
             self.recorder.told(call, "acked", [job.id], [job.is_new])
         return 1

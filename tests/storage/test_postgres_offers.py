@@ -146,6 +146,20 @@ def test_a_plain_job_is_handed_over(store: Store, args: str) -> None:
     assert offers(store) == 0
 
 
+def test_who_stores_without_blocking_hands_over_too(store: Store) -> None:
+    async def work() -> None:
+        async with waiting(store, session) as there:
+            (stored,) = await store.driver.arun(store.driver.enqueue([new_job()]))
+            (claim,) = await there.claims()
+            assert (claim.id, claim.token) == (stored.id, there.token)
+        (late,) = await store.driver.arun(store.driver.enqueue([new_job()]))
+        assert store.get(late.id).state is JobState.READY
+        await store.driver.aclose()
+
+    session = store.session()
+    asyncio.run(work())
+
+
 def test_where_events_are_kept_it_is_stored_and_then_claimed(postgres_server: Any) -> None:
     async def work(store: Store) -> tuple[str, list[Claim]]:
         async with waiting(store, session) as there:

@@ -185,6 +185,32 @@ def test_a_worker_runs_jobs_under_its_role(roles: Roles, tmp_path: Path) -> None
         app.close()
 
 
+def test_a_worker_with_the_grants_of_an_earlier_release_works(
+    roles: Roles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot leave offers, and claims its jobs instead; it says so once."""
+    worker = f"{roles.schema}_worker"
+    with psycopg.connect(roles.url, autocommit=True) as conn:
+        conn.execute(f"REVOKE ALL ON {roles.schema}.offer FROM {worker}".encode())
+        try:
+            asyncio.run(_idle_and_embedded(roles.app("worker")))
+        finally:
+            conn.execute(f"GRANT ALL ON {roles.schema}.offer TO {worker}".encode())
+    told = [record.getMessage() for record in caplog.records if "handed over" in record.getMessage()]
+    assert len(told) == 1, told
+    assert f'missing: GRANT SELECT, INSERT, UPDATE, DELETE ON "{roles.schema}".offer' in told[0]
+
+
+async def _idle_and_embedded(app: App) -> None:
+    async with asyncio.timeout(30), app.worker():
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            job = await app.tasks.get("add").aenqueue(1, b=1)
+            assert await job == 2
+    await app.aclose()
+    app.close()
+
+
 async def _embedded(app: App) -> None:
     async with asyncio.timeout(30), app.worker():
         job = await app.tasks.get("add").aenqueue(1, b=1)

@@ -182,6 +182,11 @@ class _Lane:
             ) from None
 
     async def _carry(self, connection: AsyncOwn, verb: Verb[T], progress: Progress) -> T:
+        keeps_statements = self._place.prepares and connection.prepare_threshold is not None
+        if isinstance(verb.lone, express.StoreOne) and keeps_statements:
+            progress.maybe_applied = True
+            stored: T = await verb.lone.acall(connection)  # type: ignore[assignment]  # it is an enqueue
+            return stored
         sending = script(verb, progress)
         try:
             action = next(sending)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psycopg
 from psycopg import adapt, errors
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format
@@ -30,6 +31,7 @@ from winch.drivers.postgres.binary import (
 )
 from winch.drivers.postgres.steps import BARE_MOMENTS, Row, Rows, Step
 from winch.drivers.postgres.wires import numbered_names
+from winch.storage.params import Enqueued
 
 if TYPE_CHECKING:
     from psycopg.abc import Transformer
@@ -97,6 +99,21 @@ def send(connection: Own, step: Step) -> None:
     name, names = connection.kept.get(step.statement.name) or _kept(connection, step.statement)
     connection.pgconn.send_query_prepared(name, *_written(step.values, names))
     answer(connection)
+
+
+class StoreOne(msgspec.Struct, frozen=True):
+    """The enqueue of one plain job, on a connection that has it to itself: `Verb.lone`."""
+
+    step: Step
+    stored: list[Enqueued]
+
+    def __call__(self, connection: Own) -> list[Enqueued]:
+        send(connection, self.step)
+        return self.stored
+
+    async def acall(self, connection: AsyncOwn) -> list[Enqueued]:
+        await asend(connection, self.step)
+        return self.stored
 
 
 def begin(connection: Own, written: Written) -> None:

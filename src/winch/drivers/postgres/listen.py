@@ -280,7 +280,8 @@ class ClaimingPostgresBell(PostgresBell):
         self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
     ) -> list[Claim]:
         loaded = self._loaded = self._pool.load(verb, self.on_claims)
-        values = values_of(verb) if is_idle and self._listener.is_up else None
+        is_wanted = is_idle and self._listener.is_up and self._offers.may_be_made
+        values = values_of(verb) if is_wanted else None
         if values is None:
             return await self._claim(verb, loaded, timeout)
         offer = self._offer = Offer(values, self._listener.own_channel)

@@ -11,15 +11,19 @@ token. A worker that dies leaves an offer that is good for a second or two, or u
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim, from_micros
 from winch.drivers.postgres.rows import read_claims
 from winch.drivers.postgres.steps import Body, Step
 from winch.storage.verbs import Verb
+
+log = logging.getLogger("winch.postgres")
 
 # An offer stands for this many seconds longer than its worker means to wait.
 LONGER = 1.0
@@ -84,8 +88,12 @@ class Offers:
     def __init__(self, run: Callable[[Verb[Any]], Awaitable[Any]], step: Callable[..., Step]) -> None:
         self._run = run
         self._step = step
+        # Not where the role may not: with the grants of an earlier release it works all the same.
+        self.may_be_made: bool = True
 
     async def make(self, offer: Offer, seconds: float) -> None:
+        """Leave the offer in the store, if that may be."""
+
         def body() -> Body[None]:
             yield self._step(
                 "wait.offer",
@@ -98,11 +106,17 @@ class Offers:
                 for_seconds=seconds + LONGER,
             )
 
-        await self._run(Verb("offer", body))
+        try:
+            await self._run(Verb("offer", body))
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            self.may_be_made = False
+            log.warning("no jobs are handed over to this worker, it claims them: %s", error)
 
     async def ended(self, offer: Offer) -> None:
         """Withdraw what still stands of it, and look for what was handed over without a word."""
-        if len(offer.claims) < len(offer.queues):
+        if self.may_be_made and len(offer.claims) < len(offer.queues):
             stood = await self._run(Verb("offer", lambda: self._withdrawn(offer)))
             if stood + len(offer.claims) < len(offer.queues):
                 offer.add(await self._run(Verb("taken", lambda: self._taken(offer), is_read=True)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -182,7 +181,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         return Verb(
             "enqueue",
             lambda: self._enqueue(jobs, False, now).steps(),  # no repeat
-            lone=partial(_store_one, step, jobs[0].id),
+            lone=express.StoreOne(step, [Enqueued(jobs[0].id, True)]),
         )
 
     def _keep_keys(
@@ -644,12 +643,6 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
 def _are_unlike(outcomes: Sequence[Finish]) -> bool:
     """Whether no two of them are about one job."""
     return len({outcome.id for outcome in outcomes}) == len(outcomes)
-
-
-def _store_one(step: Step, id: str, connection: express.Own) -> list[Enqueued]:
-    """What the body does for one plain job, on a connection that has it to itself."""
-    express.send(connection, step)
-    return [Enqueued(id, True)]
 
 
 def _is_plain(outcome: Finish) -> bool:
