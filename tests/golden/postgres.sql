@@ -329,37 +329,54 @@ DECLARE
     taken "winch".offer;
     word text;
 BEGIN
-    IF EXISTS (SELECT FROM "winch".queue WHERE name = job_queue AND paused_at IS NULL) THEN
-        DELETE FROM "winch".offer
-        WHERE ctid = (
-            SELECT ctid
-            FROM "winch".offer
-            WHERE queue = job_queue
-                AND until > at
-                AND (tasks IS NULL OR job_task = ANY (tasks))
-            ORDER BY queue DESC, until DESC
-            LIMIT 1
-            FOR UPDATE SKIP LOCKED
-        )
-        RETURNING * INTO taken;
-        IF FOUND THEN
-            PERFORM FROM "winch".session
-            WHERE id = taken.session AND ended_at IS NULL
-            FOR KEY SHARE SKIP LOCKED;
-        END IF;
-    END IF;
-    IF taken.token IS NULL OR NOT FOUND THEN
+    DELETE FROM "winch".offer
+    WHERE ctid = (
+        SELECT offer.ctid
+        FROM "winch".offer
+        JOIN "winch".session ON session.id = offer.session AND session.ended_at IS NULL
+        WHERE offer.queue = job_queue
+            AND offer.until > at
+            AND (offer.tasks IS NULL OR job_task = ANY (offer.tasks))
+            AND EXISTS (SELECT FROM "winch".queue WHERE name = job_queue AND paused_at IS NULL)
+        ORDER BY offer.queue DESC, offer.until DESC
+        LIMIT 1
+        FOR UPDATE OF offer SKIP LOCKED
+        FOR KEY SHARE OF session SKIP LOCKED
+    )
+    RETURNING * INTO taken;
+    IF NOT FOUND THEN
         PERFORM pg_notify('winch_' || md5('"winch"'), json_build_array(job_queue)::text);
         RETURN false;
     END IF;
-    INSERT INTO "winch".job (
-        id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, max_attempts, attempt,
-        fence, token, session, claimed_at
-    )
-    VALUES (
-        job_id, at, at, "winch".sort_key(at, job_priority), job_version, job_priority, 'running', 'running',
-        job_queue, job_task, job_args, job_max_attempts, 1, number, taken.token, taken.session, at
-    );
+    IF coalesce(current_setting('winch.verb', true), '') <> '' THEN
+        -- Events are kept, one for each change: it is stored, and then claimed.
+        INSERT INTO "winch".job (
+            id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
+        )
+        VALUES (
+            job_id, at, at, "winch".sort_key(at, job_priority), job_version, job_priority, 'ready', job_queue,
+            job_task, job_args, job_max_attempts
+        );
+        PERFORM set_config('winch.verb', 'claim', true);
+        UPDATE "winch".job
+        SET state = 'running',
+            filed = 'running',
+            attempt = 1,
+            fence = number,
+            token = taken.token,
+            session = taken.session,
+            claimed_at = at
+        WHERE id = job_id;
+    ELSE
+        INSERT INTO "winch".job (
+            id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, max_attempts, attempt,
+            fence, token, session, claimed_at
+        )
+        VALUES (
+            job_id, at, at, "winch".sort_key(at, job_priority), job_version, job_priority, 'running', 'running',
+            job_queue, job_task, job_args, job_max_attempts, 1, number, taken.token, taken.session, at
+        );
+    END IF;
     word := json_build_array(taken.token, job_id, job_queue, job_task, job_args, job_version, number)::text;
     -- A word has room for 8,000 bytes. The worker looks for what it is not told.
     PERFORM pg_notify(

@@ -23,8 +23,8 @@ CREATE INDEX offer_standing ON {schema}.offer (queue, until);
 COMMENT ON INDEX {schema}.offer_standing IS 'serves hand_over';
 
 -- Stores a plain job as claimed under an offer; false, and it has rung for the queue instead, where none stands.
--- Locks: one offer, past those that others have; its session FOR KEY SHARE, unless somebody is about to end it. Waits
--- for nobody. With the rights of its owner: who stores jobs need not see who works.
+-- Locks: an offer, and its session FOR KEY SHARE, past offers that others have and sessions that somebody is about to
+-- end. Waits for nobody. With the rights of its owner: who stores jobs need not see who works.
 CREATE FUNCTION {schema}.hand_over(
     job_id uuid, job_queue text, job_task text, job_version integer, job_priority integer, job_args text,
     job_max_attempts integer
@@ -38,26 +38,22 @@ DECLARE
     taken {schema}.offer;
     word text;
 BEGIN
-    IF EXISTS (SELECT FROM {schema}.queue WHERE name = job_queue AND paused_at IS NULL) THEN
-        DELETE FROM {schema}.offer
-        WHERE ctid = (
-            SELECT ctid
-            FROM {schema}.offer
-            WHERE queue = job_queue
-                AND until > at
-                AND (tasks IS NULL OR job_task = ANY (tasks))
-            ORDER BY queue DESC, until DESC
-            LIMIT 1
-            FOR UPDATE SKIP LOCKED
-        )
-        RETURNING * INTO taken;
-        IF FOUND THEN
-            PERFORM FROM {schema}.session
-            WHERE id = taken.session AND ended_at IS NULL
-            FOR KEY SHARE SKIP LOCKED;
-        END IF;
-    END IF;
-    IF taken.token IS NULL OR NOT FOUND THEN
+    DELETE FROM {schema}.offer
+    WHERE ctid = (
+        SELECT offer.ctid
+        FROM {schema}.offer
+        JOIN {schema}.session ON session.id = offer.session AND session.ended_at IS NULL
+        WHERE offer.queue = job_queue
+            AND offer.until > at
+            AND (offer.tasks IS NULL OR job_task = ANY (offer.tasks))
+            AND EXISTS (SELECT FROM {schema}.queue WHERE name = job_queue AND paused_at IS NULL)
+        ORDER BY offer.queue DESC, offer.until DESC
+        LIMIT 1
+        FOR UPDATE OF offer SKIP LOCKED
+        FOR KEY SHARE OF session SKIP LOCKED
+    )
+    RETURNING * INTO taken;
+    IF NOT FOUND THEN
         PERFORM pg_notify('winch_' || md5('{schema}'), json_build_array(job_queue)::text);
         RETURN false;
     END IF;
