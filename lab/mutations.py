@@ -58,6 +58,9 @@ CALLBACK = "the end of a job is not told to those that wait for it"
 ARCHIVE = "a repeated finish is not looked up among the kept jobs"
 HANDOVER = "a job that leaves its shard arrives as often as it is told, also when it has ended"
 LOCK = "gates are not locked before they are looked at"
+OFFER_ENDED = "a job is handed over to a session that has ended"
+OFFER_UNHEARD = "what was handed over without a word is not looked for"
+OFFER_TWICE = "a job that was rung for and looked for is started twice"
 
 MUTATIONS = (
     Mutation(
@@ -138,6 +141,21 @@ MUTATIONS = (
         "archive look-up", "postgres", ARCHIVE,
         (("postgres/sql/finish.sql", "FROM {schema}.archive\nWHERE id = ANY (:ids::uuid[]);", "FROM {schema}.archive\nWHERE false;"),),
         ("conformance:finish", "F8"),
+    ),
+    Mutation(
+        "offer, ended", "postgres", OFFER_ENDED,
+        (("postgres/migrations/0019_offers.sql", " AND session.ended_at IS NULL", ""),),
+        ("test:tests/storage/test_postgres_offers.py::test_an_ended_session_is_handed_nothing",),
+    ),
+    Mutation(
+        "offer, unheard", "postgres", OFFER_UNHEARD,
+        (("postgres/offers.py", "if stood + len(offer.claims) < len(offer.queues):", "if stood < 0:"),),
+        ("test:tests/storage/test_postgres_offers.py::test_a_job_whose_word_is_lost_is_found_when_the_wait_ends",),
+    ),
+    Mutation(
+        "offer, twice", "postgres", OFFER_TWICE,
+        (("postgres/listen.py", "[claim for claim in offer.claims if claim.id not in known]", "list(offer.claims)"),),
+        ("test:tests/storage/test_postgres_offers.py::test_what_a_ring_brings_and_what_was_handed_over_come_together",),
     ),
     Mutation(
         "fence", "redis", FENCE,

@@ -21,7 +21,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reliability.md"
 HEAD = f"""# What was put through, and what came of it
 
 This page is written by `python -m lab.report` from kept results; nothing in it is typed by hand but these first lines. Each run is a real
-store, real producers and real worker processes: {PRODUCERS} producers enqueue {JOBS} jobs each within {SECONDS:g} s (plain, delayed, unique, FIFO,
+store, real producers and real worker processes: {PRODUCERS} producers enqueue {JOBS} jobs each within {SECONDS:g} s (plain with ids that are given and drawn, delayed, unique, FIFO,
 limited, batches with a callback, jobs that fail once, jobs in a transaction, a schedule of one a second; what a store does not
 have is left out), {WORKERS} workers run {SLOTS} at a time with a lease of 3 s, and one that knows only the HTTP API takes what is meant for it. A fault strikes at times drawn from the seed. Then all is healed,
 everything must become final and stay so for two leases, and the recorded history is judged by the rules of `winch.testing.history`. A run in
