@@ -19,6 +19,7 @@ class Complaining:
 
     def __init__(self, inner: Any, times: int) -> None:
         self._inner = inner
+        self.error: Exception = StorageError("ERR it does not say what is wrong")
         self.job = ""
         self.left = times
         self.refused = 0
@@ -37,7 +38,7 @@ class Complaining:
         if self.left and any(verb is one for one in self._disliked):
             self.left -= 1
             self.refused += 1
-            raise StorageError("ERR it does not say what is wrong")
+            raise self.error
         return await self._inner.arun(verb)
 
 
@@ -47,9 +48,12 @@ def app(monkeypatch: pytest.MonkeyPatch) -> App:
     return new_app()
 
 
-def ends(app: App, times: int) -> tuple[Complaining, Job[Any], list[Job[Any]]]:
+def ends(
+    app: App, times: int, error: Exception | None = None
+) -> tuple[Complaining, Job[Any], list[Job[Any]]]:
     """One job whose outcome is refused so often, among others that end in the same moment."""
     store = Complaining(app.driver, times)
+    store.error = error or store.error
     app._driver = cast(Driver, store)
     gate = asyncio.Event()
 
@@ -86,3 +90,13 @@ def test_what_is_refused_each_time_is_dead_and_says_so(app: App) -> None:
     assert job.state is JobState.DEAD
     assert all(other.state is JobState.COMPLETED for other in others)
     assert store.refused >= len(finisher.AGAIN)
+
+
+def test_an_error_that_no_store_should_raise_does_not_end_the_writing(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else writes outcomes: a worker without its finisher claims, runs, and tells nobody."""
+    store, job, others = ends(app, 1, FileNotFoundError(2, "of the event loop"))
+    assert store.refused == 1
+    assert {one.state for one in [job, *others]} == {JobState.COMPLETED}
+    assert "finisher failed; the loop goes on" in caplog.text

@@ -110,29 +110,38 @@ class Finisher:
             await self._until_wanted()
             self._wake.clear()
             self._is_awake = False
-            while self._finishes:
-                batch = self._finishes[:BATCH]
-                refused = len(self._refused)
-                await self._finish(batch)
-                del self._finishes[: len(batch)]
-                if len(self._refused) == refused:
-                    self._written(batch)
-                else:
-                    aside = {one.outcome.token for one in self._refused[refused:]}
-                    self._written([outcome for outcome in batch if outcome.token not in aside])
-            while self._releases:
-                refs = self._releases[:BATCH]
-                await self._repeat(functools.partial(self._driver.release, refs), refs)
-                del self._releases[: len(refs)]
-                self._written(refs)
-            while self._crashes:
-                claim, cause = self._crashes[0]
-                await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])
-                del self._crashes[0]
-                self._written([claim])
-            await self._try_refused()
+            try:
+                await self._send()
+            except Exception:  # what was not answered is still here, and nobody else would send it
+                log.exception("finisher failed; the loop goes on")
+                await asyncio.sleep(1.0)
+                self._awake()
             if not self.pending:
                 self._idle.set()
+
+    async def _send(self) -> None:
+        """Send all there is, until it is answered or put aside."""
+        while self._finishes:
+            batch = self._finishes[:BATCH]
+            refused = len(self._refused)
+            await self._finish(batch)
+            del self._finishes[: len(batch)]
+            if len(self._refused) == refused:
+                self._written(batch)
+            else:
+                aside = {one.outcome.token for one in self._refused[refused:]}
+                self._written([outcome for outcome in batch if outcome.token not in aside])
+        while self._releases:
+            refs = self._releases[:BATCH]
+            await self._repeat(functools.partial(self._driver.release, refs), refs)
+            del self._releases[: len(refs)]
+            self._written(refs)
+        while self._crashes:
+            claim, cause = self._crashes[0]
+            await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])
+            del self._crashes[0]
+            self._written([claim])
+        await self._try_refused()
 
     @staticmethod
     def _now() -> float:

@@ -20,7 +20,6 @@ from winch.drivers.postgres.faults import (
     TRIES,
     is_connection_lost,
     no_answer,
-    sever,
     start_over_delay,
     translated,
 )
@@ -81,6 +80,8 @@ class AsyncPool:
                     await asyncio.sleep(start_over_delay(tries))
                     continue
                 raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+            except OSError as error:  # of the event loop, or of the system
+                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
         raise AssertionError("unreachable")
 
     def load(self, verb: Verb[T], on_result: Callable[[T], None] | None = None) -> Loaded[T] | None:
@@ -129,7 +130,7 @@ class _Lane:
             # Not asyncio.timeout: a cancelled psycopg call first asks the server to cancel, over a new
             # connection, and a server that does not answer would not answer that either.
             deadline = self._loop.time() + self._place.timeout
-            cut = self._loop.call_at(deadline, sever, connection.fileno())
+            cut = self._loop.call_at(deadline, connection.cut)
             try:
                 result = await carrying
             except BaseException as error:

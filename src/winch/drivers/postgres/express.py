@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from winch.drivers.postgres.binary import (
     write_texts,
     write_tids,
 )
+from winch.drivers.postgres.faults import sever
 from winch.drivers.postgres.steps import BARE_MOMENTS, Row, Rows, Step
 from winch.drivers.postgres.wires import numbered_names
 from winch.storage.params import Enqueued
@@ -73,12 +75,21 @@ class AsyncOwn(psycopg.AsyncConnection[Row]):
         super().__init__(pgconn, row_factory)  # type: ignore[arg-type]  # rows are made alike on both sides
         self.kept: dict[str, Kept] = {}
         self.readers: dict[str, Transformer] = {}
+        self.answer: Answer | None = None  # the last that was waited for
         self.poll = select.poll()
         self.poll.register(pgconn.socket, select.POLLIN)
 
     @property
     def is_readable(self) -> bool:
         return bool(self.poll.poll(0))
+
+    def cut(self) -> None:
+        """End whatever is under way, with an error where it is waited for: also where nobody would hear
+        of the end of the socket."""
+        with suppress(psycopg.Error):  # it is closed
+            sever(self.fileno())
+        if self.answer is not None:
+            self.answer.cut()
 
 
 class Written:
@@ -266,7 +277,10 @@ def _send_rest(connection: Own) -> None:
 class Answer:
     """The answer to what was sent on an async connection, read as it comes."""
 
-    __slots__ = ("_fileno", "_is_left", "_loop", "_results", "_whole", "connection", "then")
+    __slots__ = (
+        *("_fileno", "_is_left", "_is_read", "_loop", "_results", "_whole"),
+        *("connection", "then"),
+    )
 
     def __init__(self, connection: AsyncOwn) -> None:
         self.connection = connection
@@ -280,6 +294,8 @@ class Answer:
         if self._is_left:  # more than the socket takes at once
             self._loop.add_writer(self._fileno, self._write)
         self._loop.add_reader(self._fileno, self._read)
+        self._is_read = True
+        connection.answer = self
 
     async def whole(self) -> None:
         """Wait for all of it. Raises what psycopg would."""
@@ -294,10 +310,19 @@ class Answer:
         return self._results[-1] if self._results else None
 
     def stop(self) -> None:
-        """Read no more."""
-        self._loop.remove_reader(self._fileno)
-        if self._is_left:
-            self._loop.remove_writer(self._fileno)
+        """Read no more, and only once: libpq closes the socket of a connection that is lost while it
+        reads, and from then on its number may be that of another, which this must not touch."""
+        if self._is_read:
+            self._is_read = False
+            self._loop.remove_reader(self._fileno)
+            if self._is_left:
+                self._loop.remove_writer(self._fileno)
+
+    def cut(self) -> None:
+        """Wait no longer; nothing, where it is whole."""
+        if not self._whole.done():
+            self.stop()
+            self._settle(psycopg.OperationalError("the connection was cut"))
 
     def _read(self) -> None:
         pgconn = self.connection.pgconn
@@ -309,13 +334,16 @@ class Answer:
                     return
                 self._results.append(result)
         except psycopg.Error as error:
+            self.stop()
             self._settle(error)
 
     def _write(self) -> None:
         try:
             if not self.connection.pgconn.flush():
                 self._loop.remove_writer(self._fileno)
+                self._is_left = False
         except psycopg.Error as error:
+            self.stop()
             self._settle(error)
 
     def _settle(self, error: Exception | None = None) -> None:

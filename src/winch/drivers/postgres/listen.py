@@ -152,6 +152,7 @@ class Listener:
         loop, pgconn = asyncio.get_running_loop(), connection.pgconn
         over: asyncio.Future[None] = loop.create_future()
         heard_at = loop.time()
+        fileno, is_read = pgconn.socket, True
 
         def read() -> None:
             nonlocal heard_at
@@ -161,17 +162,25 @@ class Listener:
                 while (heard := pgconn.notifies()) is not None:
                     self._hear(heard.relname, heard.extra)
             except psycopg.Error as error:
+                stop()
                 if not over.done():
                     over.set_exception(error)
 
-        loop.add_reader(pgconn.socket, read)
+        def stop() -> None:
+            """As `express.Answer.stop`: libpq has closed the socket of a connection that is lost."""
+            nonlocal is_read
+            if is_read:
+                is_read = False
+                loop.remove_reader(fileno)
+
+        loop.add_reader(fileno, read)
         try:
             while (left := heard_at + PROBE - loop.time()) > 0:
                 await asyncio.wait([over], timeout=left)
                 if over.done():
                     over.result()
         finally:
-            loop.remove_reader(pgconn.socket)
+            stop()
 
     def _hear(self, channel: bytes, payload: bytes) -> None:
         if channel == self.own_channel.encode():
