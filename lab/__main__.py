@@ -90,7 +90,7 @@ def play(plan: Sequence[Planned], jobs: Sequence[Job], said: argparse.Namespace)
     """Each run's result, as they end: one run here, several each in a process of its own."""
     if len(plan) == 1:
         (faults, store), run = jobs[0], plan[0]
-        result = once(faults, store, run.seed, seconds=said.seconds, verbose=True, logs=said.logs)
+        result = once(faults, store, run.seed, seconds=said.seconds, logs=said.logs)
         if said.keep:
             keep([result], said.keep)
         yield result

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 RESULTS = Path(__file__).with_name("results")
+_ROOT = f"{Path(__file__).resolve().parents[1]}/"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,11 +36,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep(results: list[Result], file: Path) -> None:
-    """Write results beside those of the same store and fault from earlier runs, newest last."""
+    """Write results beside those of the same store and fault from earlier runs, newest last. Without the
+    logs of runs that broke off, and without the place of this copy of the project."""
+    results = [
+        msgspec.structs.replace(result, violations=tuple(map(_short, result.violations)))
+        for result in results
+    ]
     file.parent.mkdir(parents=True, exist_ok=True)
     # Added in one write: whoever is killed here leaves the earlier ones as they were.
     with file.open("ab") as out:
         out.write(b"".join(msgspec.json.encode(result) + b"\n" for result in results))
+
+
+def _short(words: str) -> str:
+    return words.partition("\n--- ")[0].replace(_ROOT, "")
 
 
 def load(file: Path) -> list[Result]:

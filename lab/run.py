@@ -318,7 +318,6 @@ def once(
     seed: int,
     *,
     seconds: float = load.SECONDS,
-    verbose: bool = False,
     logs: Path | None = None,
 ) -> Result:
     """Run these faults together on this store, and judge. `logs`: where to leave what the processes of a
@@ -338,11 +337,7 @@ def once(
                 else _run(kinds, store, seed, Path(name), seconds, words)
             )
         except Exception as error:  # a run that broke is a failed run, with its reason
-            said = (
-                traceback.format_exc()
-                if verbose or not isinstance(error, AssertionError)
-                else str(error)
-            )
+            said = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
             kind = "cannot run here" if isinstance(error, CannotRun) else "broke off"
             found = Result(**words, is_ok=False, observed=kind, seconds=0, violations=(said,))  # type: ignore[arg-type]
         if logs is not None and not found.is_ok:

@@ -23,6 +23,11 @@ from winch.storage.verbs import Verb
 
 T = TypeVar("T")
 
+TERMINATE = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE application_name = 'winch' AND datname = current_database()"
+)
+
 
 def new_id() -> str:
     return job_id(time.time_ns() * 4096 // 1_000_000, secrets.token_bytes(8))

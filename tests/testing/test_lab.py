@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab import lanes
+from lab import lanes, results
 from lab.__main__ import choose, main, pairs
 from lab.faults import FAULTS, QUICK
 from lab.fuzz import TARGETS, findings
@@ -187,3 +187,22 @@ def test_every_mutation_still_finds_what_it_takes_out(tmp_path: Path) -> None:
 def test_many_simulated_fleets_keep_every_promise() -> None:
     tally = simulate(1000, 300)
     assert not tally.failed, "\n".join(tally.said)
+
+
+def test_what_is_kept_of_a_run_that_broke_off_is_its_reason(tmp_path: Path) -> None:
+    """Not its logs, which are long, nor where this copy of the project lies."""
+    root = Path(results.__file__).resolve().parents[1]
+    said = f'File "{root}/lab/run.py": waited\n--- worker-0.log\nmuch\nwaited'
+    broken = results.Result(
+        store="sqlite",
+        fault="F1",
+        title="",
+        seed=1,
+        is_ok=False,
+        observed="",
+        seconds=0,
+        violations=(said,),
+    )
+    results.keep([broken], tmp_path / "kept.jsonl")
+    (kept,) = results.load(tmp_path / "kept.jsonl")
+    assert kept.violations == ('File "lab/run.py": waited',)

@@ -1,0 +1,86 @@
+"""Sockets of connections that are lost: nobody watches them any more, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.storage.postgres_kit import TERMINATE, Store, connected
+from winch.drivers.postgres.driver import PostgresDriver
+from winch.drivers.postgres.express import Answer, AsyncOwn
+
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[Store]:
+    driver = PostgresDriver.from_url(postgres_url)
+    driver.migrate()
+    yield Store(driver, postgres_url)
+    driver.close()
+
+
+def test_a_connection_that_is_lost_leaves_its_number_to_the_next(store: Store) -> None:
+    """libpq closes the socket while it reads. Whoever watches it must be gone by then: the event loop
+    would take the next socket of that number for the old one, and fail, or never hear of it."""
+
+    async def work() -> None:
+        bell = driver.claiming_bell(["default"])
+        await bell.arm()
+        for _ in range(10):
+            await asyncio.to_thread(terminate)
+            await asyncio.sleep(0.01)  # long enough to notice, not to come back
+            runs = driver.arun(driver.counts()), driver.arun(driver.has_gated(["default"]))
+            found = await asyncio.gather(*runs, return_exceptions=True)
+            assert [e for e in found if isinstance(e, BaseException)] == []
+            async with asyncio.timeout(10):
+                while not bell._listener.is_up:  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(0.01)
+        await bell.aclose()
+        await driver.aclose()
+
+    def terminate() -> None:
+        with connected(store.url) as conn:
+            conn.execute(TERMINATE)
+
+    driver = store.driver
+    asyncio.run(work())
+
+
+def test_an_answer_that_is_cut_off_is_watched_no_more(store: Store) -> None:
+    """From the moment it is known, and before anybody else can open a socket."""
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        connection = await AsyncOwn.connect(store.url, autocommit=True)
+        fileno = connection.pgconn.socket
+        connection.pgconn.send_query(b"SELECT pg_terminate_backend(pg_backend_pid())")
+        answer = Answer(connection)
+        watched: list[bool] = []
+        answer._whole.add_done_callback(lambda _: watched.append(loop.remove_reader(fileno)))
+        with pytest.raises(psycopg.OperationalError):
+            await answer.whole()
+        assert watched == [False]
+        await connection.close()
+
+    asyncio.run(work())
+
+
+def test_a_connection_that_is_cut_ends_also_what_nobody_watches(store: Store) -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        connection = await AsyncOwn.connect(store.url, autocommit=True)
+        connection.pgconn.send_query(b"SELECT pg_sleep(60)")
+        answer = Answer(connection)
+        assert loop.remove_reader(connection.fileno())
+        loop.call_later(0.1, connection.cut)
+        with pytest.raises(psycopg.OperationalError, match="cut"):
+            await asyncio.wait_for(answer.whole(), 10)
+        connection.cut()  # nothing is under way
+        await connection.close()
+        connection.cut()
+
+    asyncio.run(work())
