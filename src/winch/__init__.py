@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from winch.core.retention import Retention
     from winch.core.retry import Retry
     from winch.core.unique import Unique
+    from winch.core.version import __version__
     from winch.engine.collected import Collected
     from winch.engine.context import Context
     from winch.engine.events import JobEvent
@@ -113,6 +114,7 @@ __all__ = [
     "Unique",
     "UnknownTask",
     "WinchError",
+    "__version__",
     "batch",
     "chain",
     "chord",
@@ -175,6 +177,7 @@ _HOMES = {
     "RetryBudget": "winch.core.limits",
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
+    "__version__": "winch.core.version",
     "batch": "winch.engine.flows",
     "chain": "winch.engine.flows",
     "chord": "winch.engine.flows",

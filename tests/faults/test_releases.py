@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ pytestmark = [
 
 TABLE = {"sqlite": "winch_job", "postgres": "job"}
 REFUSED = 4
-HERE = version("winch")
+HERE = winch.__version__
 
 
 class Release:
@@ -33,9 +33,10 @@ class Release:
         self._folder = folder / number
         package = Path(winch.__file__).parent
         shutil.copytree(package, self._folder / "winch", ignore=shutil.ignore_patterns("__pycache__"))
-        about = self._folder / f"winch-{number}.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: winch\nVersion: {number}\n")
+        top = self._folder / "winch/core/version.py"
+        text, count = re.subn(r'(?m)^__version__ = ".*"$', f'__version__ = "{number}"', top.read_text())
+        assert count == 1
+        top.write_text(text)
 
     def add_step(self, name: str, column: str) -> None:
         """One more migration, as a release adds it."""

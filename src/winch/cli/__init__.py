@@ -28,6 +28,7 @@ from winch.core.errors import (
     did_you_mean,
     within,
 )
+from winch.core.version import __version__
 
 # name -> (module, attribute, the line in `winch --help`). The line is repeated here so that showing the
 # list imports none of them; a test compares it with the command's own.
@@ -102,9 +103,7 @@ class Commands(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"winch {version('winch')}")
+        click.echo(f"winch {__version__}")
         ctx.exit()
 
 

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import sys
-from importlib.metadata import version
 
 import click
 
@@ -15,6 +14,7 @@ from winch.cli import loop
 from winch.cli.load import load_app
 from winch.cli.worker import start_logging, worker_options
 from winch.core.errors import ConfigError
+from winch.core.version import __version__
 from winch.engine.child import Child, ignore_terminal_signals
 from winch.engine.embedded import cell_command
 from winch.engine.isolation import CellStore
@@ -78,7 +78,7 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_
         lease=said.lease,
         heartbeat=said.heartbeat.total_seconds(),
         poll=said.poll.total_seconds(),
-        release=version("winch"),
+        release=__version__,
         burst=burst,
         cell_command=cell_command(app_spec or said.app),
         cell_store=CellStore(said.url, said.schema, config_file),

@@ -26,7 +26,7 @@ class TourDashboard:
     def start(self, stage: Stage) -> None:
         stage.title("The dashboard")
         if not is_installed():
-            stage.tell("it needs an extra: pip install 'winch[web]'")
+            stage.tell("it needs an extra: pip install 'winch-jobs[web]'")
             return
         self._address = self._server.start()
         stage.tell(

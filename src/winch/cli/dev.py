@@ -43,7 +43,7 @@ def dev(
     """Run a worker that restarts when the code changes.
 
     One process with readable logs: every job's start and end is a line. The dashboard is served beside
-    it on this machine, where the extra is installed: pip install 'winch[web]'.
+    it on this machine, where the extra is installed: pip install 'winch-jobs[web]'.
     """
     os.environ[LOG_STYLE] = "short"  # for the children and cells, too
     start_logging(verbose)

@@ -37,7 +37,7 @@ def serve(
         from winch.web.serve import bind, config_for, url_of
         from winch.web.serve import serve as run
     except ImportError as error:
-        raise ConfigError("winch serve needs the extra: pip install 'winch[web]'") from error
+        raise ConfigError("winch serve needs the extra: pip install 'winch-jobs[web]'") from error
     with opened(said, must_exist=False) as app:
         app.ready()
         config = config_for(

@@ -40,7 +40,7 @@ def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool =
             if error.name is None or not error.name.startswith("psycopg"):
                 raise
             raise ConfigError(
-                "a postgresql:// URL needs psycopg: pip install 'winch[postgres]'"
+                "a postgresql:// URL needs psycopg: pip install 'winch-jobs[postgres]'"
             ) from error
         return PostgresDriver.from_url(url, schema=schema, events=events)
     if scheme in SCHEMES:
@@ -49,7 +49,9 @@ def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool =
         except ModuleNotFoundError as error:
             if error.name != "hiredis":
                 raise
-            raise ConfigError(f"a {scheme}:// URL needs hiredis: pip install 'winch[redis]'") from error
+            raise ConfigError(
+                f"a {scheme}:// URL needs hiredis: pip install 'winch-jobs[redis]'"
+            ) from error
         return RedisDriver.from_url(url, schema=schema, events=events)
     raise ConfigError(
         f"url must begin with sqlite:///, postgresql://, redis:// or memory://, got scheme {scheme!r}"

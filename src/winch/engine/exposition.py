@@ -8,10 +8,10 @@ the roll-ups in the store: ask one server. Scrape one kind or the other, not bot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import version
 
 import msgspec
 
+from winch.core.version import __version__
 from winch.engine.operation import Operation
 from winch.engine.rates import BOUNDS, MINUTE, OTHER, Rate, Rates
 from winch.storage.params import Line, Lines
@@ -73,7 +73,7 @@ def missed_windows(missed: Mapping[str, int]) -> list[str]:
 
 
 def build_info(backend: str) -> list[str]:
-    facts = {"version": version("winch"), "backend": backend}
+    facts = {"version": __version__, "backend": backend}
     return family("winch_build_info", "gauge", "Release and store.", [(facts, 1)])
 
 

@@ -176,6 +176,6 @@ def _cipher() -> type[AESGCM]:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
         raise ConfigError(
-            "encryption needs the cryptography package: pip install 'winch[encryption]'"
+            "encryption needs the cryptography package: pip install 'winch-jobs[encryption]'"
         ) from error
     return AESGCM

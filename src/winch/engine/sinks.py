@@ -132,7 +132,7 @@ class RedisSink:
             try:
                 from redis.asyncio import Redis
             except ImportError as error:
-                raise ConfigError("a Redis sink needs `pip install 'winch[redis]'`") from error
+                raise ConfigError("a Redis sink needs `pip install 'winch-jobs[redis]'`") from error
             self._clients[loop] = Redis.from_url(
                 self._url, socket_timeout=10, socket_connect_timeout=5, max_connections=4
             )

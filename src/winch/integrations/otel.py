@@ -1,4 +1,4 @@
-"""Traces and metrics for OpenTelemetry: needs the extra `otel` (`pip install 'winch[otel]'`).
+"""Traces and metrics for OpenTelemetry: needs the extra `otel` (`pip install 'winch-jobs[otel]'`).
 
     app.use(winch.integrations.otel.OpenTelemetry())
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -27,6 +26,7 @@ from winch.core.errors import ConfigError
 from winch.core.flow import FLOW_HEADER
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Directive, RetryAfter
+from winch.core.version import __version__
 from winch.engine.middleware import Middleware
 from winch.storage.schedules import SCHEDULE_HEADER
 
@@ -72,7 +72,7 @@ class OpenTelemetry(Middleware):
         self._settle_spans = settle_spans
         # Where claimed jobs came from, until the store has answered what became of them.
         self._origins: dict[str, tuple[str, SpanContext]] = {}
-        release = version("winch")
+        release = __version__
         self._tracer = trace.get_tracer("winch", release, tracer_provider, schema_url=SCHEMA)
         self._meter = meter = metrics.get_meter("winch", release, meter_provider, schema_url=SCHEMA)
         self._sent = meter.create_counter(

@@ -1,4 +1,4 @@
-"""The HTTP API and the dashboard: needs the extra `web` (`pip install 'winch[web]'`).
+"""The HTTP API and the dashboard: needs the extra `web` (`pip install 'winch-jobs[web]'`).
 
 host.mount("/jobs", winch.web.asgi(app, authenticate=who))
 """

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -21,6 +20,7 @@ from starlette.responses import Response
 
 from winch.core import codec
 from winch.core.errors import InvalidPayload, WinchError
+from winch.core.version import __version__
 from winch.engine.exposition import Fleet
 from winch.engine.log import log
 from winch.engine.timing import Timings, watch
@@ -161,7 +161,7 @@ class Site:
 
     def openapi(self) -> dict[str, Any]:
         if self._openapi is None:
-            self._openapi = document(self.routes, version("winch"))
+            self._openapi = document(self.routes, __version__)
         return self._openapi
 
     # -- who asks ----------------------------------------------------------------------------------
