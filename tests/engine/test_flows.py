@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,30 @@ def test_a_group_and_a_map_give_results_in_order(app: App, tasks: Tasks) -> None
         world.run_all()
         assert made.result() == [0, 1, 4, 9]
         assert mapped.result() == [n * n for n in range(10)]
+
+
+@pytest.mark.parametrize("shape", ["group", "map", "iterator"])
+def test_a_wide_flow_gives_every_result(app: App, tasks: Tasks, shape: str) -> None:
+    numbers = range(2501)
+    with virtual(app) as world:
+        if shape == "map":
+            made = map_(tasks.score, numbers).enqueue()
+        elif shape == "group":
+            made = group([tasks.score.bind(n) for n in numbers]).enqueue()
+        else:
+            made = group(tasks.score.bind(n) for n in numbers).enqueue()
+        assert len(made.last) == len(numbers)
+        world.run_all()
+        assert made.result() == [n * n for n in numbers]
+
+
+def test_the_timeout_of_a_flow_is_for_all_its_jobs_together(app: App, tasks: Tasks) -> None:
+    with virtual(app):
+        delays = ("40s", "80s", "120s")
+        made = group(tasks.score.using(delay=delay).bind(2) for delay in delays).enqueue()
+        with pytest.raises(TimeoutError, match="is still scheduled"):
+            made.result(timeout="100s")
+        assert made.result(timeout="30s") == [4, 4, 4]
 
 
 def test_a_map_runs_no_more_than_its_bound_at_a_time(app: App) -> None:
@@ -383,6 +408,49 @@ def test_a_member_adds_to_its_batch_only_while_it_is_unfinished(app: App, tasks:
         world.run_all()
         assert told(tasks) == ["told complete", "told success"]
         assert len(world.jobs(task="grow")) == 5  # a repeat adds the same ones
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_member_adds_to_its_batch_call_by_call(app: App, tasks: Tasks, is_async: bool) -> None:
+    added: list[tuple[str, bool]] = []
+
+    @app.task(name="load")
+    def load(*, ctx: Context) -> None:
+        for number in range(5):
+            added.extend((job.id, job.is_new) for job in ctx.batch.enqueue(tasks.score.bind(number)))
+
+    @app.task(name="aload")
+    async def aload(*, ctx: Context) -> None:
+        for number in range(5):
+            jobs = await ctx.batch.aenqueue(tasks.score.bind(number))
+            added.extend((job.id, job.is_new) for job in jobs)
+
+    with virtual(app) as world:
+        with batch("pages", **callbacks(tasks)) as made:
+            made.enqueue((aload if is_async else load).bind())  # type: ignore[call-arg]
+        world.crash(at="before finish")
+        world.run_all()
+        assert [is_new for _, is_new in added] == [True] * 5 + [False] * 5
+        assert added[:5] == [(job_id, True) for job_id, _ in added[5:]]  # a repeat adds the same ones
+        assert len({job_id for job_id, _ in added}) == 5
+        assert sorted(line for line in tasks.did if line.startswith("score")) == [
+            f"score {number}" for number in range(5)
+        ]
+        assert told(tasks) == ["told complete", "told success"]
+
+
+def test_threads_of_a_member_add_to_its_batch_at_once(app: App, tasks: Tasks) -> None:
+    @app.task(name="load")
+    def load(*, ctx: Context) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: ctx.batch.enqueue(tasks.score.bind(number)), range(100)))
+
+    with virtual(app) as world:
+        with batch("pages", **callbacks(tasks)) as made:
+            made.enqueue(load.bind())  # type: ignore[call-arg]
+        world.run_all()
+        assert len(world.jobs(task="score")) == 100
+        assert told(tasks) == ["told complete", "told success"]
 
 
 def test_who_is_no_member_has_no_batch(app: App) -> None:

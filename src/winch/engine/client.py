@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from winch.core import codec
 from winch.core.clock import Clock
-from winch.core.duration import Duration
+from winch.core.duration import Duration, parse_duration
 from winch.core.errors import (
     ConfigError,
     DuplicateJob,
@@ -269,7 +270,7 @@ class Client:
 
     def _told_ahead(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> list[Job[Any]]:
         self._tell_enqueued(jobs, answers)
-        return self._handles(answers)
+        return self.handles(answers)
 
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], conn: object = None) -> list[Job[Any]]:
         return await self.surroundings.arun(self._unchecked()[0], self._enqueue_many(calls, conn))
@@ -307,9 +308,10 @@ class Client:
     ) -> Operation[list[Job[Any]]]:
         if any(bound.task.options.enqueue_rate is not None for bound in chunk):
             yield from self._accepted(chunk, conn)
-        return self._handles((yield from self.store(_new_jobs(chunk, ids), conn)))
+        return self.handles((yield from self.store(_new_jobs(chunk, ids), conn)))
 
-    def _handles(self, answers: Sequence[Enqueued]) -> list[Job[Any]]:
+    def handles(self, answers: Sequence[Enqueued]) -> list[Job[Any]]:
+        """The handles of jobs that an enqueue has answered for."""
         return [Job(self, answer.id) if answer.is_new else self._handle(answer) for answer in answers]
 
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
@@ -561,6 +563,24 @@ class Client:
         monotonic = self.surroundings.clock.monotonic
         record = yield from job_desk.ended(self._driver(), job_id, timeout, monotonic)
         return record, job_desk.result_of(record, self._runtime.keys())
+
+    def results(self, ids: Iterable[str], timeout: Duration | None) -> Operation[list[Any]]:
+        """What the handlers of these jobs returned, in order; `timeout` is for all of them together."""
+        driver, monotonic = self._driver(), self.surroundings.clock.monotonic
+        limit = None if timeout is None else parse_duration(timeout, "timeout")
+        began = monotonic()
+        found: list[Any] = []
+        for some in _chunks(ids, CHUNK):
+            records: list[JobRecord | None] = yield driver.get(some)
+            for one, record in zip(some, records, strict=True):
+                end = record
+                if end is None or not end.state.is_final:
+                    left = None
+                    if limit is not None:
+                        left = max(limit - timedelta(seconds=monotonic() - began), timedelta(0))
+                    end = yield from job_desk.ended(driver, one, left, monotonic)
+                found.append(job_desk.result_of(end, self._runtime.keys()))
+        return found
 
     def why(self, job_id: str) -> str:
         return self.run(job_desk.why(self._driver(), job_id))

@@ -233,10 +233,16 @@ class Context:
 
     @property
     def batch(self) -> Batch:
-        """The batch that this job is a member of, to add more members: `ctx.batch.enqueue(…)`."""
-        from winch.engine.flows import batch_of
+        """The batch that this job is a member of, to add more members: `ctx.batch.enqueue(…)`.
 
-        return batch_of(self)
+        The same object for the whole attempt: it numbers what the attempt adds."""
+        if (known := self.__dict__.get("_batch")) is None:
+            from winch.engine.flows import batch_of
+
+            # In one step: of two threads that make one, both get the same.
+            known = self.__dict__.setdefault("_batch", batch_of(self))
+        made: Batch = known
+        return made
 
     @property
     def claim_ref(self) -> ClaimRef:

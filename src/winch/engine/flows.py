@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import msgspec
@@ -40,10 +41,11 @@ from winch.core.job import keep_awaited
 from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
 from winch.engine.task import Bound, Partial
-from winch.storage.params import ClaimRef, Line, NewJob, Wait
+from winch.storage.params import ClaimRef, Enqueued, Line, NewJob, Wait
 from winch.storage.waits import AWAITED_HEADER, EACH, all_key, death_key, job_key, signal_key
 
 if TYPE_CHECKING:
+    from winch.core.duration import Duration
     from winch.engine.client import Client
     from winch.engine.context import Context
 
@@ -225,14 +227,8 @@ class Flow:
         if not is_one:
             yield from write_note(client, flow, self._note(), conn)  # how many there are is known now
             yield from client.signal(gate, 1, "stored", conn)
-        last = [
-            prefix + numbered(number)
-            for node in self._nodes
-            if not node.is_awaited
-            for prefix in [members_prefix(flow, node.name)]
-            for number in range(min(node.count, 1000))
-        ]
-        return FlowHandle(client, flow, self.name, self.kind, tuple(last))
+        last = tuple((node.name, node.count) for node in self._nodes if not node.is_awaited)
+        return FlowHandle(client, flow, self.name, self.kind, last)
 
     def _members(self, flow: str) -> Iterator[tuple[NewJob, list[Wait]]]:
         """The members in order, made as they are asked for; a node's are counted when they all are."""
@@ -280,18 +276,42 @@ class Flow:
 
 
 class FlowHandle:
-    """A flow that was enqueued. `last` are the jobs that nobody waits for."""
+    """A flow that was enqueued. `last` are the jobs that no other member waits for."""
 
-    def __init__(self, client: Client, flow: str, name: str, kind: str, last: tuple[str, ...]) -> None:
+    def __init__(
+        self, client: Client, flow: str, name: str, kind: str, last: tuple[tuple[str, int], ...]
+    ) -> None:
+        """`last`: the names of the nodes that nothing comes after, and how many members each has."""
         self._client = client
         self.id = flow
         self.name = name
         self.kind = kind
-        self.last: tuple[Job[Any], ...] = tuple(client.handle(job_id) for job_id in last)
+        self._last = last
 
-    def result(self, timeout: Any = None) -> Any:
-        """The result of the last job, or the list of results where there are several."""
-        found = [job.result(timeout) for job in self.last]
+    @cached_property
+    def last(self) -> tuple[Job[Any], ...]:
+        """Handles made when first asked for: a group may have a million members."""
+        return tuple(self._client.handle(job_id) for job_id in self._last_ids())
+
+    def _last_ids(self) -> Iterator[str]:
+        for name, count in self._last:
+            prefix = members_prefix(self.id, name)
+            yield from (prefix + numbered(number) for number in range(count))
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """The result of the last job, or the list of results where there are several.
+
+        Raises JobFailed when one of them is dead or cancelled, TimeoutError when they take longer
+        than `timeout` together.
+        """
+        return self._client.run(self._result(timeout))
+
+    async def aresult(self, timeout: Duration | None = None) -> Any:
+        """`result` without blocking the event loop."""
+        return await self._client.arun(self._result(timeout))
+
+    def _result(self, timeout: Duration | None) -> Operation[Any]:
+        found = yield from self._client.results(self._last_ids(), timeout)
         return found[0] if len(found) == 1 else found
 
     def __repr__(self) -> str:
@@ -381,7 +401,7 @@ def _chunk(members: Iterator[tuple[NewJob, list[Wait]]]) -> tuple[list[NewJob], 
 class Batch:
     """Jobs that belong together, with callbacks: `on_success` when all have completed, `on_complete`
     when all are final, `on_death` when the first dies; each once. Members may be added until the block
-    ends, and by members while they run (`batch_of(ctx).enqueue(…)`)."""
+    ends, and by members while they run (`ctx.batch.enqueue(…)`)."""
 
     def __init__(
         self,
@@ -402,8 +422,7 @@ class Batch:
         self._conn = conn
         self._client: Client | None = None
         self._claim: ClaimRef | None = None
-        self._count = 0
-        self._number = 0
+        self._numbers = itertools.count()  # one `next` each: threads of a handler may add at once
         self._kinds: tuple[Wants, ...] = tuple(k for k, call in self._callbacks.items() if call)
 
     # -- the block ---------------------------------------------------------------------------------
@@ -488,7 +507,7 @@ class Batch:
 
     def _add(self, calls: Sequence[Bound[Any]]) -> Operation[list[Job[Any]]]:
         assert self._client is not None  # noqa: S101  # begun before
-        ids: list[str] = []
+        handles: list[Job[Any]] = []
         # Those that a member adds are named after it, and waited for apart: it is unfinished till then.
         prefix = members_prefix(self.id, self._name)
         together = all_key(prefix)
@@ -506,16 +525,15 @@ class Batch:
             for call in some:
                 _check(call, has_before=False)
                 _check_whole(call)
-                job_id = prefix + numbered(self._number)
+                job_id = prefix + numbered(next(self._numbers))
                 new = member(call, job_id, (tag_of(self.id),), headers, is_given=is_given)
-                self._number += 1
                 jobs.append(new)
-                ids.append(new.id)
                 if "death" in self._kinds:
                     deaths = waits.setdefault(member_id(self.id, "death"), [])
                     deaths.append(Wait(death_key(new.id), is_enough=True))
-            yield from send(self._client, jobs, list(waits.items()), self._conn, self._claim)
-        return [self._client.handle(job_id) for job_id in ids]
+            answers = yield from send(self._client, jobs, list(waits.items()), self._conn, self._claim)
+            handles += self._client.handles(answers)
+        return handles
 
     @property
     def _name(self) -> str:
@@ -546,8 +564,11 @@ def batch(
 
 
 def batch_of(ctx: Context) -> Batch:
-    """The batch that a running member belongs to, so that it can add more members. They are added while
-    the member's claim is live, and named after it: a repeat in a later attempt adds the same ones."""
+    """A new `Batch` for the batch of a running member: `ctx.batch`, which makes one for each attempt.
+
+    Members are added while the claim is live. Their ids follow from the adding job and a number that
+    counts from 0 in each attempt, so that a later attempt adds the same ones.
+    """
     headers = ctx.headers
     if BATCH_HEADER not in headers:
         raise ConfigError(f"job {ctx.job_id} is no member of a batch")
@@ -588,13 +609,13 @@ def send(
     waits: Waits,
     conn: object,
     claim: ClaimRef | None = None,
-) -> Operation[None]:
+) -> Operation[list[Enqueued]]:
     """Store members with what they wait for, all or none, trying again while the store is out of
     reach."""
     if not jobs:
-        return
+        return []
     jobs = yield from client.marked(client.prepared(jobs), conn)
-    yield from client.told(jobs, _stored(client, jobs, waits, conn, claim))
+    return (yield from client.told(jobs, _stored(client, jobs, waits, conn, claim)))
 
 
 def _stored(
@@ -603,30 +624,35 @@ def _stored(
     waits: Waits,
     conn: object,
     claim: ClaimRef | None,
-) -> Operation[None]:
+) -> Operation[list[Enqueued]]:
     driver = client.driver()
+    answers: list[Enqueued] | None
     if not waits and claim is None and not conn:
-        yield from client.store_prepared(jobs)
-        return
+        return (yield from client.store_prepared(jobs))
     if conn is not None:
         connection = getattr(conn, "connection", conn) if hasattr(conn, "result") else conn
         yield from client.index(jobs, connection)
-        yield OnConnection(connection, driver.enqueue_after(jobs, waits, claim=claim))
-        return
+        answers = yield OnConnection(connection, driver.enqueue_after(jobs, waits, claim=claim))
+        return _unless_lost(answers)
     is_repeat = False
     for pause in (*PAUSES, None):
         try:
             yield from client.index(jobs)
-            answer = yield driver.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat)
+            answers = yield driver.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat)
         except StorageUnavailable as error:
             if pause is None:
                 raise
             is_repeat = is_repeat or error.maybe_applied
             yield Pause(pause)
         else:
-            if answer is None:
-                raise LostClaim("this attempt's claim is lost; it cannot add members any more")
-            return
+            return _unless_lost(answers)
+    raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+
+def _unless_lost(answers: list[Enqueued] | None) -> list[Enqueued]:
+    if answers is None:
+        raise LostClaim("this attempt's claim is lost; it cannot add members any more")
+    return answers
 
 
 def write_note(client: Client, flow_id: str, note: FlowNote, conn: object) -> Operation[None]:
