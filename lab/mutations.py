@@ -58,6 +58,7 @@ CALLBACK = "the end of a job is not told to those that wait for it"
 ARCHIVE = "a repeated finish is not looked up among the kept jobs"
 HANDOVER = "a job that leaves its shard arrives as often as it is told, also when it has ended"
 LOCK = "gates are not locked before they are looked at"
+BREAKER = "an attempt from before the trip moves a tripped breaker"
 OFFER_ENDED = "a job is handed over to a session that has ended"
 OFFER_UNHEARD = "what was handed over without a word is not looked for"
 OFFER_TWICE = "a job that was rung for and looked for is started twice"
@@ -99,6 +100,11 @@ MUTATIONS = (
         "archive look-up", "sqlite", ARCHIVE,
         (("sqlite/sql/finish.sql", "FROM winch_archive\nWHERE id IN", "FROM winch_archive\nWHERE 0 AND id IN"),),
         ("conformance:finish",),
+    ),
+    Mutation(
+        "breaker", "sqlite", BREAKER,
+        (("../core/gates.py", "if to_micros(claimed_at or EPOCH) <= state.tripped_at:", "if False:"),),
+        ("conformance:breakers",),
     ),
     Mutation(
         "fence", "postgres", FENCE,
@@ -189,6 +195,11 @@ MUTATIONS = (
         "callback", "redis", CALLBACK,
         (("redis/lua/parts/record.lua", "    look_again(together)\n", ""),),
         ("conformance:together",),
+    ),
+    Mutation(
+        "breaker", "redis", BREAKER,
+        (("redis/lua/parts/scopes.lua", "if claimed_at <= (state.tripped_at or 0) then return state end", ""),),
+        ("conformance:breakers",),
     ),
     Mutation(
         "hand-over", "redis+cluster", HANDOVER,

@@ -11,9 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
+
+from winch.core.job import EPOCH, to_micros
 
 T = TypeVar("T")
 
@@ -323,12 +326,14 @@ def _level(spec: GateSpec, state: Mapping[str, Any], now: int) -> float:
 
 class ScopeState(msgspec.Struct, omit_defaults=True):
     """`until`: closed till then. `is_tripped`: by the breaker, so that probes come first. `let`: how
-    many were let through since it opened. `ends`: [second, ok, failed] for the breaker's window."""
+    many were let through since it opened. `trips`: how often the breaker tripped in a row; `tripped_at`:
+    the moment it last did. `ends`: [second, ok, failed] for the breaker's window."""
 
     until: int = 0
     is_tripped: bool = False
     let: int = 0
     trips: int = 0
+    tripped_at: int = 0
     why: str = ""
     probes: int = 1
     ends: list[tuple[int, int, int]] = []
@@ -359,7 +364,7 @@ def scope_passes(state: ScopeState, used: int, now: int) -> tuple[bool, int | No
 
 def scope_taken(state: ScopeState, now: int) -> str | None:
     if not state.is_tripped and now - state.until >= RAMP_STEPS * RAMP_STEP:
-        after = ScopeState(ends=state.ends)  # the ramp is over
+        after = ScopeState(ends=state.ends, tripped_at=state.tripped_at)  # the ramp is over
     else:
         after = msgspec.structs.replace(state, let=state.let + 1)
     return msgspec.json.encode(after).decode()
@@ -373,16 +378,26 @@ def braked(text: str | None, until: int, why: str) -> str:
     return msgspec.json.encode(state).decode()
 
 
-def counted(text: str | None, spec: BreakerSpec, is_ok: bool, now: int, why: str) -> str:
-    """The state of a scope's breaker after one of its jobs has ended."""
+def counted(
+    text: str | None, spec: BreakerSpec, is_ok: bool, claimed_at: datetime | None, now: int, why: str
+) -> str:
+    """The state of a scope's breaker after one of its jobs, claimed at that moment, has ended."""
     state = _any_scope(text)
+    if to_micros(claimed_at or EPOCH) <= state.tripped_at:
+        # It began before the trip and knows only what the trip knew. As probes, many such failures would
+        # double the hold each, and one success would open the scope to a system that is still down.
+        return msgspec.json.encode(state).decode()
     if state.is_tripped:
-        if is_ok:
-            after = ScopeState(until=now, why=state.why)  # closed again, and ramped up
+        if is_ok:  # closed again, and ramped up
+            after = ScopeState(until=now, why=state.why, tripped_at=state.tripped_at)
         else:
-            trips = state.trips + 1
-            hold = min(spec.hold * 2 ** min(trips, 10), 20 * spec.hold)
-            after = msgspec.structs.replace(state, until=now + hold, trips=trips, why=why)
+            after = msgspec.structs.replace(
+                state,
+                until=now + min(spec.hold * 2 ** min(state.trips, 10), 20 * spec.hold),
+                trips=state.trips + 1,
+                tripped_at=now,
+                why=why,
+            )
         return msgspec.json.encode(after).decode()
     second = now // SECOND
     oldest = (now - spec.window) // SECOND
@@ -397,6 +412,8 @@ def counted(text: str | None, spec: BreakerSpec, is_ok: bool, now: int, why: str
         after = ScopeState(
             until=now + spec.hold,
             is_tripped=True,
+            trips=1,
+            tripped_at=now,
             why=f"{failed} of {total} attempts failed; the last one: {why}",
             probes=spec.probes,
         )

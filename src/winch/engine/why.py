@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from winch.core.duration import format_duration
 from winch.core.lifecycle import JobState
-from winch.storage.params import MOST_AHEAD, Facts
+from winch.storage.params import MOST_AHEAD, Facts, GateInfo
 
 
 def explain(facts: Facts) -> str:
@@ -112,8 +112,15 @@ def _blocked(facts: Facts) -> str:
             because = f": {gate.reason}" if gate.reason else ""
             return (
                 f"It is held with its scope {gate.key.removeprefix('scope:')!r}, which opens "
-                f"{_opens(facts)}{because}. It loses no attempt.{ahead}"
+                f"{_opens(facts)}{because}.{_trips(gate)} It loses no attempt.{ahead}"
             )
+
+
+def _trips(gate: GateInfo) -> str:
+    if not gate.trips:
+        return ""
+    times = "once" if gate.trips == 1 else f"{gate.trips:,} times in a row"
+    return f" The breaker has tripped {times}."
 
 
 def _ahead(facts: Facts) -> str:

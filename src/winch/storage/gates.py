@@ -64,6 +64,7 @@ def gate_info(look: Look, use: GateUse, holders: list[str], ahead: int) -> GateI
         open_at=None if moment is None else from_micros(moment),
         per=None if not spec.per else from_micros(spec.per) - from_micros(0),
         reason=None if scope is None else scope.why,
+        trips=0 if scope is None else scope.trips,
     )
 
 

@@ -346,7 +346,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate a blocked job waits at. `holders` are some of those that have its permits or its turn."""
+    """The gate a blocked job waits at. `holders` are some of those that have its permits or its turn.
+    `trips`: how often its breaker has tripped since the scope was last open."""
 
     key: str
     kind: str
@@ -357,6 +358,7 @@ class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
     open_at: datetime | None = None
     per: timedelta | None = None
     reason: str | None = None
+    trips: int = 0
 
 
 class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):

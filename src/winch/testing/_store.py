@@ -70,6 +70,11 @@ class VirtualStore(MemoryDriver):
                 if waiting.until <= at:
                     return None
                 soonest = min(soonest, waiting.until)
+        opens = self._state.gates.next_at()
+        if opens is not None:
+            if opens <= at:
+                return None
+            soonest = min(soonest, opens)
         for job in self._state.live.values():
             if job.state is JobState.RUNNING:
                 is_known = (job.id, job.token) in running or job.session != session
@@ -108,6 +113,8 @@ class VirtualStore(MemoryDriver):
 
     def _goes_on(self, job: JobRecord) -> bool:
         """Whether a blocked job has a time to wait, or waits for others that come to an end."""
+        if job.gate is not None and job.gate in self._state.gates.open_at:
+            return True
         waiting = self._state.waits.waiting.get(job.id)
         if waiting is None or job.state is not JobState.BLOCKED:
             return False

@@ -199,7 +199,7 @@ class Gates:
             if use.breaker is not None and outcome.what in ("completed", "failed"):
                 is_ok = outcome.to is JobState.COMPLETED
                 self.states[use.key] = gates.counted(
-                    self.states.get(use.key), use.breaker, is_ok, now, why
+                    self.states.get(use.key), use.breaker, is_ok, job.claimed_at, now, why
                 )
                 changed.append(use.key)
         return sorted(set(changed))

@@ -217,6 +217,7 @@ class GateVerbs(Verbs):
         brakes = sorted({f"scope:{o.brake}" for o in outcomes if o.brake is not None})
         rows = yield self._step("admit.lock", ids=[o.id for o in outcomes], keys=brakes)
         uses = {row[0]: gates.gates_of(row[1]) for row in rows}
+        claimed = {row[0]: row[2] for row in rows}
         answers = yield from end(outcomes)
         took = [o for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
         counted = {
@@ -243,7 +244,9 @@ class GateVerbs(Verbs):
                     if use.breaker is not None:
                         gate = looks[use.key]
                         is_ok = outcome.to is JobState.COMPLETED
-                        gate.state = gates.counted(gate.state, use.breaker, is_ok, at, why)
+                        gate.state = gates.counted(
+                            gate.state, use.breaker, is_ok, claimed[outcome.id], at, why
+                        )
         yield self._step("admit.keep", gates=_write_looks(looks.values()))
         # What only counted opens nothing.
         is_open = [k for k in keys if gates.scope_state(before[k]) or gates.scope_state(looks[k].state)]

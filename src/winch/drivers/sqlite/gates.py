@@ -254,7 +254,7 @@ def finished(jobs: Iterable[JobRecord], outcomes: dict[str, Finish], at: int) ->
             if use.breaker is not None:
                 gate = changed[use.key]
                 is_ok = outcome.to is JobState.COMPLETED
-                gate.state = gates.counted(gate.state, use.breaker, is_ok, at, why)
+                gate.state = gates.counted(gate.state, use.breaker, is_ok, job.claimed_at, at, why)
     if changed:
         yield from keep(changed.values())
         yield from open_gates(sorted(changed), at)

@@ -15,6 +15,7 @@ from types import ModuleType
 from winch.core.errors import ConfigError
 from winch.testing.conformance import (
     books,
+    breakers,
     claim,
     dead,
     enqueue,
@@ -64,6 +65,7 @@ FAMILIES: Sequence[ModuleType] = (
     needed,
     unique,
     gates,
+    breakers,
     schedules,
     reading,
     books,

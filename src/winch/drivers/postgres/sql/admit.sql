@@ -120,8 +120,8 @@ UNION ALL
 SELECT {schema}.lock_gates(:keys::text[]);
 
 -- admit.lock: locks the gates that the ends of these claims may open, before any of their rows; tells what gates
--- the jobs have.
-SELECT job.id::text, job.options, (
+-- the jobs have and when they were claimed.
+SELECT job.id::text, job.options, job.claimed_at, (
     SELECT {schema}.lock_gates(:keys::text[] || ARRAY(
         SELECT permit.gate::text FROM {schema}.permit WHERE permit.job = ANY (:ids::uuid[])
         UNION

@@ -27,7 +27,7 @@ local function count_end(j, o)
     for _, use in ipairs(G.uses(j.env[OPTIONS])) do
       if use.breaker then
         local look = look_at(use.key)
-        look.state = scopes().counted(look.state, use.breaker, o.to == 'completed', why)
+        look.state = scopes().counted(look.state, use.breaker, o.to == 'completed', j.k, why)
         look.rests_at = scopes().rests_at(look.state, use.breaker.window)
       end
     end

@@ -1,6 +1,6 @@
 -- scopes: the brake and the breaker. Says in Lua what core/gates.py says; made when the first is met.
 -- state: until (closed till then), is_tripped (probes come first), let (how many since it opened), trips,
---        why, probes, ends: {second, ok, failed} in the breaker's window
+--        tripped_at (the last trip), why, probes, ends: {second, ok, failed} in the breaker's window
 local made_scopes
 local function scopes()
   if made_scopes then return made_scopes end
@@ -30,7 +30,7 @@ local function scopes()
 
   function S.taken(state)
     if not state.is_tripped and now - state['until'] >= RAMP_STEPS * RAMP_STEP then
-      return {ends = state.ends}  -- the ramp is over
+      return {ends = state.ends, tripped_at = state.tripped_at}  -- the ramp is over
     end
     return with(state, {let = (state.let or 0) + 1})
   end
@@ -42,14 +42,18 @@ local function scopes()
     return with(state, {['until'] = till, let = 0, why = why})
   end
 
-  -- The state after one of its jobs has ended.
-  function S.counted(state, spec, is_ok, why)
+  -- The state after one of its jobs, claimed at that moment, has ended.
+  function S.counted(state, spec, is_ok, claimed_at, why)
     state = state or {}
+    -- It began before the trip and knows only what the trip knew.
+    if claimed_at <= (state.tripped_at or 0) then return state end
     if state.is_tripped then
-      if is_ok then return {['until'] = now, why = state.why} end  -- closed again, and ramped up
-      local trips = (state.trips or 0) + 1
+      if is_ok then  -- closed again, and ramped up
+        return {['until'] = now, why = state.why, tripped_at = state.tripped_at}
+      end
+      local trips = state.trips or 0
       local hold = math.min(spec.hold * 2 ^ math.min(trips, 10), 20 * spec.hold)
-      return with(state, {['until'] = now + hold, trips = trips, why = why})
+      return with(state, {['until'] = now + hold, trips = trips + 1, tripped_at = now, why = why})
     end
     local second, oldest = math.floor(now / 1000000), math.floor((now - spec.window) / 1000000)
     local ends, failed, total = {}, 0, 0
@@ -68,7 +72,7 @@ local function scopes()
     end
     if total >= spec.of and failed / total >= spec.failures then
       return {
-        ['until'] = now + spec.hold, is_tripped = true, probes = spec.probes or 1,
+        ['until'] = now + spec.hold, is_tripped = true, trips = 1, tripped_at = now, probes = spec.probes or 1,
         why = string.format('%d of %d attempts failed; the last one: %s', failed, total, why),
       }
     end
