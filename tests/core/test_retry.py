@@ -52,6 +52,19 @@ def test_a_custom_function_gives_the_delay() -> None:
     assert delays(policy, 3) == [3, 6, 9]
 
 
+@pytest.mark.parametrize("attempt", [2**10, 2**12, 2**31 - 1])
+@pytest.mark.parametrize("jitter", [*JITTERS, "15%"])
+@pytest.mark.parametrize("longest", ["1h", "999999999d"])
+def test_a_job_may_have_failed_any_number_of_times(attempt: int, jitter: str, longest: str) -> None:
+    for policy in (
+        Retry.linear("10s", max=longest, jitter=jitter),
+        Retry.exponential("2s", max=longest, jitter=jitter),
+        Retry.polynomial("1s", max=longest, jitter=jitter),
+        Retry.sidekiq(attempts=2**31 - 1),
+    ):
+        assert timedelta(0) <= policy.delay(attempt, rng()) <= policy.max
+
+
 def test_never_gives_up_after_the_first_attempt() -> None:
     assert Retry.never().gives_up(1, timedelta(0))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from winch.core.errors import StorageUnavailable
-from winch.engine.service import LONGEST_PAUSE, Backoff, Service
-from winch.engine.supervisor import Beating, Supervisor
+from winch.engine.service import LONGEST_PAUSE, Backoff, Service, doubled
+from winch.engine.supervisor import LONGEST_RESTART, Beating, Supervisor
 
 LONG = 3600.0
 
@@ -100,6 +102,32 @@ def test_the_pauses_of_a_loop_that_must_not_be_late_stay_as_short_as_it_says() -
     gone = StorageUnavailable("gone")
     assert max(hurried.failed(gone) for _ in range(20)) <= 0.5
     assert 2.5 <= [patient.failed(gone) for _ in range(20)][-1] <= LONGEST_PAUSE
+
+
+@pytest.mark.parametrize("failures", [2**10, 2**14])
+def test_a_loop_outlives_any_number_of_failures_in_a_row(failures: int) -> None:
+    backoff, gone = Backoff("patient"), StorageUnavailable("gone")
+    pauses = [backoff.failed(gone) for _ in range(failures)]
+    assert 0 < pauses[-1] <= LONGEST_PAUSE
+
+
+@pytest.mark.parametrize("times", [0, 31, 1024, 2**31, 2**53])
+def test_a_pause_can_be_doubled_any_number_of_times(times: int) -> None:
+    assert 0.5 <= doubled(0.5, times, 30.0) <= 30.0
+
+
+def test_a_child_that_dies_at_once_is_started_again_however_often_it_died() -> None:
+    class Dying(Supervisor):
+        def __init__(self) -> None:
+            self._quick_deaths = 0
+
+        def next_delay(self) -> float:
+            return self._restart_delay(cast(Any, SimpleNamespace(started_at=time.monotonic())), 1)
+
+    supervisor = Dying()
+    delays = [supervisor.next_delay() for _ in range(2**11)]
+    assert delays[:3] == [0.5, 1.0, 2.0]
+    assert delays[-1] == LONGEST_RESTART
 
 
 def test_a_missed_beat_is_tried_again_by_the_time_of_the_next() -> None:

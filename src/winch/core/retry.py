@@ -133,6 +133,16 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def delay(self, attempt: int, rng: random.Random) -> timedelta:
         """How long to wait after failed attempt number `attempt` (from 1), jitter included."""
+        try:
+            return min(self._drawn(attempt, rng), self.max)
+        except OverflowError:  # longer than a timedelta can be
+            return self.max
+
+    def gives_up(self, attempt: int, age: timedelta) -> bool:
+        """Whether attempt number `attempt` of a job of this age was the last."""
+        return attempt >= self.attempts or (self.total is not None and age >= self.total)
+
+    def _drawn(self, attempt: int, rng: random.Random) -> timedelta:
         if self.jitter == "decorrelated":
             return self._decorrelated(attempt, rng)
         plain = self._plain(attempt, rng)
@@ -141,11 +151,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         elif self.jitter != "none":
             spread = _percent(self.jitter)
             plain *= 1 + spread * (2 * rng.random() - 1)
-        return min(plain, self.max)
-
-    def gives_up(self, attempt: int, age: timedelta) -> bool:
-        """Whether attempt number `attempt` of a job of this age was the last."""
-        return attempt >= self.attempts or (self.total is not None and age >= self.total)
+        return plain
 
     def _plain(self, attempt: int, rng: random.Random) -> timedelta:
         if self.kind == "custom" and self.fn is not None:

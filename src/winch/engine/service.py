@@ -19,10 +19,18 @@ from winch.engine.log import log
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+# A float overflows at 2^1024, which an outage of an hour and a half reaches; every pause is at its
+# longest long before this.
+MOST_DOUBLINGS = 32
 
 # The name of the loop that is running. What it waits for by itself, between two passes, is only polling:
 # a virtual clock may leap over that while there is nothing to be found.
 polling: ContextVar[str] = ContextVar("winch_polling", default="")
+
+
+def doubled(first: float, times: int, longest: float) -> float:
+    """`first` doubled so many times, up to `longest`. Any number of times is safe."""
+    return min(first * 2.0 ** min(times, MOST_DOUBLINGS), longest)
 
 
 class Backoff:
@@ -38,8 +46,7 @@ class Backoff:
         self._failures += 1
         if self._failures == 1:
             log.warning("%s: the store is out of reach, trying again: %s", self._what, error)
-        growing: float = min(FIRST_PAUSE * 2.0**self._failures, self._longest)
-        return growing * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
+        return doubled(FIRST_PAUSE, self._failures, self._longest) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
 
     def worked(self) -> None:
         """Note a success; logs the end of a stretch of failures."""

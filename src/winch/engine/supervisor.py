@@ -44,7 +44,7 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
-from winch.engine.service import Backoff, Service
+from winch.engine.service import Backoff, Service, doubled
 from winch.engine.timing import watch
 from winch.engine.vitals import Vitals
 from winch.storage.params import ClaimRef
@@ -334,7 +334,7 @@ class Supervisor:
             self._quick_deaths = 0
             return 0.0
         self._quick_deaths += 1
-        return float(min(2.0 ** (self._quick_deaths - 2), LONGEST_RESTART))
+        return doubled(0.5, self._quick_deaths - 1, LONGEST_RESTART)
 
     async def _end_session(self, child: _Child, guilty: Sequence[ClaimRef], cause: str | None) -> bool:
         """Whether the store knows that the child's session has ended."""

@@ -281,6 +281,10 @@ class World:
         self._down_until = max(self._down_until, self._clock.monotonic() + seconds)
         self._outside.copy().run(self._loop.call_at, self._down_until, self._store_up)
 
+    def jump_clock(self, by: timedelta) -> None:
+        """Set the wall clock of the store and of every process forward or back; no time passes by it."""
+        self._clock.jump(by)
+
     def _store_up(self) -> None:
         if self._clock.monotonic() >= self._down_until:  # not when a longer outage began meanwhile
             self._flaky.up()
