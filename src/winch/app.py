@@ -367,7 +367,7 @@ class App:
         ranges, or is a name such as "@daily"; `every` counts from midnight UTC. `options` are those of
         the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique.
         """
-        from winch.engine.schedules import define
+        from winch.engine.schedules import check_own, define
 
         said = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
 
@@ -376,6 +376,7 @@ class App:
                 raise ConfigError(
                     f"@app.schedule goes over @app.task and takes what that gives, got {task!r}"
                 )
+            check_own(task, self.tasks, "@app.schedule")
             title = _name(name or task.name, "schedule name")
             self.runtime.schedules.add(title, define(task, args, said))
             return task

@@ -35,7 +35,7 @@ from winch.engine.log import log
 from winch.engine.operation import Blocking, OnConnection, Operation, Pause
 from winch.engine.runtime import Runtime
 from winch.engine.spool import Spool
-from winch.engine.task import Bound
+from winch.engine.task import Bound, check_call, check_whole
 from winch.engine.transaction import Statements
 from winch.storage.params import Enqueued, JobFilter, Line, NewJob
 from winch.storage.protocol import Driver
@@ -227,7 +227,7 @@ class Client:
         handles: list[Job[Any]] = []
         under_way: _Written | None = None
         try:
-            for chunk in _chunks(calls, CHUNK, FIRST_CHUNK):
+            for chunk in self._call_chunks(calls, CHUNK, FIRST_CHUNK):
                 ids = self.draw_ids(len(chunk))
                 written = self._written(chunk, ids)
                 stored: _Stored | None = None
@@ -299,7 +299,7 @@ class Client:
 
     def _enqueue_many(self, calls: Iterable[Bound[Any]], conn: object) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
-        for chunk in _chunks(calls, CHUNK):
+        for chunk in self._call_chunks(calls, CHUNK):
             handles += yield from self._enqueue_chunk(chunk, self.draw_ids(len(chunk)), conn)
         return handles
 
@@ -309,6 +309,17 @@ class Client:
         if any(bound.task.options.enqueue_rate is not None for bound in chunk):
             yield from self._accepted(chunk, conn)
         return self.handles((yield from self.store(_new_jobs(chunk, ids), conn)))
+
+    def _call_chunks(
+        self, calls: Iterable[Bound[Any]], size: int, first: int | None = None
+    ) -> Iterator[list[Bound[Any]]]:
+        """The calls by so many, each chunk checked before any of it is stored."""
+        for chunk in _chunks(_iterable(calls), size, first):
+            for call in chunk:
+                if type(call) is not Bound or call.task.client is not self:
+                    check_call(call, self, "enqueue_many")
+                    check_whole(call, "enqueue_many")
+            yield chunk
 
     def handles(self, answers: Sequence[Enqueued]) -> list[Job[Any]]:
         """The handles of jobs that an enqueue has answered for."""
@@ -615,6 +626,14 @@ class Client:
     def page(self, which: JobFilter) -> Operation[tuple[list[Job[Any]], str | None]]:
         page = yield self._driver().list_jobs(which)
         return [Job(self, record.id, record) for record in page.jobs], page.next
+
+
+def _iterable(calls: Iterable[T]) -> Iterable[T]:
+    if isinstance(calls, Iterable):
+        return calls
+    raise ConfigError(
+        f"enqueue_many takes an iterable of task.bind(…) calls, got a {type(calls).__name__}"
+    )
 
 
 def _new_jobs(chunk: Sequence[Bound[Any]], ids: Sequence[str]) -> list[NewJob]:

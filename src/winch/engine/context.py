@@ -21,6 +21,7 @@ from winch.storage.params import Answer, ClaimRef, Standing
 if TYPE_CHECKING:
     from winch.core.job import Claim
     from winch.core.retry import Retry
+    from winch.engine.client import Client
     from winch.engine.flows import Batch
     from winch.engine.steps import Steps
     from winch.engine.task import Bound
@@ -84,6 +85,7 @@ class Context:
         store: Callable[[], Driver],
         resources: Mapping[str, Any],
         finished: Callable[[], None],
+        client: Client | None = None,
         keys: Keyring | None = None,
         lease: float | None = None,
         durable: Callable[[bool], Steps | None] | None = None,
@@ -96,6 +98,7 @@ class Context:
         self._store = store
         self.resources = resources
         self._finished = finished
+        self._client = client
         self._keys = keys
         self._lease = lease
         self._durable = durable

@@ -51,6 +51,7 @@ class DurableSide:
         if attempt.steps is None and is_needed:
             attempt.steps = Steps(
                 claim,
+                client=task.client,
                 store=self._store,
                 is_async=task.is_async,
                 keys=self._runtime.keys(),

@@ -424,6 +424,7 @@ class Executor:
             store=self._store,
             resources=self._runtime.resources,
             finished=attempt.finished,
+            client=task.client,
             keys=self._runtime.keys(),
             lease=self._runtime.lease().total_seconds(),
             durable=functools.partial(self._durable.steps, attempt, claim, task),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import msgspec
 
-from winch.core.errors import ConfigError, InvalidPayload, LostClaim, StorageUnavailable
+from winch.core.errors import ConfigError, LostClaim, StorageUnavailable
 from winch.core.flow import (
     FLOW_HEADER,
     INPUTS_HEADER,
@@ -40,7 +40,7 @@ from winch.core.flow import (
 from winch.core.job import keep_awaited
 from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
-from winch.engine.task import Bound, Partial
+from winch.engine.task import Bound, Partial, Task, Using, check_call, check_whole
 from winch.storage.params import ClaimRef, Enqueued, Line, NewJob, Wait
 from winch.storage.waits import AWAITED_HEADER, EACH, all_key, death_key, job_key, signal_key
 
@@ -209,13 +209,12 @@ class Flow:
         if self._is_stored:
             raise ConfigError(f"{self.kind} {self.name!r} is enqueued already; make a new one")
         for node in self._nodes:
-            if not node.after and isinstance(node.calls, list):
-                for call in node.calls:
-                    _check_whole(call)
+            for call in node.calls if isinstance(node.calls, list) else ():
+                self._check_stored(call, client, is_first=not node.after)
         self._is_stored = True
         flow = client.draw_id()
         gate = f"winch-flow:{flow}"
-        members = self._members(flow)
+        members = self._members(flow, client)
         jobs, waits = _chunk(members)
         is_one = len(jobs) < CHUNK
         yield from write_note(client, flow, self._note(), conn)
@@ -230,7 +229,14 @@ class Flow:
         last = tuple((node.name, node.count) for node in self._nodes if not node.is_awaited)
         return FlowHandle(client, flow, self.name, self.kind, last)
 
-    def _members(self, flow: str) -> Iterator[tuple[NewJob, list[Wait]]]:
+    def _check_stored(self, call: Bound[Any], client: Client, *, is_first: bool) -> None:
+        """Raise where this flow cannot store the call. Known only now: until it is stored, the flow may
+        become part of another one."""
+        check_call(call, client, f"{self.kind} {self.name!r}")
+        if is_first:
+            check_whole(call, f"{self.kind} {self.name!r}")
+
+    def _members(self, flow: str, client: Client) -> Iterator[tuple[NewJob, list[Wait]]]:
         """The members in order, made as they are asked for; a node's are counted when they all are."""
         tags = (tag_of(flow),)
         for node in self._nodes:
@@ -252,8 +258,7 @@ class Flow:
             for number, call in enumerate(node.calls):
                 if not is_checked:
                     _check(call, has_before=bool(edges))
-                    if not edges:
-                        _check_whole(call)
+                    self._check_stored(call, client, is_first=not edges)
                 waits = before
                 if node.lanes is not None and number >= node.lanes:
                     lane = prefix + numbered(number - node.lanes)  # its lane is free after that
@@ -359,6 +364,8 @@ def chord(
 
 def map_(task: Any, items: Iterable[Any], *, parallel: int | None = None, name: str = "map") -> Flow:
     """The task for each item, at most `parallel` of them at a time."""
+    if not isinstance(task, Task | Using):
+        raise ConfigError(f"map_ takes a task and the items to call it with, got {task!r}")
     made = Flow(name, "map")
     made.add_many((task.bind(item) for item in items), parallel=parallel)
     return made
@@ -430,7 +437,7 @@ class Batch:
     def __enter__(self) -> Self:
         for call in self._callbacks.values():
             if call is not None:
-                self._begin(call.task.client)
+                self._begin([call])
                 self._run(self._store_callbacks())
                 break
         return self
@@ -442,7 +449,7 @@ class Batch:
     async def __aenter__(self) -> Self:
         for call in self._callbacks.values():
             if call is not None:
-                self._begin(call.task.client)
+                self._begin([call])
                 await self._arun(self._store_callbacks())
                 break
         return self
@@ -455,7 +462,7 @@ class Batch:
         """Add members."""
         if not calls:
             return []
-        self._begin(calls[0].task.client)
+        self._begin(calls)
         found: list[Job[Any]] = self._run(self._add(calls))
         return found
 
@@ -463,17 +470,21 @@ class Batch:
         """`enqueue` without blocking the event loop."""
         if not calls:
             return []
-        self._begin(calls[0].task.client)
+        self._begin(calls)
         found: list[Job[Any]] = await self._arun(self._add(calls))
         return found
 
     # -- how ---------------------------------------------------------------------------------------
 
-    def _begin(self, client: Client) -> None:
-        if self._client is None:
-            self._client = client
-            if not self.id:
-                self.id = client.draw_id()
+    def _begin(self, calls: Sequence[Bound[Any]]) -> None:
+        """The first call brings the client; all others must be of the same app."""
+        for call in calls:
+            _check(call, has_before=False)
+            check_call(call, self._client, f"batch {self.name!r}")
+            if self._client is None:
+                self._client = call.task.client
+        if self._client is not None and not self.id:
+            self.id = self._client.draw_id()
 
     def _run(self, op: Operation[Any]) -> Any:
         assert self._client is not None  # noqa: S101  # begun before
@@ -493,8 +504,8 @@ class Batch:
         waits: Waits = []
         for kind, call in self._callbacks.items():
             if call is not None:
-                _check(call, has_before=False)
-                _check_whole(call)
+                self._begin([call])
+                check_whole(call, f"batch {self.name!r}")
                 inputs = inputs_text(Inputs(self.id, wants=kind))
                 headers = {FLOW_HEADER: self.id, INPUTS_HEADER: inputs}
                 tags = (f"{tag_of(self.id)}:callback",)
@@ -523,8 +534,7 @@ class Batch:
             if is_given:
                 waits = {member_id(self.id, kind): [Wait(together)] for kind in self._kinds}
             for call in some:
-                _check(call, has_before=False)
-                _check_whole(call)
+                check_whole(call, f"batch {self.name!r}")
                 job_id = prefix + numbered(next(self._numbers))
                 new = member(call, job_id, (tag_of(self.id),), headers, is_given=is_given)
                 jobs.append(new)
@@ -575,6 +585,7 @@ def batch_of(ctx: Context) -> Batch:
     made = Batch("")
     made.id = headers[FLOW_HEADER]
     made._claim = ctx.claim_ref
+    made._client = ctx._client
     made._kinds = tuple(kind for kind in headers[BATCH_HEADER].split(",") if kind)  # type: ignore[misc]
     return made
 
@@ -670,22 +681,12 @@ def inputs_text(inputs: Inputs) -> str:
 
 
 def _check(call: Bound[Any], *, has_before: bool) -> None:
-    if not isinstance(call, Bound):
-        raise ConfigError(f"a composition is made of task.bind(…) and task.partial(…), got {call!r}")
-    said = call.options
-    if has_before and (said.delay is not None or said.run_at is not None):
+    check_call(call, None, "a composition")
+    given = call.options
+    if has_before and (given.delay is not None or given.run_at is not None):
         raise ConfigError(f"{call.task.name}: a job that waits for others cannot have a delay too")
-    if said.id is not None or said.conn is not None:
+    if given.id is not None or given.conn is not None:
         raise ConfigError(f"{call.task.name}: id= and conn= belong to the composition, not its members")
-
-
-def _check_whole(call: Bound[Any]) -> None:
-    """A call that nothing comes before has all its arguments. Known only when it is stored: till then it
-    may become part of another flow."""
-    if isinstance(call, Partial):
-        raise InvalidPayload(
-            f"{call.task.name}.partial(…) has no result before it here; use bind(…) with all arguments"
-        )
 
 
 def _chunks(calls: Sequence[Bound[Any]], size: int) -> Iterator[Sequence[Bound[Any]]]:

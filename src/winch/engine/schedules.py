@@ -15,7 +15,6 @@ from winch.core.errors import (
     ConfigError,
     ScheduleNotFound,
     StorageUnavailable,
-    UnknownTask,
     did_you_mean,
 )
 from winch.core.lifecycle import JobState
@@ -140,6 +139,14 @@ def define(task: Task[Any, Any], args: Mapping[str, Any] | None, said: Mapping[s
         overlap=choice(Overlap, given.get("overlap", Overlap.ALLOW), "overlap"),
         jitter=jitter,
     )
+
+
+def check_own(task: Task[Any, Any], tasks: Registry, taker: str) -> None:
+    """Raise ConfigError for a task of another app: the workers of this one could not run its jobs."""
+    if task.name not in tasks or tasks.get(task.name) is not task:
+        raise ConfigError(
+            f"{taker}: task {task.name} belongs to another app; schedule it with its own app"
+        )
 
 
 def _job(task: Task[Any, Any], args: Mapping[str, Any] | None, options: EnqueueOptions) -> NewJob:
@@ -275,9 +282,8 @@ class ScheduleDesk:
 
     def _task(self, task: str | Task[Any, Any]) -> Task[Any, Any]:
         if isinstance(task, Task):
+            check_own(task, self._tasks, "app.schedules.add")
             return task
-        if task not in self._tasks:
-            raise UnknownTask(task, self._tasks.names)
         return self._tasks.get(task)
 
     def _check(self) -> None:

@@ -25,6 +25,7 @@ from winch.storage.params import Answer, ClaimRef
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
+    from winch.engine.client import Client
     from winch.engine.keyring import Keyring
     from winch.storage.protocol import Driver
     from winch.storage.verbs import Verb
@@ -80,6 +81,7 @@ class StepRunner:
         self,
         claim: Claim,
         *,
+        client: Client,
         store: Callable[[], Driver],
         is_async: bool,
         keys: Keyring | None,
@@ -93,6 +95,7 @@ class StepRunner:
         self.claim: Claim = claim
         self.ref: ClaimRef = ClaimRef(claim.id, claim.token)
         self.run_at: datetime = claim.run_at
+        self.client: Client = client
         self.store: Callable[[], Driver] = store
         self._is_async = is_async
         self.keys: Keyring | None = keys

@@ -323,6 +323,40 @@ class Partial(Bound[R], eq=False, gc=False):
     """A call that lacks its first argument, which the result before it will be."""
 
 
+def check_call(call: object, client: Client | None, taker: str) -> None:
+    """Raise ConfigError unless `call` is a bound call of a task whose jobs this client stores."""
+    if not isinstance(call, Bound):
+        raise ConfigError(f"{taker} takes calls made with task.bind(…), got {_described(call)}")
+    if client is not None and call.task._client is not client:
+        raise ConfigError(
+            f"{taker}: task {call.task.name} belongs to another app, whose jobs live in another store; "
+            "enqueue it through its own app"
+        )
+
+
+def check_whole(call: Bound[Any], taker: str) -> None:
+    """Raise InvalidPayload for a `partial` call where no result comes before it."""
+    if isinstance(call, Partial):
+        raise InvalidPayload(
+            f"{taker}: {call.task.name}.partial(…) has no result before it here; use bind(…) with all "
+            "arguments"
+        )
+
+
+def _described(call: object) -> str:
+    """What was given in place of a call, and how to make a call of it."""
+    if isinstance(call, Task | Using):
+        name = (call if isinstance(call, Task) else call._task).name
+        return f"the task {name} itself; add its arguments with .bind(…)"
+    if inspect.isroutine(call):
+        return f"the function {call.__qualname__}; decorate it with @app.task and use .bind(…)"
+    if inspect.iscoroutine(call):
+        call.close()  # it is never awaited
+        return f"the coroutine of {call.__qualname__}(…); use .bind(…) instead of calling the task"
+    # Not its value: a tuple of arguments may hold a secret.
+    return f"a {type(call).__name__}"
+
+
 _replace = msgspec.structs.replace
 
 

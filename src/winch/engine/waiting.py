@@ -29,6 +29,7 @@ from winch.core.steps import StepRecord
 from winch.engine.context import RAISE
 from winch.engine.keyring import unseal
 from winch.engine.step_running import SAVE, Durable, Unwound
+from winch.engine.task import check_call, check_whole
 from winch.storage.params import Answer
 from winch.storage.waits import AWAITED_HEADER, job_key, signal_key
 
@@ -83,6 +84,8 @@ def spawn(self: Steps, call: Bound[Any], name: str) -> Durable:
     if record is None:
         if self.is_replaying_only:
             raise Unwound
+        check_call(call, self.client, "ctx.spawn")
+        check_whole(call, "ctx.spawn")
         ids = yield from _create(self, [call], name)
         record = StepRecord(
             name=name, kind="children", place=place, at=self.now(), is_done=True, result=_text(ids)
@@ -104,6 +107,9 @@ def gather(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
     if not calls:
         return []
     if record is None:
+        for call in calls:
+            check_call(call, self.client, "ctx.gather")
+            check_whole(call, "ctx.gather")
         _needs_waits(self, "ctx.gather")
         ids = yield from _create(self, calls, name)
         record = StepRecord(name=name, kind="children", place=place, at=self.now(), result=_text(ids))
