@@ -32,7 +32,7 @@ from winch.core import codec, cron, duration, flow, schedule, size, steps
 from winch.core.errors import WinchError
 from winch.engine import settings
 from winch.engine.keyring import Keyring
-from winch.engine.order import QueueOrder
+from winch.engine.order import parse_queues
 from winch.web import search
 from winch.web.mount import build
 from winch.web.site import SiteConfig
@@ -160,7 +160,7 @@ TARGETS: dict[str, Target] = {
     "search": Target(FILTERS, search.parse),
     "queues": Target(
         words("critical:5", ",", "default", ":", "0", "-1", " ", "²"),
-        lambda text: QueueOrder.parse(text, random.Random(0)),
+        lambda text: parse_queues(text, random.Random(0)),
     ),
     "keys": Target(words("k1:", "AAAA", "=", ",", ":"), Keyring.parse),
     "config": Target(st.dictionaries(NAMES, SPANS, max_size=3), _settings),

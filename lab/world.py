@@ -218,7 +218,7 @@ class Simulation:
                 return
 
     def _new_crew(self, life: Life, wire: Wire) -> Crew:
-        order = QueueOrder.of(["default"], self.rng)
+        order = QueueOrder({"default": None}, self.rng)
         settings = self.app.settings
         return Crew(
             wire.driver, self.app.runtime, settings, life, order=order, clock=self.clock, rng=self.rng

@@ -125,3 +125,12 @@ def test_closed_pipe_is_no_error(winch: Command, app: App) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in ("0", "141")
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("mode", [[], ["--burst"]])
+def test_a_worker_whose_store_cannot_be_used_exits_3(winch: Command, mode: list[str]) -> None:
+    winch.shop()
+    (winch.folder / "taken").write_text("a file where a folder is needed")
+    answer = winch("worker", "-A", "shop:app", *mode, url=f"sqlite:///{winch.folder}/taken/winch.db")
+    assert answer.code == 3, answer.err
+    assert answer.err.count("cannot be") == 1, "it is told once, not once a try"

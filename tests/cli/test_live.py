@@ -96,13 +96,13 @@ def test_workers_are_quieted_woken_dumped_and_stopped_by_name(winch: Command, ap
         until(lambda: len(app.workers.list()) == 2, "two sessions")
         first, second = (session.worker for session in app.workers.list())
 
-        quiet = winch("workers", "quiet", first, second, "--json")
+        quiet = winch("workers", "quiet", first, second, "--json", "-A", "shop:app")
         assert quiet.code == 0, quiet.err
         [told] = quiet.json["workers"]
         assert (told["pid"], sorted(told["named"])) == (worker.process.pid, sorted([first, second]))
         time.sleep(0.5)
         job = app.tasks.get("shop.add").enqueue(1)
-        assert winch("workers", "quiet", "--off", first).code == 0
+        assert winch("workers", "quiet", "--off", first, "-A", "shop:app").code == 0
 
         stacks = winch("workers", "stacks", first)
         assert stacks.out == f"{first}  writes its stacks to its log (process {worker.process.pid})\n"

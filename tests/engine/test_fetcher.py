@@ -119,7 +119,7 @@ def fetcher_of(
     driver.run(driver.start_session(SESSION))
     return Fetcher(
         driver,
-        QueueOrder.of(["default"], random.Random(1)),
+        QueueOrder({"default": None}, random.Random(1)),
         ["mail"],
         poll=60.0,
         session=lambda: SESSION.id,

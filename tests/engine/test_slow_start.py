@@ -14,7 +14,7 @@ from winch import JobState, Limit
 from winch.engine.board import Board
 from winch.engine.child import Child
 from winch.engine.link import Drain, Link
-from winch.engine.order import QueueOrder
+from winch.engine.order import queues_of
 from winch.engine.worker import WorkerConfig
 from winch.storage.protocol import Driver
 
@@ -60,7 +60,7 @@ def test_a_child_that_is_told_to_stop_while_it_starts_claims_nothing() -> None:
     job = app.tasks.get("limited").enqueue()
     inner = app.driver
     config = WorkerConfig(
-        order=QueueOrder.of(["default"], random.Random(1)),
+        order=queues_of(["default"], random.Random(1)),
         concurrency=2,
         lease=app.settings.lease,
         heartbeat=app.settings.heartbeat.total_seconds(),

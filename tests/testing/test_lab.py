@@ -27,7 +27,7 @@ from lab.simulate import simulate
 from lab.stores import STORES
 from lab.world import Simulation
 from winch.core.errors import ConfigError
-from winch.engine.order import QueueOrder
+from winch.engine.order import parse_queues
 from winch.testing.history import Violation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +173,7 @@ def test_whatever_is_fed_it_is_taken_or_refused_in_words(name: str) -> None:
 def test_a_weight_in_digits_that_are_no_number_is_refused() -> None:
     """Found by fuzzing `-Q`: a raised two is a digit to Python, and no whole number."""
     with pytest.raises(ConfigError, match="whole number"):
-        QueueOrder.parse("critical:5²", random.Random(0))
+        parse_queues("critical:5²", random.Random(0))
 
 
 def test_every_mutation_still_finds_what_it_takes_out(tmp_path: Path) -> None:

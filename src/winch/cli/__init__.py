@@ -1,7 +1,7 @@
 """The `winch` command: one group, its commands imported only when they are called.
 
-Exit codes: 0 ok, 1 failure, 2 usage, import or configuration, 3 store unreachable, 4 the schema needs
-`winch migrate`, 69 no worker answered, 70 a worker left jobs to their leases at the deadline.
+Exit codes: 0 ok, 1 failure, 2 usage, import or configuration, 3 the store cannot be used, 4 the schema
+needs `winch migrate`, 69 no worker answered, 70 a worker left jobs to their leases at the deadline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from winch.core.errors import (
     InvalidPayload,
     PayloadTooLarge,
     SchemaMismatch,
-    StorageUnavailable,
+    StorageError,
     UnknownTask,
     WinchError,
     did_you_mean,
@@ -64,9 +64,9 @@ HIDDEN = frozenset({"worker-child", "worker-cell"})
 USAGE, UNREACHABLE, MIGRATE, NO_WORKER = 2, 3, 4, 69
 # The first class that fits decides; everything else is a failure: 1.
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
-    (StorageUnavailable, UNREACHABLE),
     (EnqueueUncertain, UNREACHABLE),
     (SchemaMismatch, MIGRATE),
+    (StorageError, UNREACHABLE),
     (ConfigError, USAGE),
     (InvalidPayload, USAGE),
     (PayloadTooLarge, USAGE),

@@ -19,7 +19,7 @@ from winch.engine.child import Child, ignore_terminal_signals
 from winch.engine.embedded import cell_command
 from winch.engine.isolation import CellStore
 from winch.engine.link import ENV, Link, from_env
-from winch.engine.order import QueueOrder
+from winch.engine.order import parse_queues
 from winch.engine.worker import WorkerConfig
 
 MOST_AT_ONCE = 1024
@@ -73,7 +73,7 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_
     if said.concurrency > MOST_AT_ONCE:
         raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {said.concurrency}")
     config = WorkerConfig(
-        order=QueueOrder.parse(queues, random.Random()),  # noqa: S311  # order, not a secret
+        order=parse_queues(queues, random.Random()),  # noqa: S311  # order, not a secret
         concurrency=said.concurrency,
         lease=said.lease,
         heartbeat=said.heartbeat.total_seconds(),
@@ -87,6 +87,7 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_
         max_memory=said.max_memory,
         max_lifetime=None if said.max_lifetime is None else said.max_lifetime.total_seconds(),
         spool=app.spool,
+        is_replaced=not burst,
     )
     child = Child(app.driver, app.runtime, said, config, board)
     return await child.run(await Link.open(sock))

@@ -19,9 +19,9 @@ from winch.cli.worker import LOG_STYLE, run_worker, start_logging
 @click.option(
     "-Q",
     "--queues",
-    default="default",
+    default="*",
     show_default=True,
-    help="Queues in strict order (a,b) or by weight (a:5,b:1).",
+    help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
 )
 @click.option("-c", "--concurrency", type=int, help="Jobs at once.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")

@@ -27,7 +27,7 @@ from winch.drivers.connect import connect
 from winch.engine.alerts import alerts_of
 from winch.engine.health import HealthPort
 from winch.engine.link import Hello
-from winch.engine.order import QueueOrder
+from winch.engine.order import parse_queues
 from winch.engine.reload import app_folder, changes
 from winch.engine.settings import load
 from winch.engine.supervisor import Supervisor
@@ -55,7 +55,7 @@ def worker_options(command: Any) -> Any:
                 "--queues",
                 default="default",
                 show_default=True,
-                help="Queues in strict order (a,b) or by weight (a:5,b:1).",
+                help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
             ),
             click.option("-c", "--concurrency", type=int, help="Jobs at once in each process."),
             click.option("-p", "--processes", type=int, help="Worker processes."),
@@ -138,7 +138,7 @@ def run_worker(
 ) -> None:
     """Run a supervisor with these flags to its end, and exit with its code."""
     cli = {name: value for name, value in flags.items() if name != "queues"}
-    QueueOrder.parse(flags["queues"], random.Random())  # noqa: S311  # checked before a child is started
+    parse_queues(flags["queues"], random.Random())  # noqa: S311  # checked before a child is started
     # The supervisor imports no user code: what the app itself says in code only its children know.
     loaded = load(cli=cli, config=config)
     said = loaded.settings
@@ -168,6 +168,7 @@ def run_worker(
             changes=functools.partial(changes, folder) if reload else None,
             vitals=vitals,
             more=lambda driver: [alerts_of(driver, said)],
+            app=said.app or "an app",
         )
         try:
             return await supervisor.run()
@@ -210,11 +211,21 @@ def connect_for(hello: Hello) -> Driver:
 
 
 class SafeFormatter(logging.Formatter):
-    """One record per line, without the secrets and escapes that a job's error text may hold."""
+    """One record per line, without the secrets and escapes that a job's error text may hold. Times have
+    their offset, so that logs of several machines can be read together."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  # logging's name
+        if datefmt is not None:
+            return super().formatTime(record, datefmt)
+        return (
+            datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(timespec="milliseconds")
+        )
 
     def format(self, record: logging.LogRecord) -> str:
         record = logging.makeLogRecord(record.__dict__)
         record.msg, record.args = one_line(mask_text(record.getMessage())), None
+        if record.exc_text:
+            record.exc_text = "\n".join(lines(mask_text(record.exc_text)))
         return super().format(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
@@ -235,6 +246,8 @@ class JsonFormatter(SafeFormatter):
         }
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            told["error"] = mask_text(record.exc_text)
         trace = sys.modules.get("opentelemetry.trace")
         if trace is not None:
             here = trace.get_current_span().get_span_context()

@@ -123,41 +123,44 @@ def _signal(
 ) -> None:
     if bool(names) == is_all:
         raise click.UsageError("name the workers (winch workers list), or say --all")
+    reached: dict[int, list[str]] = {}
+    errors: list[str] = []
+    # Opened once: an app that is opened again cannot be configured any more.
     with opened(said) as app:
         live = {session.worker: session for session in app.workers.list() if is_live(session)}
-    if is_all:
-        names = tuple(name for name, session in live.items() if session.host == socket.gethostname())
-    told: dict[int, list[str]] = {}
-    errors: list[str] = []
-    for name in names:
-        try:
-            if name not in live:
-                raise ConfigError(f"no live worker named {name!r}{did_you_mean(name, live)}")
-            pid = supervisor_of(live[name])
-            if pid not in told:  # several processes named, one worker
-                send(pid, number)
-        except ConfigError as error:
-            errors.append(str(error))
-        else:
-            told.setdefault(pid, []).append(name)
-    with opened(said) as app:
-        for pid, named in told.items():
+        if is_all:
+            here = socket.gethostname()
+            names = tuple(name for name, session in live.items() if session.host == here)
+        for name in names:
+            try:
+                if name not in live:
+                    raise ConfigError(f"no live worker named {name!r}{did_you_mean(name, live)}")
+                pid = supervisor_of(live[name])
+                if pid not in reached:  # several processes named, one worker
+                    send(pid, number)
+            except ConfigError as error:
+                errors.append(str(error))
+            else:
+                reached.setdefault(pid, []).append(name)
+        for pid, named in reached.items():
             noted(app, action, ", ".join(named), pid=pid)
     if said.as_json:
         emit_json(
             {
-                "workers": [{"pid": pid, "named": named, "done": done} for pid, named in told.items()],
+                "workers": [
+                    {"pid": pid, "named": named, "done": done} for pid, named in reached.items()
+                ],
                 "errors": errors,
             }
         )
-    for pid, named in () if said.as_json else told.items():
+    for pid, named in () if said.as_json else reached.items():
         say(f"{text.one_line(', '.join(named))}  {done} (process {pid})")
     for problem in errors:
         complain(problem)
-    if not told and is_all:
+    if not reached and is_all:
         remark("winch: no live worker on this machine")
-    if not told or errors:
-        click.get_current_context().exit(1 if told else NO_WORKER)
+    if not reached or errors:
+        click.get_current_context().exit(1 if reached else NO_WORKER)
 
 
 def is_live(session: SessionInfo) -> bool:

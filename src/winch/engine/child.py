@@ -69,6 +69,7 @@ class Child:
         # From the start: it may be told to be quiet before it claims.
         listening = asyncio.create_task(self._listen(), name="winch link")
         await self.worker.start()
+        link.send(self.worker.started())
         # A service manager may signal every process of the group, not only the supervisor.
         grace = said.grace.total_seconds()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ask, grace)

@@ -25,7 +25,7 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
-from winch.engine.order import QueueOrder
+from winch.engine.order import queues_of
 from winch.engine.runtime import Runtime
 from winch.engine.service import Service
 from winch.engine.settings import Settings
@@ -68,7 +68,7 @@ class EmbeddedWorker:
         self._runtime = host.runtime
         self._said = said
         self._config = WorkerConfig(
-            order=QueueOrder.of(queues, random.Random()),  # noqa: S311  # order, not a secret
+            order=queues_of(queues, random.Random()),  # noqa: S311  # order, not a secret
             concurrency=concurrency or said.concurrency,
             lease=said.lease,
             heartbeat=said.heartbeat.total_seconds(),

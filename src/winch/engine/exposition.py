@@ -91,6 +91,14 @@ class Counters:
                     place = (OTHER, OTHER)
                 self._totals.setdefault(place, Rate()).add(rate)
 
+    @property
+    def total(self) -> Rate:
+        """All queues and tasks together."""
+        together = Rate()
+        for rate in self._totals.values():
+            together.add(rate)
+        return together
+
     def render(self) -> list[str]:
         """The families of counters and histograms."""
         lines = family(

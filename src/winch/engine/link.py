@@ -37,6 +37,16 @@ class SessionBegan(msgspec.Struct, frozen=True, tag="session"):
     session: str
 
 
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """A child claims jobs from now on: of these queues, for so many tasks, so many at once. `uses` has
+    one task for each queue that the app's tasks use."""
+
+    queues: tuple[str, ...]
+    tasks: int
+    slots: int
+    uses: dict[str, str]
+
+
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
     """A child ends by itself, its burst over or to be replaced. `left`: claims not released."""
 
@@ -90,6 +100,7 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 Message = (
     Hello
     | SessionBegan
+    | Started
     | Drained
     | Retiring
     | Retire

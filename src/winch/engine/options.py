@@ -143,8 +143,14 @@ def _refuse(where: str, name: str, known: Sequence[str]) -> None:
 
 
 def check_queue(value: object) -> str:
-    """A queue's name: 1 to 256 printable characters, no comma or colon (they separate `-Q` entries)."""
-    return _name(value, "queue", forbidden=",:")
+    """A queue's name: 1 to 256 printable characters, no comma or colon (they separate `-Q` entries),
+    not `*`, no leading `-` (they choose queues there)."""
+    name = _name(value, "queue", forbidden=",:")
+    if name == "*" or name.startswith("-"):
+        raise ConfigError(
+            f"queue must not be '*' or begin with '-', got {name!r}: `-Q '*,-slow'` gives both a meaning"
+        )
+    return name
 
 
 def _name(value: object, what: str, forbidden: str = "") -> str:

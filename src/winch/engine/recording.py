@@ -9,7 +9,7 @@ from typing import Any
 
 from winch.core.fingerprint import fingerprint
 from winch.core.gates import holds_something
-from winch.core.job import Claim
+from winch.core.job import Claim, Failure
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt, JobTimeout
@@ -86,16 +86,7 @@ class Recorder:
         if settled.error is not None:
             if settled.error.type == _TIMEOUT:
                 self._tally.timed_out(claim)
-            log.warning(
-                "job %s (%s) attempt %d failed: %s: %s; it is %s now%s",
-                claim.id,
-                claim.task,
-                claim.attempt,
-                settled.error.type,
-                settled.error.message,
-                settled.to,
-                f", due in {settled.delay.total_seconds():.1f}s" if settled.delay else "",
-            )
+            log_failure(claim, settled, settled.error)
         self.tell(
             kind_of(settled.to, settled.what),
             claim,
@@ -150,6 +141,23 @@ def _outcome(settled: Settled) -> str:
     if settled.to in FINAL:
         return settled.to.value
     return "snoozed" if settled.what == "snoozed" else "failed"
+
+
+def log_failure(claim: Claim, settled: Settled, error: Failure) -> None:
+    """One line with what happens next, and the traceback below it. The exception may have been raised in
+    another process, so its traceback is text; every formatter shows it where that of an exception is."""
+    next_up = f"retry in {settled.delay.total_seconds():.1f} s" if settled.delay else str(settled.to)
+    record = log.makeRecord(
+        log.name,
+        logging.WARNING,
+        __file__,
+        0,
+        "job %s (%s) attempt %d failed: %s: %s; %s",
+        (claim.id, claim.task, claim.attempt, error.type, error.message, next_up),
+        None,
+    )
+    record.exc_text = error.traceback
+    log.handle(record)
 
 
 def ref_of(claim: Claim) -> ClaimRef:

@@ -12,6 +12,7 @@ not after the lease.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 
 from winch.core.errors import StorageError
 from winch.engine import operation
+from winch.engine.announce import announce, summarize, warn_of_unserved
 from winch.engine.board import Board
 from winch.engine.death import describe_death, oom_kills
 from winch.engine.heartbeat import Heart, Leases
@@ -37,6 +39,7 @@ from winch.engine.link import (
     Retiring,
     SessionBegan,
     SessionLost,
+    Started,
     child_env,
 )
 from winch.engine.log import log
@@ -57,6 +60,7 @@ WATCH_EVERY = 0.25
 KILL_AFTER = 10.0
 DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
 QUICK_DEATH = 5.0
+SETTLE = 5.0
 LONGEST_RESTART = 30.0
 
 
@@ -95,6 +99,7 @@ class Supervisor:
         changes: Callable[[], AsyncIterator[str]] | None = None,
         vitals: Vitals | None = None,
         more: Callable[[Driver], Sequence[Service]] = lambda _: (),
+        app: str = "an app",
     ) -> None:
         self._command = list(command)
         self._processes = processes
@@ -104,6 +109,9 @@ class Supervisor:
         self._connect = connect
         self._changes = changes
         self._more = more
+        self._app = app
+        self._is_announced = False
+        self._checking: asyncio.Task[None] | None = None
         self.vitals: Vitals = vitals or Vitals()
         self.vitals.running = lambda: (
             len(child.board.started()) for child in self._children.values() if child.sessions
@@ -127,6 +135,7 @@ class Supervisor:
     async def run(self) -> int:
         """Run until stopped; returns the exit code."""
         self._handle_signals()
+        began = time.monotonic()
         for number in range(self._processes):
             self._spawn_soon(number, 0.0)
         watching = asyncio.create_task(self._watch(), name="winch watch")
@@ -140,7 +149,13 @@ class Supervisor:
             service.stop()
         for task in self._running:
             task.cancel()
+        if self._checking is not None:
+            if self._burst:
+                await self._checking
+            self._checking.cancel()
         await asyncio.gather(watching, reloading, *self._running, return_exceptions=True)
+        if self._burst and self._driver is not None:
+            summarize(self.vitals.counters.total, time.monotonic() - began)
         if self._driver is not None:
             await self._driver.aclose()
         return self._code or (EX_LEFT if self._left else 0)
@@ -241,6 +256,8 @@ class Supervisor:
                             self._heart.drop(earlier)
                         self._heart.add(session)
                     child.sessions.append(session)
+                case Started():
+                    self._announce(message)
                 case Drained(left=left):
                     child.left = left
                     child.is_told_to_end = True
@@ -279,6 +296,20 @@ class Supervisor:
             asyncio.create_task(service.run(), name=f"winch {service.name}")
             for service in self._services
         ]
+
+    def _announce(self, started: Started) -> None:
+        """The first child claims jobs: say so, and warn of queues that nobody serves."""
+        if self._is_announced or self._driver is None:
+            return
+        self._is_announced = True
+        announce(started, app=self._app, store=self._driver.describe(), processes=self._processes)
+        self._checking = asyncio.create_task(self._check_queues(self._driver, started))
+
+    async def _check_queues(self, driver: Driver, started: Started) -> None:
+        if not self._burst:
+            await asyncio.sleep(SETTLE)  # a fleet starts together: the others may not be there yet
+        with contextlib.suppress(StorageError):  # a warning is worth no second try
+            await operation.arun(driver, warn_of_unserved(driver, started))
 
     async def _bury(self, child: _Child, code: int) -> None:
         """A child has ended: tell the store what died with it, then replace it."""

@@ -13,7 +13,7 @@ import random
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -35,10 +35,12 @@ from winch.engine.handlers import OnLoop, Paused
 from winch.engine.isolation import Cells, CellStore
 from winch.engine.lane import Begun, Lane
 from winch.engine.limits import Limits
+from winch.engine.link import Started
 from winch.engine.log import log
 from winch.engine.maintenance.forwarder import Forwarder
 from winch.engine.maintenance.queue_rules import QueueRules
-from winch.engine.order import QueueOrder
+from winch.engine.new_queues import NewQueues, known_queues
+from winch.engine.order import QueueOrder, Queues
 from winch.engine.places import Places
 from winch.engine.prefetch import HOARD_LIMIT, MOST_AT_ONCE, Prefetch
 from winch.engine.rates import RateWriter, Tally
@@ -64,7 +66,7 @@ UNBLOCK_PAUSE = 0.01
 class WorkerConfig:
     """How one worker runs. Seconds on the monotonic clock."""
 
-    order: QueueOrder
+    order: Queues
     concurrency: int
     lease: timedelta
     heartbeat: float
@@ -79,6 +81,13 @@ class WorkerConfig:
     max_memory: int | None = None
     max_lifetime: float | None = None
     spool: Spool | None = None
+    # Whether a supervisor starts another worker in its place when this one retires.
+    is_replaced: bool = False
+
+    def order_among(self, known: Iterable[str], rng: random.Random) -> QueueOrder:
+        """The order over the queues that are named, or over all that are known."""
+        order = self.order
+        return order if isinstance(order, QueueOrder) else order.among(known, rng)
 
 
 class Worker:
@@ -191,12 +200,13 @@ class Worker:
     async def start(self) -> None:
         """Make the app's resources, begin a session and start all services."""
         await self._runtime.start()
+        await self._choose_queues()
         await self._new_session()
         await self._declare_limits()
         config = self._config
         self._fetcher = Fetcher(
             self._driver,
-            config.order,
+            self.order,
             self._runtime.tasks.names,
             poll=config.poll,
             session=lambda: self.session,
@@ -230,6 +240,16 @@ class Worker:
             Cancels(self._driver, self),
             Notes(self._driver, self),
         ]
+        if not isinstance(config.order, QueueOrder):
+            self._services.append(
+                NewQueues(
+                    self._driver,
+                    self._runtime.tasks,
+                    lambda known: config.order_among(known, self._rng).names,
+                    self.order.names,
+                    self.retire if config.is_replaced else None,
+                )
+            )
         rules = QueueRules(self._driver, self._set_for_queues)
         try:
             await rules.run_once()  # before the first claim, so that no job is judged without them
@@ -256,6 +276,23 @@ class Worker:
             for slot in range(config.concurrency)
         ]
 
+    def started(self) -> Started:
+        """What this worker does from now on, for the line that announces it."""
+        tasks = self._runtime.tasks
+        return Started(
+            queues=self.order.names,
+            tasks=len(tasks.names),
+            slots=self._config.concurrency,
+            uses={task.options.queue: task.name for task in tasks},
+        )
+
+    async def _choose_queues(self) -> None:
+        """Settle which queues `*` stands for."""
+        known: set[str] = set()
+        if not isinstance(self._config.order, QueueOrder):
+            known = await known_queues(self._driver, self._runtime.tasks)
+        self.order: QueueOrder = self._config.order_among(known, self._rng)
+
     async def _declare_limits(self) -> None:
         """Tell the store the numbers of this code's limits: the last worker to start is right."""
         tasks = self._runtime.tasks
@@ -270,7 +307,7 @@ class Worker:
             host=socket.gethostname(),
             pid=os.getpid(),
             release=self._config.release,
-            queues=self._config.order.names,
+            queues=self.order.names,
             tasks=self._runtime.tasks.names,
             slots=self._config.concurrency,
             lease=self._config.lease,

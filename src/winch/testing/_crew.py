@@ -21,7 +21,7 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
-from winch.engine.order import QueueOrder
+from winch.engine.order import QueueOrder, Queues
 from winch.engine.runtime import Runtime
 from winch.engine.service import Service, polling
 from winch.engine.settings import Settings
@@ -77,7 +77,7 @@ class Crew:
         settings: Settings,
         life: Life,
         *,
-        order: QueueOrder,
+        order: Queues,
         clock: Clock,
         rng: random.Random,
     ) -> None:

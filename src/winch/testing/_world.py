@@ -23,7 +23,7 @@ from winch.engine import operation
 from winch.engine.client import Surroundings
 from winch.engine.handle import Job
 from winch.engine.operation import Pause
-from winch.engine.order import QueueOrder
+from winch.engine.order import queues_of
 from winch.storage.params import Event, JobFilter
 from winch.testing._crew import Crew, EveryQueue
 from winch.testing._life import CRASH_POINTS, CrashPoint, Life
@@ -83,7 +83,7 @@ class World:
             raise ConfigError(f"start must be a datetime with a time zone, got {start!r}")
         self._app = app
         self._seed = seed
-        self._queues = None if queues is None else QueueOrder.of(queues, random.Random(seed))
+        self._queues = None if queues is None else queues_of(queues, random.Random(seed))
         self._concurrency = concurrency
         self._rng = random.Random(seed)
         self._clock = VirtualClock(start.astimezone(UTC), self.advance)
@@ -348,7 +348,7 @@ class World:
         return sorted(named | {"default"})
 
     def _is_served(self, job: JobRecord) -> bool:
-        is_queue = self._queues is None or job.queue in self._queues.names
+        is_queue = self._queues is None or self._queues.serves(job.queue)
         return is_queue and job.task in self._app.tasks
 
     # -- driving -----------------------------------------------------------------------------------
