@@ -104,9 +104,9 @@ def _of_tasks(rules: AlertRules, series: Series) -> Iterator[Alert]:
         if rules.failures is not None and rate.ended >= LEAST_ATTEMPTS and share >= rules.failures:
             text = f"{share:.0%} of {rate.ended:,} attempts of {task} failed in {MINUTES} minutes"
             yield Alert(rule="failures", target=task, value=round(share, 4), text=text)
-        if rules.dead is not None and rate.dead >= rules.dead:
-            text = f"{rate.dead:,} jobs of {task} died in {MINUTES} minutes"
-            yield Alert(rule="dead", target=task, value=rate.dead, text=text)
+        if rules.dead is not None and rate.deaths >= rules.dead:
+            text = f"{rate.deaths:,} jobs of {task} died in {MINUTES} minutes"
+            yield Alert(rule="dead", target=task, value=rate.deaths, text=text)
 
 
 def _of_schedules(rules: AlertRules, schedules: Iterable[Schedule]) -> Iterator[Alert]:

@@ -109,7 +109,13 @@ class EmbeddedWorker:
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),
             Ticker(self._driver, said.poll.total_seconds()),
-            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
+            Rescuer(
+                self._driver,
+                said.sweep.total_seconds(),
+                self._heart.proven_at,
+                self.worker.tally,
+                self._runtime.events,
+            ),
             Pruner(self._driver),
             Leases(self._heart, min(self._config.heartbeat, lease / 10), self.worker.lease_over),
         ]

@@ -71,10 +71,10 @@ class Events:
                 log.exception("a subscriber to %r failed for job %s", event.kind, event.job_id)
 
 
-def kind_of(to: JobState, what: str) -> str:
-    """The event that an attempt's end makes."""
+def kind_of(to: JobState) -> str:
+    """The event that an attempt's end makes. A job that goes on later, no attempt spent, snoozes."""
     match to:
         case JobState.COMPLETED | JobState.CANCELLED | JobState.DEAD | JobState.RETRYING:
             return str(to)
         case _:
-            return "snoozed" if what in ("snoozed", "slept", "waited") else "retrying"
+            return "snoozed"

@@ -111,12 +111,12 @@ class Counters:
             "winch_jobs_started_total",
             "counter",
             "Attempts that were started, counted at their end.",
-            ((labels, sum(rate.run.values())) for labels, rate in self._labelled()),
+            ((labels, rate.started) for labels, rate in self._labelled()),
         )
         lines += family(
             "winch_jobs_finished_total",
             "counter",
-            "Attempts that ended, by outcome.",
+            "Attempts that ended, by outcome; one that sleeps, waits or snoozes has not ended.",
             (
                 ({**labels, "outcome": outcome}, number)
                 for labels, rate in self._labelled()
@@ -132,8 +132,8 @@ class Counters:
         lines += family(
             "winch_jobs_dead_total",
             "counter",
-            "Jobs that died.",
-            ((labels, rate.dead) for labels, rate in self._labelled()),
+            "Jobs that died, of a failure or of lost attempts.",
+            ((labels, rate.deaths) for labels, rate in self._labelled()),
         )
         lines += self._histogram("winch_job_duration_seconds", "How long attempts ran.", "run")
         lines += self._histogram(
@@ -195,7 +195,7 @@ def _outcomes(rate: Rate) -> Iterator[tuple[str, int]]:
     yield "failure", rate.failed + rate.dead - rate.timeouts
     yield "timeout", rate.timeouts
     yield "cancelled", rate.cancelled
-    yield "lost", rate.crashed
+    yield "lost", rate.crashed + rate.lost
 
 
 class Fleet:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable
@@ -47,11 +47,14 @@ class Finisher:
         driver: Driver,
         written: Callable[[Sequence[Finish | ClaimRef]], None] = lambda _: None,
         settled: Callable[[Sequence[Finish], float], None] = lambda _, __: None,
+        decided: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`written` is told what the store knows by now, `settled` how long it took for outcomes."""
+        """`written` is told what the store knows by now, `settled` how long it took for outcomes, and
+        `decided` the job of which the store, not an attempt, has decided what it becomes."""
         self._driver = driver
         self._written = written
         self._settled = settled
+        self._decided = decided
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
@@ -141,6 +144,7 @@ class Finisher:
             await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])
             del self._crashes[0]
             self._written([claim])
+            await self._tell_decided(claim.id)
         await self._try_refused()
 
     @staticmethod
@@ -176,6 +180,8 @@ class Finisher:
                     self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
                 self._refused.remove(one)
                 self._written([one.outcome])
+                if outcome is not one.outcome:
+                    await self._tell_decided(outcome.id)
 
     async def _finish(self, batch: Sequence[Finish]) -> None:
         while True:
@@ -223,6 +229,10 @@ class Finisher:
                 if answer is Answer.LOST:
                     self._tell_lost(ref.id, "there was nothing left to give back")
             return
+
+    async def _tell_decided(self, job_id: str) -> None:
+        if self._decided is not None:
+            await self._decided(job_id)
 
     def _tell_lost(self, job_id: str, what: str) -> None:
         self.lost += 1

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from winch.core.gates import tenant_of
-from winch.core.job import Claim, from_micros, to_micros
+from winch.core.job import Claim, JobRecord, from_micros, to_micros
 from winch.engine.operation import Operation
 from winch.engine.service import Service
 from winch.storage.params import Line, Lines
@@ -64,6 +64,10 @@ class Rate(msgspec.Struct, omit_defaults=True):
     """Those of the failed and the dead that took too long."""
     enqueued: int = 0
     """Jobs that the process has stored, in its handlers mostly."""
+    lost: int = 0
+    """Attempts that ended with their process or worker; how long they ran is not known."""
+    given_up: int = 0
+    """Jobs that the store ended as dead: they lost their process or worker too often."""
     run: dict[int, int] = {}
     wait: dict[int, int] = {}
     run_seconds: float = 0.0
@@ -72,10 +76,8 @@ class Rate(msgspec.Struct, omit_defaults=True):
     """How many attempts of each tenant started, and how long they had waited together."""
 
     def add(self, other: Rate) -> None:
-        for name in OUTCOMES:
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.timeouts += other.timeouts
-        self.enqueued += other.enqueued
         for place, number in other.run.items():
             self.run[place] = self.run.get(place, 0) + number
         for place, number in other.wait.items():
@@ -103,16 +105,27 @@ class Rate(msgspec.Struct, omit_defaults=True):
 
     @property
     def ended(self) -> int:
-        """Attempts that came to an end."""
-        return self.completed + self.failed + self.dead + self.cancelled + self.crashed
+        """Attempts that came to an end; one that sleeps, waits or snoozes goes on later."""
+        return self.completed + self.cancelled + self.broken
 
     @property
     def broken(self) -> int:
-        return self.failed + self.dead + self.crashed
+        """Attempts that ended badly."""
+        return self.failed + self.dead + self.crashed + self.lost
+
+    @property
+    def started(self) -> int:
+        """Attempts that were started, those that go on later too."""
+        return sum(self.run.values()) + self.lost
+
+    @property
+    def deaths(self) -> int:
+        """Jobs that died, of a failed attempt or by the store's decision."""
+        return self.dead + self.given_up
 
 
 OUTCOMES = ("completed", "failed", "dead", "cancelled", "snoozed", "crashed")
-_COUNTS = (*OUTCOMES, "timeouts", "enqueued")
+_COUNTS = (*OUTCOMES, "timeouts", "enqueued", "lost", "given_up")
 Rates = dict[str, dict[str, Rate]]  # queue -> task -> rate
 
 
@@ -194,6 +207,7 @@ class Tally:
         self.enqueued: Counter[tuple[str, str]] = Counter()
         """Jobs that this process has stored, by queue and task; the client counts them."""
         self._last: tuple[Claim, float] | None = None
+        self._store_end: datetime | None = None
         self._totals: dict[tuple[Span, int], Rates] = {}
         self._changed: set[tuple[Span, int]] = set()
         self.on_rates: Callable[[Rates], None] = lambda _: None
@@ -208,7 +222,7 @@ class Tally:
         """Note the end of an attempt that ran for so long. `outcome` is one of OUTCOMES."""
         cell = self._recent
         if cell is None or cell.task != claim.task or cell.queue != claim.queue:
-            cell = self._recent = self._cell_of(claim)
+            cell = self._recent = self._cell_of(claim.queue, claim.task)
         if cell.run_at is not claim.run_at or cell.claimed_at is not claim.claimed_at:
             cell.run_at, cell.claimed_at = claim.run_at, claim.claimed_at
             cell.waited = (claim.claimed_at - claim.run_at).total_seconds()
@@ -222,19 +236,40 @@ class Tally:
             cell.of_tenant(tenant)
         self._last = (claim, seconds)
 
-    def _cell_of(self, claim: Claim) -> _Cell:
-        place = (claim.queue, claim.task)
-        cell = self._cells.get(place)
+    def lost(self, job: JobRecord) -> None:
+        """Note that an attempt of this job ended with its process or worker."""
+        self._add(job, "lost")
+
+    def died(self, job: JobRecord) -> None:
+        """Note that the store has ended this job as dead."""
+        self._add(job, "given_up")
+
+    def _add(self, job: JobRecord, name: str) -> None:
+        outcomes = self._cell_of(job.queue, job.task).outcomes
+        outcomes[name] = outcomes.get(name, 0) + 1
+        self._store_end = job.finished_at or (job.history[-1].at if job.history else job.created_at)
+
+    def _cell_of(self, queue: str, task: str) -> _Cell:
+        cell = self._cells.get((queue, task))
         if cell is None:
-            cell = self._cells[place] = _Cell(claim.queue, claim.task)
+            cell = self._cells[queue, task] = _Cell(queue, task)
         return cell
+
+    def _now(self) -> int | None:
+        """The time of the latest end by the store's clock, in seconds; None where nothing has ended."""
+        times = []
+        if self._last is not None:
+            claim, seconds = self._last
+            times.append(to_micros(claim.claimed_at) // _MICROS + int(seconds))
+        if self._store_end is not None:
+            times.append(to_micros(self._store_end) // _MICROS)
+        return max(times, default=None)
 
     def _gather(self) -> None:
         """Add what has ended since the last time to the minute and the hour."""
-        if self._last is None:
+        now = self._now()
+        if now is None:
             return
-        claim, seconds = self._last
-        now = to_micros(claim.claimed_at) // _MICROS + int(seconds)
         added: Rates = {}
         for (queue, task), cell in self._cells.items():
             added.setdefault(queue, {})[task] = cell.rate()
@@ -252,6 +287,7 @@ class Tally:
         self._cells.clear()
         self._recent = None
         self._last = None
+        self._store_end = None
 
     def lines(self) -> list[Line]:
         """What has changed since the last `written`."""

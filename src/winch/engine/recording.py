@@ -68,7 +68,8 @@ class Recorder:
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
         has_gates = claim.options is not None and holds_something(claim.options)
-        self._tally.ended(claim, _outcome(settled), self._monotonic() - began)
+        outcome = _outcome(settled.to)
+        self._tally.ended(claim, outcome, self._monotonic() - began)
         is_usual = settled.to is JobState.COMPLETED and settled.log is None
         if is_usual and not self.is_heard and not has_gates:
             self._finisher.finish(
@@ -84,11 +85,11 @@ class Recorder:
             )
             return
         if settled.error is not None:
-            if settled.error.type == _TIMEOUT:
+            if settled.error.type == _TIMEOUT and outcome in ("failed", "dead"):
                 self._tally.timed_out(claim)
             log_failure(claim, settled, settled.error)
         self.tell(
-            kind_of(settled.to, settled.what),
+            kind_of(settled.to),
             claim,
             duration=timedelta(seconds=self._monotonic() - began),
             error=settled.error,
@@ -136,11 +137,12 @@ class Recorder:
             self._events.tell(event)
 
 
-def _outcome(settled: Settled) -> str:
-    """The word under which an attempt's end is counted."""
-    if settled.to in FINAL:
-        return settled.to.value
-    return "snoozed" if settled.what == "snoozed" else "failed"
+def _outcome(to: JobState) -> str:
+    """The word under which an attempt's end is counted. A job that sleeps, waits or undoes its steps has
+    not failed: its last attempt says what it came to."""
+    if to in FINAL:
+        return to.value
+    return "failed" if to is JobState.RETRYING else "snoozed"
 
 
 def log_failure(claim: Claim, settled: Settled, error: Failure) -> None:

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from winch.core.errors import StorageError
+from winch.core.lifecycle import JobState
 from winch.engine import operation
 from winch.engine.announce import announce, summarize, warn_of_unserved
 from winch.engine.board import Board
@@ -47,7 +48,9 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
+from winch.engine.rates import RateWriter, Tally
 from winch.engine.service import Backoff, Service, doubled
+from winch.engine.store_ends import count_store_ends
 from winch.engine.timing import watch
 from winch.engine.vitals import Vitals
 from winch.storage.params import ClaimRef
@@ -131,6 +134,9 @@ class Supervisor:
         self._left = 0
         self._code = 0
         self._quick_deaths = 0
+        self._tally = Tally(os.urandom(8).hex())
+        self._tally.on_rates = self.vitals.counters.add
+        self._rates: RateWriter | None = None
 
     async def run(self) -> int:
         """Run until stopped; returns the exit code."""
@@ -147,6 +153,7 @@ class Supervisor:
         reloading.cancel()
         for service in self._services:
             service.stop()
+        await self._write_rates()
         for task in self._running:
             task.cancel()
         if self._checking is not None:
@@ -159,6 +166,13 @@ class Supervisor:
         if self._driver is not None:
             await self._driver.aclose()
         return self._code or (EX_LEFT if self._left else 0)
+
+    async def _write_rates(self) -> None:
+        """Write the counts of the last seconds before the process ends."""
+        if self._rates is not None:
+            with contextlib.suppress(StorageError, TimeoutError):  # numbers, not jobs
+                async with asyncio.timeout(2.0):
+                    await self._rates.run_once()
 
     # -- signals -----------------------------------------------------------------------------------
 
@@ -288,10 +302,13 @@ class Supervisor:
             Pulses(self),
             Promoter(driver, hello.poll),
             ticker,
-            Rescuer(driver, hello.sweep, self._heart.proven_at),
+            Rescuer(driver, hello.sweep, self._heart.proven_at, self._tally),
             Pruner(driver),
             *self._more(driver),
         ]
+        if driver.capabilities.keeps_books:
+            self._rates = RateWriter(driver, self._tally)
+            self._services.append(self._rates)
         self._running = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")
             for service in self._services
@@ -387,6 +404,14 @@ class Supervisor:
             self._heart.drop(session)
             for job in rescued:
                 log.warning("job %s was running in a child that ended; it is %s now", job.id, job.to)
+            crashed = {ref.id for ref in guilty} if cause is not None else set()
+            await count_store_ends(
+                self._driver,
+                self._tally,
+                None,  # the subscribers died with the child
+                lost=[job.id for job in rescued if job.id in crashed],
+                dead=[job.id for job in rescued if job.to is JobState.DEAD],
+            )
             return True
 
     async def _reload(self) -> None:

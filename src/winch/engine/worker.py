@@ -49,6 +49,7 @@ from winch.engine.rows import Rows
 from winch.engine.runtime import Runtime
 from winch.engine.service import Backoff, Service
 from winch.engine.spool import Spool
+from winch.engine.store_ends import count_store_ends
 from winch.engine.task import Task
 from winch.engine.threads import Threads
 from winch.engine.watching import Cancels, Notes, Watch
@@ -125,8 +126,10 @@ class Worker:
         )
         # A started job has a place on the board until the store knows of its end.
         self._places = Places(board, config.kill_after)
-        self._finisher = Finisher(driver, self._places.written, self._tell_settled)
         self.tally: Tally = Tally(os.urandom(8).hex())
+        self._finisher = Finisher(
+            driver, self._places.written, self._tell_settled, self._count_store_end
+        )
         runtime.counted = self.tally.enqueued
         self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self.tally)
         self._prefetch = Prefetch(config.concurrency)
@@ -510,6 +513,9 @@ class Worker:
         self._waiting.extend([(claim, sent, now) for claim in claims])
         self._all_ended.clear()
         self._wake_slot()
+
+    async def _count_store_end(self, job_id: str) -> None:
+        await count_store_ends(self._driver, self.tally, self._runtime.events, dead=[job_id])
 
     def _tell_settled(self, outcomes: Sequence[Finish], seconds: float) -> None:
         for middleware in self._runtime.middleware:

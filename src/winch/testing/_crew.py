@@ -116,7 +116,7 @@ class Crew:
         self._services = [
             Promoter(self._driver, said.poll.total_seconds(), hair=0.0),
             Ticker(self._driver, said.poll.total_seconds(), hair=0.0),
-            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at),
+            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at, self.worker.tally),
             Pruner(self._driver),
         ]
         self._runners += [asyncio.create_task(service.run()) for service in self._services]

@@ -165,7 +165,7 @@ class _Bench:
             settled = ended
         if isinstance(settled, Plan):  # pragma: no cover  # one of the two above
             raise AssertionError
-        self._tell(kind_of(settled.to, settled.what), claim, error=settled.error, reason=settled.reason)
+        self._tell(kind_of(settled.to), claim, error=settled.error, reason=settled.reason)
         outcome = Finish(
             id=claim.id,
             token=claim.token,

@@ -19,6 +19,7 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
+from winch.engine.rates import RateWriter, Tally
 from winch.engine.service import Service
 from winch.storage.params import Line
 from winch.web.pages.overview import sample_line
@@ -104,12 +105,20 @@ class Upkeep:
             lease = said.lease.total_seconds()
             ticker = Ticker(driver, said.poll.total_seconds())
             self._app.runtime.missed = ticker.missed
+            tally = Tally(secrets.token_hex(8))
             proof = Proof(driver, lease, said.heartbeat.total_seconds())
             self._services = [
                 proof,
                 Promoter(driver, said.poll.total_seconds()),
                 ticker,
-                Rescuer(driver, said.sweep.total_seconds(), proof.proven_at),
+                Rescuer(
+                    driver,
+                    said.sweep.total_seconds(),
+                    proof.proven_at,
+                    tally,
+                    self._app.runtime.events,
+                ),
+                RateWriter(driver, tally),
                 Pruner(driver),
                 Sampler(driver),
                 alerts_of(driver, said),

@@ -12,8 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from winch.core.lifecycle import JobState
+from winch.engine.events import Events
 from winch.engine.log import log
+from winch.engine.rates import Tally
 from winch.engine.service import Service
+from winch.engine.store_ends import count_store_ends
 from winch.storage.protocol import Driver
 
 BATCH = 500
@@ -23,8 +27,18 @@ PACE = 1.0
 class Rescuer(Service):
     name = "rescuer"
 
-    def __init__(self, driver: Driver, sweep: float, proven_at: Callable[[], datetime | None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        sweep: float,
+        proven_at: Callable[[], datetime | None],
+        tally: Tally,
+        events: Events | None = None,
+    ) -> None:
+        """`tally` counts the lost attempts and the deaths; subscribers of `events` hear of deaths."""
         super().__init__()
+        self._tally = tally
+        self._events = events
         self._driver = driver
         self._sweep = sweep
         self._proven_at = proven_at
@@ -41,4 +55,11 @@ class Rescuer(Service):
                 job.session,
                 job.to,
             )
+        await count_store_ends(
+            self._driver,
+            self._tally,
+            self._events,
+            lost=[job.id for job in rescued],
+            dead=[job.id for job in rescued if job.to is JobState.DEAD],
+        )
         return PACE if len(rescued) == BATCH else self._sweep

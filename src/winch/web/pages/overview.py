@@ -172,8 +172,12 @@ def _throughput(folded: list[Rate], labels: list[str], chosen: str) -> Chart:
     rows = [
         Row("completed", "tone-completed", [rate.completed for rate in folded]),
         Row("cancelled", "tone-cancelled", [rate.cancelled for rate in folded]),
-        Row("failed, retried", "tone-retrying", [rate.failed + rate.crashed for rate in folded]),
-        Row("dead", "tone-dead", [rate.dead for rate in folded]),
+        Row(
+            "failed, retried",
+            "tone-retrying",
+            [rate.broken - rate.dead for rate in folded],
+        ),
+        Row("dead", "tone-dead", [rate.deaths for rate in folded]),
     ]
     done = sum(rate.completed for rate in folded)
     broken = sum(rate.broken for rate in folded)

@@ -108,7 +108,7 @@ async def detail_page(call: Call) -> Response:
                 [
                     Row("completed", "tone-completed", [rate.completed for rate in merged]),
                     Row("failed, retried", "tone-retrying", [r.failed + r.crashed for r in merged]),
-                    Row("dead", "tone-dead", [rate.dead for rate in merged]),
+                    Row("dead", "tone-dead", [rate.deaths for rate in merged]),
                 ],
                 labels,
                 f"{done:,} attempts ended in the last hour.",
