@@ -57,6 +57,7 @@ PERMIT = "the end of a claim does not give its permits back"
 CALLBACK = "the end of a job is not told to those that wait for it"
 ARCHIVE = "a repeated finish is not looked up among the kept jobs"
 HANDOVER = "a job that leaves its shard arrives as often as it is told, also when it has ended"
+OWN_GATE = "a gate that opens makes a job ready that waits for something else"
 LOCK = "gates are not locked before they are looked at"
 BREAKER = "an attempt from before the trip moves a tripped breaker"
 OFFER_ENDED = "a job is handed over to a session that has ended"
@@ -97,6 +98,11 @@ MUTATIONS = (
     Mutation(
         "permit", "sqlite", PERMIT,
         (("sqlite/sql/admit.sql", "DELETE FROM winch_permit\nWHERE job IN (SELECT value", "DELETE FROM winch_permit\nWHERE 0 AND job IN (SELECT value"),),
+        ("conformance:gates",),
+    ),
+    Mutation(
+        "own gate", "sqlite", OWN_GATE,
+        (("sqlite/sql/admit.sql", "\n    AND winch_job.gate = chosen.value", ""),),
         ("conformance:gates",),
     ),
     Mutation(
@@ -147,6 +153,11 @@ MUTATIONS = (
         ("conformance:gates",),
     ),
     Mutation(
+        "own gate", "postgres", OWN_GATE,
+        (("postgres/sql/admit.sql", "\n            AND job.gate = chosen.gate", ""),),
+        ("conformance:gates",),
+    ),
+    Mutation(
         "callback", "postgres", CALLBACK,
         (("postgres/migrations/0015_fewer_rings.sql", "INSERT INTO {schema}.recheck (key) VALUES ('job:' || OLD.id);", ""),),
         ("conformance:waits",),
@@ -185,6 +196,11 @@ MUTATIONS = (
         "archive look-up", "redis", ARCHIVE,
         (("redis/lua/parts/record.lua", "return s and was_ended_by(read(s), token) and 'already' or 'lost'", "return 'lost'"),),
         ("conformance:finish",),
+    ),
+    Mutation(
+        "own gate", "redis", OWN_GATE,
+        (("redis/lua/parts/admit.lua", "return first and call('ZSCORE', K.stopped(key), first) and {first} or {}", "local j = first and load(first)\n  return j and j.s == 'blocked' and {first} or {}"),),
+        ("conformance:gates",),
     ),
     Mutation(
         "permit", "redis", PERMIT,

@@ -390,6 +390,39 @@ def test_callbacks_of_a_batch_come_once(
         assert told(tasks) == expected  # a member that is brought back calls nobody again
 
 
+@pytest.mark.parametrize("last", [3, -1])
+def test_a_callback_that_is_retried_too_early_waits_again(app: App, tasks: Tasks, last: int) -> None:
+    with virtual(app) as world:
+        with batch("import", **callbacks(tasks)) as made:
+            made.enqueue(tasks.score.bind(2), tasks.score.using(delay="1h").bind(last))
+            made.enqueue(tasks.score.using(delay="2h").bind(4))
+        for job in world.jobs(task="told"):
+            job.cancel()
+            job.retry()
+        world.advance("30m")
+        assert told(tasks) == []
+        world.advance("1h")
+        assert told(tasks) == ([] if last > 0 else ["told death"])  # not before the first has died
+        world.run_all()
+        assert told(tasks) == ["told complete", "told success" if last > 0 else "told death"]
+
+
+def test_a_callback_with_a_fifo_key_runs_after_the_members_of_its_batch(app: App, tasks: Tasks) -> None:
+    """Also where a job behind it in its key waits for its turn, and one before it ends meanwhile."""
+    told_in_turn = tasks.told.using(fifo="orders")
+    with virtual(app) as world:
+        told_in_turn.enqueue("before")
+        world.advance("1s")
+        with batch("import", on_success=told_in_turn.bind("success")) as made:
+            made.enqueue(tasks.score.using(delay="1h").bind(2))
+        world.advance("1s")
+        told_in_turn.enqueue("behind")
+        world.advance("30m")
+        assert tasks.did == ["told before"]
+        world.advance("1h")
+        assert tasks.did == ["told before", "score 2", "told success", "told behind"]
+
+
 def test_a_batch_grows_from_inside(app: App, tasks: Tasks) -> None:
     with virtual(app) as world:
         with batch("tree", **callbacks(tasks)) as made:

@@ -66,6 +66,11 @@ def members_prefix(flow: str, name: str) -> str:
     return f"{flow[:8]}-{flow[9:13]}-7{digest[1:4]}-{variant}{digest[4:7]}-{digest[7:13]}"
 
 
+def members_prefix_of(job_id: str) -> str:
+    """`members_prefix` of the member that has this id."""
+    return job_id[: -len(numbered(0))]
+
+
 def member_id(flow: str, name: str, number: int = 0) -> str:
     """The id of a member: those of one name are numbered, and sort by their number."""
     return members_prefix(flow, name) + numbered(number)

@@ -9,20 +9,31 @@ import msgspec
 
 from winch.core import codec
 from winch.core.errors import InvalidPayload
-from winch.core.flow import INPUTS_HEADER, Inputs, members_prefix, numbered, read_inputs, tag_of
+from winch.core.flow import (
+    INPUTS_HEADER,
+    Inputs,
+    members_prefix,
+    members_prefix_of,
+    numbered,
+    read_inputs,
+    tag_of,
+)
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Outcome, Settled
 from winch.engine.keyring import Keyring, unseal
 from winch.storage.params import Ending, JobFilter
-from winch.storage.waits import all_key
+from winch.storage.waits import all_key, death_key
 
 if TYPE_CHECKING:
-    from winch.core.job import Claim
+    from winch.core.job import Claim, JobRecord
     from winch.engine.task import Task
     from winch.storage.protocol import Driver
 
 CHUNK = 1000
+# How many live members of its batch a callback that was claimed too early looks at.
+LOOKED_AT = 500
+LIVE_STATES = tuple(state for state in JobState if not state.is_final)
 
 
 async def with_inputs(
@@ -69,13 +80,15 @@ async def with_inputs(
     return task.arguments.completed(args, value)
 
 
-def _waits_again(live: int, keys: list[str]) -> Settled:
+def _waits_again(live: int, keys: Sequence[str], enough: Sequence[str] = ()) -> Settled:
+    """Blocked until all of `keys` have come, or one of `enough`."""
+    waits = [(key, False) for key in dict.fromkeys(keys)] + [(key, True) for key in enough]
     return Settled(
         JobState.BLOCKED,
         "waited",
         counts=False,
         reason=f"it waits for {live} job{'s' if live > 1 else ''} before it",
-        waits=tuple((key, False) for key in dict.fromkeys(keys)),
+        waits=tuple(waits),
     )
 
 
@@ -88,16 +101,22 @@ def _not_run(job_id: str, end: Ending | None, policy: str) -> Outcome:
 
 
 async def _callback(driver: Driver, inputs: Inputs, args: str) -> str | Outcome:
-    """A batch's callback runs, or is not needed."""
+    """A batch's callback runs, is not needed, or waits again: an operator may have retried it early."""
 
-    async def any_is(*states: JobState) -> bool:
-        which = JobFilter(states=states, tag=tag_of(inputs.flow), limit=1)
-        return bool((await driver.arun(driver.list_jobs(which))).jobs)
+    async def members(*states: JobState, limit: int = 1) -> Sequence[JobRecord]:
+        which = JobFilter(states=states, tag=tag_of(inputs.flow), limit=limit)
+        return (await driver.arun(driver.list_jobs(which))).jobs
 
-    if inputs.wants == "success" and await any_is(JobState.DEAD, JobState.CANCELLED):
-        return Cancel("not every member of its batch completed")
-    if inputs.wants == "death" and not await any_is(JobState.DEAD):
+    if inputs.wants == "death" and await members(JobState.DEAD):
+        return args
+    if live := await members(*LIVE_STATES, limit=LOOKED_AT):
+        together = [all_key(members_prefix_of(job.id)) for job in live]
+        deaths = [death_key(job.id) for job in live] if inputs.wants == "death" else []
+        return _waits_again(len(live), together, deaths)
+    if inputs.wants == "death":
         return Cancel("no member of its batch died")
+    if inputs.wants == "success" and await members(JobState.DEAD, JobState.CANCELLED):
+        return Cancel("not every member of its batch completed")
     return args
 
 

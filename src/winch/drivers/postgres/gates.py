@@ -261,16 +261,16 @@ class GateVerbs(Verbs):
             waiting[row[0]].append(row)
         uses = {key: _use_of(key, rows[0][2] if rows else None) for key, rows in waiting.items()}
         looks, at = yield from self._look(uses.values(), now)
-        chosen: list[str] = []
+        chosen: dict[str, str] = {}  # by the gate that opens
         changed = []
         for key, rows in waiting.items():
             use, look = uses[key], looks[key]
             if use.kind == gates.FIFO:
                 first = look.turn or look.head
-                chosen += [] if first is None else [first]
+                chosen |= {} if first is None else {first: key}
                 continue
             room, next_at = gates.room(look, use, at, len(rows)) if rows else (0, None)
-            chosen += [row[1] for row in rows[:room]]
+            chosen |= {row[1]: key for row in rows[:room]}
             is_more = room < len(rows) or len(rows) == OPENED_AT_ONCE
             open_at = next_at if is_more else None
             if open_at != look.open_at:
@@ -280,7 +280,7 @@ class GateVerbs(Verbs):
             yield self._step("admit.keep", gates=_write_looks(changed))
         if not chosen:
             return 0
-        ((count, _),) = yield self._step("admit", ids=chosen)
+        ((count, _),) = yield self._step("admit", ids=list(chosen), gates=list(chosen.values()))
         return int(count)
 
     def admit(

@@ -5,7 +5,7 @@ Differs from PostgreSQL in that alone; what is decided is decided by `core.gates
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -182,14 +182,15 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
     ids = to_json([job.id for job in ended])
     for key, weight in (yield from ask("admit.leave", ids=ids, final=to_json(final))):
         freed[key] = freed.get(key, 0) + max(weight, 1)
-    chosen: list[str] = []
+    chosen: dict[str, str] = {}
     for key, most in sorted(freed.items()):
         if key.startswith("fifo:"):
             looked = (yield from look([GateUse(key, gates.FIFO)]))[key]
-            chosen += [looked.head] if looked.turn is None and looked.head is not None else []
+            if looked.turn is None and looked.head is not None:
+                chosen[looked.head] = key
         else:
             rows = yield from ask("admit.waiting", key=key, limit=most)
-            chosen += [row[0] for row in rows]
+            chosen |= {row[0]: key for row in rows}
     yield from _admit(chosen, at)
 
 
@@ -213,10 +214,10 @@ def _open(key: str, at: int) -> Body[int]:
     looked = (yield from look([use]))[key]
     if use.kind == gates.FIFO:
         first = looked.turn or looked.head
-        chosen = [] if first is None else [first]
+        chosen = {} if first is None else {first: key}
     else:
         room, next_at = gates.room(looked, use, at, len(waiting))
-        chosen = [row[0] for row in waiting[:room]]
+        chosen = {row[0]: key for row in waiting[:room]}
         open_at = next_at if room < len(waiting) or len(waiting) == OPENED_AT_ONCE else None
         if open_at != looked.open_at:
             looked.open_at = open_at
@@ -224,11 +225,12 @@ def _open(key: str, at: int) -> Body[int]:
     return (yield from _admit(chosen, at))
 
 
-def _admit(chosen: Sequence[str], at: int) -> Body[int]:
+def _admit(chosen: Mapping[str, str], at: int) -> Body[int]:
+    """Make these jobs ready, each where it waits at the gate it is given with."""
     if not chosen:
         return 0
     ring = Ring()
-    rows = yield from ask("admit", ids=to_json(chosen), now=at)
+    rows = yield from ask("admit", chosen=to_json(chosen), now=at)
     for (queue,) in rows:
         ring.count(queue)
     yield ring

@@ -489,6 +489,48 @@ def a_member_that_is_cancelled_before_its_turn_is_passed_over(bench: Bench) -> N
     assert bench.take().id == after
 
 
+@case(needs="has_gates")
+def a_turn_makes_no_member_ready_that_waits_for_something_else(bench: Bench) -> None:
+    """Whether the sweep opens the key or the member before ends."""
+    if not bench.driver.capabilities.has_waits:
+        return
+    before = bench.add(**gated(fifo()))
+    ended = bench.take()
+    waits = [Wait(signal_key("go"), is_enough=True)]
+    callback = bench.new_job(**gated(fifo()))
+    bench.call(bench.driver.enqueue_after([callback], [(callback.id, waits)], now=bench.now))
+    behind = bench.add(**gated(fifo()))
+    assert (before, bench.claim()) == (ended.id, [])
+    bench.complete(ended, is_gated=True)
+    for _ in range(2):
+        assert states(bench, [callback.id, behind]) == [BLOCKED] * 2
+        assert admit(bench, is_sweep=True).count == 0
+        assert bench.claim() == []
+    bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
+    bench.call(bench.driver.unblock(now=bench.now))
+    for expected in (callback.id, behind):
+        claim = bench.take()
+        assert claim.id == expected
+        bench.complete(claim, is_gated=True)
+
+
+@case(needs="has_gates")
+def a_turn_makes_no_member_ready_that_waits_at_another_gate(bench: Bench) -> None:
+    held = bench.add(**gated(limit(1)))
+    first = bench.add(**gated(limit(1), fifo()))
+    second = bench.add(**gated(fifo()))
+    (claim,) = bench.claim()
+    assert (claim.id, bench.get(first).gate) == (held, "limit:mail")
+    assert bench.get(second).gate == "fifo:acct:7"
+    assert admit(bench, is_sweep=True).count == 0
+    assert states(bench, [first, second]) == [BLOCKED] * 2
+    bench.complete(claim, is_gated=True)
+    claim = bench.take()
+    assert claim.id == first
+    bench.complete(claim, is_gated=True)
+    assert bench.take().id == second
+
+
 # -- tenants ------------------------------------------------------------------------------------------
 
 

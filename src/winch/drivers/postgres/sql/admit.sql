@@ -1,17 +1,19 @@
--- admit: blocked -> ready, for jobs whose gate has room for them. Locks: the gates before it (admit.lock_keys),
--- then the job rows with SKIP LOCKED; whoever has one of them opens the gate too.
+-- admit: blocked -> ready, for jobs whose gate has room for them: the gate beside each id is the one that opens, and
+-- a job that waits at another gate, for a signal or for other jobs stays as it is. Locks: the gates before it
+-- (admit.lock_keys), then the job rows with SKIP LOCKED; whoever has one of them opens the gate too.
 WITH admitted AS (
     UPDATE {schema}.job
     SET state = 'ready',
         filed = 'ready',
         gate = ''
     WHERE id = ANY (ARRAY(
-        SELECT id
-        FROM {schema}.job
-        WHERE id = ANY (:ids::uuid[])
-            AND state = 'blocked'
-        ORDER BY id
-        FOR UPDATE SKIP LOCKED
+        SELECT job.id
+        FROM unnest(:ids::uuid[], :gates::text[]) AS chosen (id, gate)
+        JOIN {schema}.job ON job.id = chosen.id
+            AND job.gate = chosen.gate
+            AND job.state = 'blocked'
+        ORDER BY job.id
+        FOR UPDATE OF job SKIP LOCKED
     ))
     RETURNING id, queue
 )

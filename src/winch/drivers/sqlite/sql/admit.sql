@@ -1,10 +1,13 @@
--- admit: blocked -> ready, for jobs whose gate has room for them.
+-- admit: blocked -> ready, for jobs whose gate has room for them. :chosen is a JSON object of id -> opened gate;
+-- a job that waits at another gate, for a signal or for other jobs stays as it is.
 UPDATE winch_job
 SET state = 'ready',
     gate = '',
     changed_at = :now
-WHERE id IN (SELECT value FROM json_each(:ids))
-    AND state = 'blocked'
+FROM json_each(:chosen) AS chosen
+WHERE winch_job.id = chosen.key
+    AND winch_job.state = 'blocked'
+    AND winch_job.gate = chosen.value
 RETURNING queue;
 
 -- admit.candidates: the first ready jobs with gates of a queue, without those of tenants. Nothing for a session
