@@ -180,4 +180,4 @@ def dec_hook(type_: type, value: Any) -> Any:
     validate = getattr(type_, "model_validate", None)
     if callable(validate):
         return validate(value)
-    raise TypeError(f"arguments of type {type_!r} are not supported")
+    raise TypeError(f"{type_!r} cannot be made from JSON")

@@ -9,6 +9,7 @@ WinchError
 │   └── StorageFull          disk or memory of the store
 ├── JobNotFound · ScheduleNotFound · FlowNotFound · UnknownTask · DuplicateJob (carries .existing)
 ├── PayloadTooLarge · InvalidPayload
+│   └── ResultMismatch       a result that does not fit its task's annotation (.value)
 ├── QueueFull              carries .retry_after
 ├── EnqueueUncertain       the answer was lost; retry with the same id (.ids)
 ├── InvalidTransition      the table said no; carries .state, .verb, .allowed
@@ -122,6 +123,14 @@ class PayloadTooLarge(WinchError):
 
 class InvalidPayload(WinchError):
     """Arguments do not fit the task's signature, or cannot be stored as JSON."""
+
+
+class ResultMismatch(InvalidPayload):
+    """A result is stored that the task's return annotation does not fit; `value` is the plain data."""
+
+    def __init__(self, message: str, value: object) -> None:
+        super().__init__(message)
+        self.value = value
 
 
 class QueueFull(WinchError):

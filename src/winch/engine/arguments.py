@@ -196,6 +196,11 @@ class Arguments:
             ) from error
 
     @cached_property
+    def returns(self) -> Any:
+        """The type of the result; Any where the function does not say it."""
+        return self._hints.get("return", Any)
+
+    @cached_property
     def _params(self) -> dict[str, P]:
         params = inspect.signature(self._fn).parameters
         return {name: p for name, p in params.items() if name not in self.injected}

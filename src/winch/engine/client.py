@@ -33,6 +33,7 @@ from winch.engine.handle import Job
 from winch.engine.keyring import revealed
 from winch.engine.log import log
 from winch.engine.operation import Blocking, OnConnection, Operation, Pause
+from winch.engine.results import typed
 from winch.engine.runtime import Runtime
 from winch.engine.spool import Spool
 from winch.engine.task import Bound, check_call, check_whole
@@ -565,6 +566,7 @@ class Client:
         return revealed(self._runtime.keys(), record)
 
     def result(self, job_id: str, timeout: Duration | None) -> tuple[JobRecord, Any]:
+        """The job once it is final, and its result as plain JSON data."""
         return self.run(self._result(job_id, timeout))
 
     async def aresult(self, job_id: str, timeout: Duration | None) -> tuple[JobRecord, Any]:
@@ -574,6 +576,12 @@ class Client:
         monotonic = self.surroundings.clock.monotonic
         record = yield from job_desk.ended(self._driver(), job_id, timeout, monotonic)
         return record, job_desk.result_of(record, self._runtime.keys())
+
+    def typed(self, record: JobRecord, value: Any) -> Any:
+        """A job's plain result as its task's annotation says; plain where the task is not known here."""
+        if record.task not in self._runtime.tasks:
+            return value
+        return typed(self._runtime.tasks.get(record.task), value, record.id)
 
     def results(self, ids: Iterable[str], timeout: Duration | None) -> Operation[list[Any]]:
         """What the handlers of these jobs returned, in order; `timeout` is for all of them together."""
@@ -590,7 +598,7 @@ class Client:
                     if limit is not None:
                         left = max(limit - timedelta(seconds=monotonic() - began), timedelta(0))
                     end = yield from job_desk.ended(driver, one, left, monotonic)
-                found.append(job_desk.result_of(end, self._runtime.keys()))
+                found.append(self.typed(end, job_desk.result_of(end, self._runtime.keys())))
         return found
 
     def why(self, job_id: str) -> str:

@@ -107,6 +107,8 @@ class CollectedArguments(Arguments):
         """The stored arguments as what the task collects; raises InvalidPayload."""
         return self._decode(text)
 
+    returns: Any = Any  # each job has a result of its own, which the call's annotation is not about
+
     def unpack(self, text: str) -> tuple[list[Any], dict[str, Any]]:
         raise TypeError("a collecting task's jobs are read one by one")  # pragma: no cover
 

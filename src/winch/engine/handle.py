@@ -50,17 +50,20 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
         return self
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait until the job is final and return what its handler returned.
+        """Wait until the job is final and return what its handler returned, as the type that the task's
+        return annotation names.
 
-        Raises JobFailed when it is dead or cancelled, TimeoutError when it takes longer.
+        Raises JobFailed when it is dead or cancelled, TimeoutError when it takes longer, ResultMismatch
+        when the stored result does not fit the annotation.
         """
         self._record, value = self._client.result(self.id, timeout)
-        result: R = value
+        result: R = self._client.typed(self._record, value)
         return result
 
     async def aresult(self, timeout: Duration | None = None) -> R:
+        """`result` without blocking the event loop."""
         self._record, value = await self._client.aresult(self.id, timeout)
-        result: R = value
+        result: R = self._client.typed(self._record, value)
         return result
 
     def __await__(self) -> Generator[Any, Any, R]:

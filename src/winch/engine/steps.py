@@ -50,6 +50,7 @@ from winch.core.lifecycle import JobState
 from winch.core.outcome import Directive, Settled
 from winch.core.steps import MAX_STEP_BYTES, Kind, StepHistory, StepRecord, Unwinding
 from winch.engine.failure import describe
+from winch.engine.results import converted
 from winch.engine.step_running import PARK, SAVE, Call, Durable, InTransaction, StepRunner, Unwound
 from winch.engine.waiting import gather, spawn, wait_for
 
@@ -444,4 +445,5 @@ def _value(text: str | None, fn: Callable[..., Any], name: str) -> Any:
         hint = typing.get_type_hints(getattr(fn, "__wrapped__", fn)).get("return", Any)
     except Exception:  # an annotation that cannot be evaluated says nothing
         hint = Any
-    return codec.loads(text, hint, what=f"the result of step {name!r}")
+    what = f"the result of step {name!r}"
+    return converted(codec.loads(text, what=what), hint, what)

@@ -28,6 +28,7 @@ from winch.core.lifecycle import JobState
 from winch.core.steps import StepRecord
 from winch.engine.context import RAISE
 from winch.engine.keyring import unseal
+from winch.engine.results import typed
 from winch.engine.step_running import SAVE, Durable, Unwound
 from winch.engine.task import check_call, check_whole
 from winch.storage.params import Answer
@@ -99,7 +100,8 @@ def gather(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
     """Create the children, wait for all of them, and return their results in order."""
     name, place, record = self.reach(name, "children")
     if record is not None and record.is_done:
-        return codec.loads(record.result or "[]", what="the children's results")
+        found = codec.loads(record.result or "[]", what="the children's results")
+        return _typed(name, calls, found, child_ids(self.claim.id, name, len(calls)))
     if record is not None and record.is_failed:
         raise _child_failed(record)
     if self.is_replaying_only:
@@ -116,11 +118,7 @@ def gather(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
         self.put(record)
         yield SAVE
     ids = _ids(record)
-    if len(ids) != len(calls):
-        raise ConfigError(
-            f"{name!r} has {len(ids)} children in the job's history and {len(calls)} in its handler; "
-            "what is spawned must follow from the steps before"
-        )
+    _check_count(name, len(ids), len(calls))
     children: list[JobRecord | None] = []
     for at in range(0, len(ids), CHUNK):
         children += yield self.store().get(ids[at : at + CHUNK])
@@ -133,7 +131,24 @@ def gather(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
         what = f"{len(open_)} of its children" if len(open_) > 1 else f"its child {open_[0]}"
         waits = [(job_key(job_id), False) for job_id in open_]
         yield from self.suspend(None, "waited", f"it waits for {what}", waits)
-    return (yield from _collected(self, record, ids, children))
+    results = yield from _collected(self, record, ids, children)
+    return _typed(name, calls, results, ids)
+
+
+def _check_count(name: str, known: int, given: int) -> None:
+    if known != given:
+        raise ConfigError(
+            f"{name!r} has {known} children in the job's history and {given} in its handler; "
+            "what is spawned must follow from the steps before"
+        )
+
+
+def _typed(name: str, calls: Sequence[Bound[Any]], found: list[Any], ids: Sequence[str]) -> list[Any]:
+    """The children's results, each as its own task's annotation says."""
+    _check_count(name, len(found), len(calls))
+    return [
+        typed(call.task, value, job_id) for call, value, job_id in zip(calls, found, ids, strict=True)
+    ]
 
 
 def _collected(
@@ -179,7 +194,7 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
             f"{len(calls):,} children are too many for one call; the limit is {MAX_CHILDREN:,}. "
             "Spawn them from children of your own"
         )
-    ids = [child_id(self.claim.id, name, number) for number in range(len(calls))]
+    ids = child_ids(self.claim.id, name, len(calls))
     for at in range(0, len(calls), CHUNK):
         some = zip(calls[at : at + CHUNK], ids[at : at + CHUNK], strict=True)
         jobs = [
@@ -195,6 +210,10 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
         ]
         yield from calls[0].task.storing(jobs)
     return ids
+
+
+def child_ids(parent: str, step: str, count: int) -> list[str]:
+    return [child_id(parent, step, number) for number in range(count)]
 
 
 def child_id(parent: str, step: str, number: int) -> str:
