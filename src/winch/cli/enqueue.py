@@ -12,6 +12,7 @@ from winch.cli.store import Said, find_app, json_option, store_options
 from winch.cli.text import one_line
 from winch.cli.workers import is_live
 from winch.core import codec
+from winch.core.bounds import is_int
 from winch.core.errors import ConfigError, InvalidPayload, StorageUnavailable, UnknownTask
 from winch.core.redact import mask
 from winch.engine.handle import Job
@@ -81,7 +82,7 @@ def enqueue(
 
 
 def _priority(given: str | None) -> int | str | None:
-    if given is not None and given.lstrip("-").isdecimal():
+    if given is not None and is_int(given):
         return int(given)
     return given
 

@@ -11,6 +11,7 @@ from winch.cli import text
 from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
+from winch.core.bounds import is_int
 from winch.core.lifecycle import JobState
 from winch.storage.params import QueueInfo
 
@@ -137,7 +138,7 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
         key, equals, value = one.partition("=")
         if not equals:
             raise click.UsageError(f"expected KEY=VALUE, got {one!r}")
-        given[key] = None if not value else int(value) if value.isdecimal() else value
+        given[key] = None if not value else int(value) if is_int(value) else value
     with opened(said) as app:
         after = app.queues.configure(name, **given)
         if given:

@@ -7,8 +7,11 @@ from datetime import timedelta
 
 import msgspec
 
+from winch.core.bounds import check_length, parse_int
 from winch.core.duration import format_duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
+
+MAX_CHARS = 500
 
 
 class AlertRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +47,7 @@ def parse_rules(value: object, name: str = "alerts") -> AlertRules:
     if isinstance(value, AlertRules):
         return value
     if isinstance(value, str):
+        check_length(value, MAX_CHARS, name)
         if value.strip() == "off":
             return OFF
         words = [word for word in value.replace(",", " ").split() if word]
@@ -67,11 +71,13 @@ def parse_rules(value: object, name: str = "alerts") -> AlertRules:
 def _limit(name: str, key: str, said: object) -> int | float | timedelta:
     if key in ("oldest", "workers", "schedules"):
         return parse_duration(said, name)  # type: ignore[arg-type]  # it refuses what it cannot read
+    text = check_length(str(said), MAX_CHARS, name)
+    if key != "failures":
+        return parse_int(text, name, least=1)
     try:
-        number = float(str(said)) if key == "failures" else int(str(said))
+        share = float(text)
     except ValueError as error:
         raise ConfigError(f"{name} must be a number or off, got {said!r}") from error
-    if number <= 0 or (key == "failures" and number > 1):
-        wanted = "more than 0 and at most 1" if key == "failures" else "at least 1"
-        raise ConfigError(f"{name} must be {wanted}, got {said!r}")
-    return number
+    if not 0 < share <= 1:
+        raise ConfigError(f"{name} must be more than 0 and at most 1, got {said!r}")
+    return share

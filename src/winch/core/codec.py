@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -96,8 +97,7 @@ def loads_strict(text: str, *, what: str = "value") -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
             raise InvalidPayload(f"{what} has the key {twice!r} twice")
         return found
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from winch.core.bounds import check_length
 from winch.core.errors import ConfigError, did_you_mean, within
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ NAMED = {
     "@hourly": "0 * * * *",
 }
 FIELDS = 5
+# Sixty minutes, twenty-four hours and all days, months and weekdays in full are shorter.
+MAX_CHARS = 500
 # No zone has ever set its clocks back by more.
 LONGEST_FOLD = timedelta(hours=3)
 SECOND = timedelta(seconds=1)
@@ -50,7 +53,7 @@ def check_cron(expression: object) -> str:
     """The expression with a name such as @daily spelled out. Raises ConfigError."""
     if not isinstance(expression, str):
         raise ConfigError(f"cron must be a text of five fields, got {expression!r}")
-    text = " ".join(expression.split())
+    text = " ".join(check_length(expression, MAX_CHARS, "cron").split())
     if text.startswith("@"):
         spelled = NAMED.get(text.lower())
         if spelled is None:

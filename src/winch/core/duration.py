@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from winch.core.bounds import check_length
 from winch.core.errors import ConfigError
 
 Duration = timedelta | str
@@ -21,7 +22,9 @@ _UNITS = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
-_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_PART = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)(us|ms|s|m|h|d|w)")
+# Longer than any duration that a person writes; a program sends at most 40 characters.
+MAX_CHARS = 64
 
 
 def parse_duration(value: Duration, name: str = "duration") -> timedelta:
@@ -40,7 +43,7 @@ def parse_duration(value: Duration, name: str = "duration") -> timedelta:
 
 
 def _parse_text(text: str, name: str) -> timedelta:
-    squeezed = text.replace(" ", "")
+    squeezed = check_length(text, MAX_CHARS, name).replace(" ", "")
     parts = _PART.findall(squeezed)
     if not parts or "".join(n + unit for n, unit in parts) != squeezed:
         raise ConfigError(
@@ -57,7 +60,8 @@ _PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 def parse_rate(text: str, name: str = "rate") -> float:
     """So many a second, from text such as "100/s", "30/m" or "5/h"."""
-    number, slash, unit = text.replace(" ", "").partition("/") if isinstance(text, str) else ("", "", "")
+    given = check_length(text, MAX_CHARS, name) if isinstance(text, str) else ""
+    number, slash, unit = given.replace(" ", "").partition("/")
     try:
         per_second = float(number) / _PER[unit]
     except (ValueError, KeyError):

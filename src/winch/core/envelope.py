@@ -34,5 +34,5 @@ def read(text: str | None) -> Envelope | None:
         return None
     try:
         return _decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None

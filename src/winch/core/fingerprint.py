@@ -22,7 +22,7 @@ _VARYING = (
     # A quote inside a word is an apostrophe.
     (re.compile(r"""(?<!\w)'[^'\n]*'(?!\w)|(?<!\w)"[^"\n]*"(?!\w)|`[^`\n]*`"""), "<text>"),
     (re.compile(r"\b0x[0-9a-f]+\b|\b(?=[a-f]*[0-9])[0-9a-f]{8,}\b", re.IGNORECASE), "<hex>"),
-    (re.compile(r"[-+]?\d+(?:[.,:_]\d+)*"), "<n>"),
+    (re.compile(r"[-+]?\d(?:[.,:_]?\d)*"), "<n>"),
 )
 _FRAME = re.compile(r'^[ |+]*File "(?P<file>[^"\n]+)", line \d+, in (?P<function>.+)$', re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"

@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from winch.core.errors import ConfigError, InvalidPayload
+from winch.core import codec
+from winch.core.errors import ConfigError
 
 # Every member's, with the flow's id.
 FLOW_HEADER = "winch-flow"
@@ -88,10 +89,8 @@ def tag_of(flow: str) -> str:
 
 
 def read_inputs(text: str) -> Inputs:
-    try:
-        return msgspec.json.decode(text, type=Inputs)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise InvalidPayload(f"its {INPUTS_HEADER} header is malformed: {error}") from error
+    found: Inputs = codec.loads(text, Inputs, what=f"its {INPUTS_HEADER} header")
+    return found
 
 
 class FlowNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import uuid
 
+from winch.core.bounds import check_length
 from winch.core.errors import ConfigError
 
 # The first two bits of the random part tell the kind of UUID.
 _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
 _VARIANT_TEXT = tuple(f"{byte:02x}" for byte in _VARIANT)
+# `urn:uuid:` and braces included.
+MAX_CHARS = 64
 _JOB_ID = "%08x-%04x-7%03x-%s%s-%s"
 RUN = 100
 """So many ids that are drawn together have the same six bits behind the variant, which is a place out of
@@ -63,6 +66,8 @@ def parse_id(value: str | uuid.UUID, name: str = "id") -> str:
     """The canonical text of an id given by a caller; raises ConfigError when it is not a UUID."""
     if isinstance(value, uuid.UUID):
         return str(value)
+    if isinstance(value, str):
+        check_length(value, MAX_CHARS, name)
     try:
         return str(uuid.UUID(value))
     except (ValueError, TypeError, AttributeError):

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from winch.core.bounds import check_length, is_int
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.gates import (
@@ -28,6 +29,7 @@ from winch.core.gates import (
 )
 
 MAX_KEY_CHARS = 200
+MAX_RATE_CHARS = 64
 KINDS = (FIXED, SLIDING, BUCKET)
 _MICROSECOND = timedelta(microseconds=1)
 _UNITS = {"s": "1s", "m": "1m", "h": "1h", "d": "1d"}
@@ -171,10 +173,10 @@ class Fifo:
 
 def parse_rate(text: object, what: str) -> tuple[int, timedelta]:
     """ "200/m", "5/s", "100/10s": how many in which time."""
-    count, slash, per = text.partition("/") if isinstance(text, str) else ("", "", "")
-    if not slash or not count.strip().isdigit() or int(count) < 1:
+    given = check_length(text, MAX_RATE_CHARS, what) if isinstance(text, str) else ""
+    count, slash, per = (part.strip() for part in given.partition("/"))
+    if not slash or not is_int(count) or int(count) < 1:
         raise ConfigError(f"{what} must be a number per time such as '200/m' or '5/10s', got {text!r}")
-    per = per.strip()
     return int(count), parse_duration(_UNITS.get(per, per), what)
 
 

@@ -6,9 +6,11 @@ import json
 import re
 from typing import Any
 
-from winch.core import envelope
+from winch.core import codec, envelope
 
 MASK = "***"
+_TOO_DEEP = f"it is nested deeper than {codec.MAX_DEPTH} levels"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _KEYS = re.compile(r"password|passwd|secret|token|key|authorization|cookie", re.IGNORECASE)
 # user:password@ in a URL, wherever it stands. All repeats are bounded: a payload of many letters would
 # otherwise be looked at once for each of them, and a page with it would never be done.
@@ -48,8 +50,38 @@ def shown(stored: str | None, *, reveal: bool = False) -> Any:
         return None
     if envelope.read(stored) is not None:
         return envelope.MARK
+    found, reason = read(stored)
+    if reason is not None:
+        return f"<unreadable: {reason}>"
+    return found if reveal else mask(found)
+
+
+def read(stored: str) -> tuple[Any, str | None]:
+    """A stored text as data, or why it cannot be shown. A program that writes to the store by itself may
+    have written anything. What is no JSON is shown as text."""
     try:
         found = json.loads(stored)
-    except ValueError:  # written by another program; show it as it is
-        return stored if reveal else mask_text(stored)
-    return found if reveal else mask(found)
+    except RecursionError:
+        return None, _TOO_DEEP
+    except ValueError:
+        found = stored
+    return found, _flaw(found)
+
+
+def _flaw(value: Any) -> str | None:
+    """What makes JSON out of the question: deep nesting, lone surrogates, integers past 64 bits."""
+    waiting = [(value, 1)]
+    while waiting:
+        one, depth = waiting.pop()
+        if isinstance(one, dict | list) and depth > codec.MAX_DEPTH:
+            return _TOO_DEEP
+        if isinstance(one, dict):
+            waiting += [(key, depth + 1) for key in one]
+            waiting += [(item, depth + 1) for item in one.values()]
+        elif isinstance(one, list):
+            waiting += [(item, depth + 1) for item in one]
+        elif isinstance(one, str) and not one.isascii() and _SURROGATE.search(one):
+            return "it holds a lone surrogate, which is not valid Unicode"
+        elif isinstance(one, int) and not -(2**63) <= one < 2**63:
+            return "it holds an integer past 64 bits"
+    return None

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from winch.core.bounds import check_length
 from winch.core.cron import Dst, check_cron, explain_cron, is_time_of_day, windows
 from winch.core.duration import Duration, format_duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
@@ -30,6 +31,7 @@ MISSED_AFTER = timedelta(seconds=10)
 DEFAULT_CATCH_UP = 100
 MOST_CATCH_UP = 1000
 SHORTEST = timedelta(seconds=1)
+MAX_ZONE_CHARS = 100
 # Where the search for the newest windows begins; it goes back further while it finds too few.
 FIRST_LOOK_BACK = timedelta(hours=1)
 
@@ -136,6 +138,8 @@ def zone_of(name: str) -> tzinfo:
     """The time zone of this IANA name. Raises ConfigError."""
     if name == "UTC":
         return UTC
+    if isinstance(name, str):
+        check_length(name, MAX_ZONE_CHARS, "tz")
     from zoneinfo import ZoneInfo, available_timezones  # half of the processes never see a schedule
 
     try:

@@ -11,9 +11,9 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
+from winch.core import codec
+from winch.core.errors import InvalidPayload
 
 BOOK = "search"
 _BYTES = 12
@@ -33,8 +33,8 @@ def term_of(name: str, text: str) -> str:
 def terms_of(args: str, names: Sequence[str]) -> tuple[str, ...]:
     """The terms of packed arguments. One that was left to its default is not stored and has none."""
     try:
-        found: Any = msgspec.json.decode(args)
-    except msgspec.DecodeError:
+        found = codec.loads(args)
+    except InvalidPayload:
         return ()
     return tuple(term_of(name, text_of(found[name])) for name in names if name in found)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+from winch.core.bounds import check_length
 from winch.core.errors import ConfigError
 
 # Powers of two, as the kernel and process monitors count memory.
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([KMGT]?)I?B?", re.IGNORECASE)
+MAX_CHARS = 64
 
 
 def parse_size(value: int | str, name: str = "size") -> int:
@@ -16,7 +18,8 @@ def parse_size(value: int | str, name: str = "size") -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
-        found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+        given = check_length(value, MAX_CHARS, name).strip() if isinstance(value, str) else ""
+        found = _SIZE.fullmatch(given)
         if found is None or (not found[2] and "." in found[1]):
             raise ConfigError(f"{name} must look like '64KB', '512MB' or '2GB', got {value!r}")
         size = int(float(found[1]) * _UNITS[found[2].upper() + "B"])

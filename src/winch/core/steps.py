@@ -89,7 +89,7 @@ def read(text: str | None) -> StepHistory | None:
         return None
     try:
         return _decoder.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidPayload(f"the history of its steps is malformed: {error}") from error
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from winch.core.bounds import check_length, is_int
 from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec, GateUse
-from winch.core.limits import Limit, Rate, name_of, parse_rate, scopes_of, uses
+from winch.core.limits import MAX_RATE_CHARS, Limit, Rate, name_of, parse_rate, scopes_of, uses
 
 if TYPE_CHECKING:
     from winch.engine.options import EnqueueOptions, TaskOptions
@@ -49,7 +50,9 @@ def parse_limit(text: object) -> GateSpec:
     """ "5" jobs at once, or "100/m", "20/10s" starts in a time."""
     if isinstance(text, int) and not isinstance(text, bool):
         return Limit(text).spec
-    if isinstance(text, str) and text.strip().isdecimal():
+    if isinstance(text, str):
+        check_length(text, MAX_RATE_CHARS, "a limit")
+    if isinstance(text, str) and is_int(text.strip()):
         return Limit(int(text)).spec
     if isinstance(text, str) and "/" in text:
         n, per = parse_rate(text, "a limit")

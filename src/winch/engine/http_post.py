@@ -24,9 +24,11 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from winch.core.address import Network, is_public, is_within
+from winch.core.bounds import check_length
 from winch.core.errors import ConfigError, WinchError
 
 PORTS = (443, 8443)
+MAX_URL = 2000
 MAX_HEAD = 16 * 1024
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
@@ -58,14 +60,14 @@ class Target(NamedTuple):
 def target(url: str, *, allow_private: bool = False) -> Target:
     """Take a URL apart; raises ConfigError that names what is wrong with it. With `allow_private` it may
     be plain HTTP, on any port, at any address: for a service of one's own."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError(f"the URL of an HTTP sink must be printable ASCII without spaces, got {url!r}")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(check_length(url, MAX_URL, "the URL of an HTTP sink"))
         port = parts.port
         host = (parts.hostname or "").encode("idna").decode()
     except (ValueError, UnicodeError) as error:
         raise ConfigError(f"the URL of an HTTP sink is malformed: {error}") from error
-    if not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError(f"the URL of an HTTP sink must be printable ASCII without spaces, got {url!r}")
     if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
         raise ConfigError(
             f"the URL of an HTTP sink must begin with https://, got {parts.scheme or url!r}; "

@@ -6,10 +6,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
+from winch.core.bounds import check_length, parse_int
 from winch.core.errors import ConfigError
 from winch.engine.options import check_queue
 
 EVERY = "*"
+MAX_CHARS = 20_000
 
 
 class QueueOrder:
@@ -104,13 +106,11 @@ def queues_of(queues: Sequence[str] | Mapping[str, int], rng: random.Random) -> 
 def parse_queues(text: str, rng: random.Random) -> Queues:
     """From the command line's form: `critical:5,default:3`, `critical,default`, `*` or `*,-slow`."""
     weights: dict[str, int | None] = {}
-    for part in text.split(","):
+    for part in check_length(text, MAX_CHARS, "queues").split(","):
         name, colon, weight = part.strip().partition(":")
-        if colon and not (weight.isdecimal() and weight.isascii() and len(weight) < 10):
-            raise ConfigError(f"a queue's weight must be a whole number, got {part.strip()!r}")
         if name in weights:
             raise ConfigError(f"queue {name!r} is named twice")
-        weights[name] = int(weight) if colon else None
+        weights[name] = parse_int(weight, f"the weight of queue {name!r}", least=1) if colon else None
     return _chosen(weights, rng)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from winch.core.alerting import AlertRules, parse_rules
+from winch.core.bounds import MAX_INT, parse_int
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.size import parse_size
@@ -160,9 +161,9 @@ def _parse(name: str, value: Any, origin: str) -> Any:
 
 
 def _number(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not str(value).lstrip("-").isdecimal():
+    if isinstance(value, bool):
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
-    return int(value)
+    return parse_int(str(value), name, least=-MAX_INT)
 
 
 def _text(value: Any, name: str) -> str:

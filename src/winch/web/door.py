@@ -23,6 +23,10 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"x-frame-options", b"DENY"),
 )
 
+# Names have at most 256 characters; a query is a search, a few names and a cursor.
+MAX_PATH = 2000
+MAX_QUERY = 16 * 1024
+
 
 class Door:
     """Checks the host and the body's size, gives each request an id, and dresses every answer."""
@@ -50,19 +54,26 @@ class Door:
                 given.append((b"x-request-id", request_id.encode()))
             await send(message)
 
-        problem = self._refusal(headers)
+        problem = self._refusal(scope, headers)
         if problem is not None:
             await problem.response(scope["path"], request_id)(scope, receive, dressed)
             return
         await self._inner(scope, self._bounded(receive), dressed)
 
-    def _refusal(self, headers: dict[bytes, bytes]) -> Problem | None:
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Problem | None:
+        if len(scope["path"]) > MAX_PATH or len(scope["query_string"]) > MAX_QUERY:
+            return Problem(
+                "too-long",
+                f"a path may have {MAX_PATH:,} characters and a query {MAX_QUERY:,} bytes",
+            )
+        if not scope["path"].isprintable():
+            return Problem("bad-request", "the path holds a character that cannot be printed")
         if self._hosts is not None:
             name = host_name(headers.get(b"host", b"").decode("latin-1"))
             if name not in self._hosts:
                 return Problem("wrong-host", f"this server does not answer for {name!r}")
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._max_body:
+        if length.isdigit() and (len(length) > 18 or int(length) > self._max_body):
             # Before a byte of it is read. The connection is of no more use: the body is on its way.
             return Problem(
                 "too-large",

@@ -42,6 +42,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "not-in-this-state": (409, "The job's state does not allow it"),
     "duplicate": (409, "Another job holds the unique key"),
     "too-large": (413, "It is too large"),
+    "too-long": (414, "The address is too long"),
     "not-json": (415, "The body must be application/json"),
     "wrong-host": (421, "The request is for another host"),
     "invalid": (422, "A value is not valid"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from winch.core.bounds import check_length, is_int
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.ids import parse_id
@@ -25,6 +26,7 @@ from winch.storage.params import JobFilter
 
 WORDS = ("task", "state", "queue", "tag", "group", "id", "tenant", "worker", "error", "attempt",
          "duration", "wait", "enqueued", "priority", "args.NAME")  # fmt: skip
+MAX_CHARS = 1000
 _STATES = tuple(str(state) for state in JobState)
 
 Test = Callable[[JobRecord], bool]
@@ -56,7 +58,7 @@ class Search:
 def parse_states(text: str | None) -> tuple[JobState, ...]:
     if not text:
         return ()
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in check_length(text, MAX_CHARS, "state").split(",") if name.strip()]
     for name in names:
         if name not in _STATES:
             raise ConfigError(
@@ -81,7 +83,7 @@ def parse(
     args: list[tuple[str, str]] = []
     ids: tuple[str, ...] | None = None
     try:
-        words = shlex.split(q or "")
+        words = shlex.split(check_length(q or "", MAX_CHARS, "the search"))
     except ValueError as error:
         raise ConfigError(f"the search has an open quotation mark: {q!r}") from error
     for word in words:
@@ -177,7 +179,7 @@ def _args_test(path: list[str], value: str) -> Test:
             return False
         try:
             found = json.loads(job.args)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         for part in path:
             if not isinstance(found, dict) or part not in found:
@@ -190,7 +192,7 @@ def _args_test(path: list[str], value: str) -> Test:
 
 def _number(value: str, name: str) -> Callable[[Any], bool]:
     sign, rest = (value[0], value[1:]) if value[:1] in "<>" else ("=", value)
-    if not rest.lstrip("-").isdecimal():
+    if not is_int(rest):
         raise ConfigError(f"{name}: takes a number, like {name}:3 or {name}:>3, got {value!r}")
     return _compare(sign, int(rest))
 

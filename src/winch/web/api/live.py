@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from winch.core.bounds import is_int
 from winch.core.errors import JobNotFound, WinchError
 from winch.web import metrics
 from winch.web.api.queues import no_tenant
@@ -56,7 +57,9 @@ async def events(call: Call) -> Response:
             if not call.access.serves(name):
                 raise Problem("not-found", f"no queue {name!r}")
     last = call.request.headers.get("last-event-id", "")
-    return _stream(call, _events(call, wanted, int(last) if last.isdecimal() else None))
+    # An id that this stream never sent begins it anew: an answer of 400 would end it for good.
+    position = int(last) if is_int(last) and int(last) >= 0 else None
+    return _stream(call, _events(call, wanted, position))
 
 
 async def _events(call: Call, wanted: set[str] | None, after: int | None) -> AsyncIterator[bytes]:

@@ -6,6 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from winch.core import codec
+from winch.core.bounds import parse_int
 from winch.core.errors import WinchError
 from winch.core.lifecycle import JobState
 from winch.storage.params import GroupFilter, JobFilter
@@ -80,15 +81,13 @@ async def replay(call: Call) -> Response:
         if not isinstance(args, dict):
             raise Problem("invalid", "the new arguments must be a JSON object")
     attempts = one(form, "attempts")
-    if attempts is not None and not (attempts.isdecimal() and 1 <= int(attempts) <= 1000):
-        raise Problem("invalid", f"attempts must be a number from 1 to 1000, got {attempts!r}")
     job = one(form, "id")
     body = ReplayBody(
         ids=None if job is None else [job],
         group=None if job is not None else one(form, "group"),
         rate=one(form, "rate"),
         args=args,
-        attempts=None if attempts is None else int(attempts),
+        attempts=None if attempts is None else parse_int(attempts, "attempts", least=1, most=1000),
         to_queue=one(form, "to_queue"),
         dry_run=one(form, "dry") == "yes",
     )

@@ -12,6 +12,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from winch.core import codec
+from winch.core.bounds import is_int
 from winch.core.errors import WinchError
 from winch.core.job import JobRecord
 from winch.web import search
@@ -103,7 +104,7 @@ async def enqueue(call: Call) -> Response:
 
 
 def _priority(text: str) -> int | str | None:
-    return int(text) if text.lstrip("-").isdigit() else text or None
+    return int(text) if is_int(text) else text or None
 
 
 # -- to take away ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from winch.core.bounds import is_int
 from winch.core.duration import format_duration
 from winch.core.lifecycle import JobState
 from winch.core.queue_settings import NO_SETTINGS, OnFull
@@ -151,7 +152,7 @@ async def configure(call: Call) -> Response:
     given: dict[str, Any] = {}
     for field in SETTINGS:
         said = one(call.body, field)
-        given[field] = int(said) if said is not None and said.isdigit() else said
+        given[field] = int(said) if said is not None and is_int(said) else said
     await call.site.client.arun(queue_desk.configure(call.site.driver, name, given))
     call.note(name, settings={key: value for key, value in given.items() if value is not None})
     return go(call, f"/queues/{part(name)}", did="configured")

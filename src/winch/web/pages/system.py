@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib import resources
+from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from winch.web.problems import PROBLEMS, Problem
 from winch.web.routes import Call, Route
 from winch.web.sessions import COOKIES
 
+MAX_NEXT = 2000
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".txt": "text/plain"}
 SECRET_SETTINGS = frozenset({"alert_secret", "alert_webhook", "keys"})
 
@@ -135,10 +137,7 @@ async def login(call: Call) -> Response:
         return await page(
             call, "login.html", 401, title="Log in", next=target, error="This token is not valid."
         )
-    # Only to a place of our own: a path, and not `//evil.test` or a backslash in its stead.
-    if not target.startswith("/") or target.startswith("//") or "\\" in target:
-        target = link(call.request, "/")
-    answer = Response(None, 303, {"location": target})
+    answer = Response(None, 303, {"location": own_path(target) or link(call.request, "/")})
     is_https = call.request.url.scheme == "https"
     answer.set_cookie(
         COOKIES[0] if is_https else COOKIES[1],
@@ -149,6 +148,18 @@ async def login(call: Call) -> Response:
         path="/",
     )
     return answer
+
+
+def own_path(target: str) -> str | None:
+    """The path as a Location header, or None when a browser could leave this site by it.
+
+    Browsers drop tabs and line ends from a URL and read a backslash as a slash: `/<tab>/evil.test` is
+    another site.
+    """
+    is_path = target.startswith("/") and not target.startswith("//")
+    if not is_path or "\\" in target or not target.isprintable() or len(target) > MAX_NEXT:
+        return None
+    return quote(target, safe="/?&=%:;,+!*'()@$~[]")
 
 
 async def logout(call: Call) -> Response:
