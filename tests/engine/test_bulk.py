@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.servers import Databases
-from winch import App, InvalidPayload
+from winch import App, ConfigError, InvalidPayload
 from winch.core.lifecycle import JobState
 from winch.engine import client
 from winch.engine.client import CHUNK, FIRST_CHUNK
@@ -123,3 +123,10 @@ def test_a_connection_lost_under_way_is_made_good_with_the_same_ids(
         for _ in range(20):  # no connection is missing
             task.enqueue(1)
     app.close()
+
+
+def test_a_transaction_is_that_of_all_calls(app: App) -> None:
+    task = a_task(app)
+    with pytest.raises(ConfigError, match="the call of t has a conn= of its own"):
+        app.enqueue_many([task.bind(1), task.using(conn=object()).bind(2)])
+    assert not app.queues.list()

@@ -20,6 +20,7 @@ from winch import (
     JobState,
     Middleware,
     Retry,
+    Unique,
     WinchError,
     batch,
     chain,
@@ -618,3 +619,52 @@ def test_a_flow_can_be_drawn(app: App, tasks: Tasks) -> None:
         assert picture.startswith("<svg ")
         assert picture.count("<rect") == 2
         assert picture.count("<line") == 1
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"unique": "k"}, "takes no unique key"),
+        ({"id": "01234567-89ab-7cde-8f01-23456789abcd"}, "takes no id=, got 01234567"),
+        ({"conn": object()}, "takes no conn=; pass conn= where the whole is enqueued"),
+    ],
+)
+def test_a_member_keeps_every_option_or_is_refused(
+    app: App, tasks: Tasks, options: dict[str, Any], words: str
+) -> None:
+    call = tasks.score.using(**options).bind(1)
+    with virtual(app) as world:
+        for compose in (
+            lambda: chain(call),
+            lambda: group([call]),
+            lambda: chord([tasks.score.bind(1)], call),
+            lambda: map_(tasks.score.using(**options), [1]).enqueue(),
+            lambda: flow().add(call),
+            lambda: batch().enqueue(call),
+            lambda: batch(on_complete=call).__enter__(),
+        ):
+            with pytest.raises(ConfigError, match=f"score: a job of a composition {words}"):
+                compose()
+        assert not world.jobs()
+
+
+def test_a_task_with_a_unique_key_of_its_own_is_no_member(app: App) -> None:
+    @app.task(name="once", unique=Unique("n"))
+    def once(n: int) -> None: ...
+
+    with pytest.raises(ConfigError, match="once: a job of a composition takes no unique key"):
+        group([once.bind(1)])
+
+
+def test_a_delay_is_refused_where_a_job_waits_for_others(app: App, tasks: Tasks) -> None:
+    late = tasks.score.using(delay="1s")
+    words = "score: a job that waits for others takes no delay= and no run_at="
+    with virtual(app) as world:
+        with pytest.raises(ConfigError, match=words):
+            map_(late, [1, 2, 3], parallel=2)
+        with pytest.raises(ConfigError, match=words):
+            flow().add_many([late.bind(1)], parallel=1)
+        with pytest.raises(ConfigError, match=words):
+            batch(on_success=late.bind(1)).__enter__()
+        assert not world.jobs()
+        assert group([late.bind(1), late.bind(2)]).enqueue().result() == [1, 4]

@@ -152,6 +152,10 @@ def test_mistakes_are_told_before_anything_is_stored() -> None:
             add("x", task="report", cron="@daily", catch_up=0)
         with pytest.raises(ConfigError, match="overlap must be one of"):
             add("x", task="report", cron="@daily", overlap="wait")  # type: ignore[arg-type]
+        with pytest.raises(
+            ConfigError, match="a schedule takes no fifo=: its jobs come one after another"
+        ):
+            add("x", task="report", cron="@daily", fifo="k")
         with pytest.raises(ConfigError, match=r"no option 'prioritty' \(did you mean 'priority'"):
             add("x", task="report", cron="@daily", prioritty=1)
         with pytest.raises(Exception, match="no argument 'idd'"):

@@ -389,3 +389,30 @@ def test_a_whole_workflow_killed_at_any_place_comes_to_the_same_end(app: App, br
             run(world)
             if world.places < place:
                 break
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"unique": "k"}, "takes no unique key"),
+        ({"id": "01234567-89ab-7cde-8f01-23456789abcd"}, "takes no id="),
+        ({"conn": object()}, "takes no conn="),
+    ],
+)
+@pytest.mark.parametrize("verb", ["gather", "spawn"])
+def test_a_child_keeps_every_option_or_is_refused(
+    app: App, verb: str, options: dict[str, Any], words: str
+) -> None:
+    @app.task(name="child")
+    def child() -> None: ...
+
+    @app.task(retry=ONCE)
+    async def parent(*, ctx: Context) -> None:
+        await getattr(ctx, verb)(child.using(**options).bind())
+
+    with virtual(app) as world:
+        job = parent.enqueue()  # type: ignore[call-arg]
+        world.run_all()
+        assert job.refresh().state is JobState.DEAD
+        assert not world.jobs(task="child")
+        assert f"child: a job of a parent {words}" in job.why()

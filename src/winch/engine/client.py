@@ -320,6 +320,11 @@ class Client:
                 if type(call) is not Bound or call.task.client is not self:
                     check_call(call, self, "enqueue_many")
                     check_whole(call, "enqueue_many")
+                if call.options.conn is not None:
+                    raise ConfigError(
+                        f"enqueue_many: the call of {call.task.name} has a conn= of its own; pass conn= "
+                        "to enqueue_many, for all of its calls"
+                    )
             yield chunk
 
     def handles(self, answers: Sequence[Enqueued]) -> list[Job[Any]]:

@@ -40,6 +40,7 @@ from winch.core.flow import (
 from winch.core.job import keep_awaited
 from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
+from winch.engine.parts import check_part
 from winch.engine.task import Bound, Partial, Task, Using, check_call, check_whole
 from winch.storage.params import ClaimRef, Enqueued, Line, NewJob, Wait
 from winch.storage.waits import AWAITED_HEADER, EACH, all_key, death_key, job_key, signal_key
@@ -141,7 +142,7 @@ class Flow:
         before = [node for one in after for node in (one.nodes if isinstance(one, Tail) else (one,))]
         first, rest = _begun(calls)
         for call in rest if isinstance(rest, list) else first:
-            _check(call, has_before=bool(before))
+            _check(call, has_before=bool(before) or parallel is not None)
         task = first[0].task.name if first else ""
         edges: list[tuple[Node, Policy]] = [(node, on_failure) for node in before]
         count = len(rest) if isinstance(rest, list) else len(first)
@@ -161,7 +162,7 @@ class Flow:
             after = [(made[one], policy) for one, policy in node.after]
             after = after or [(one, on_failure) for one in before]
             for call in node.calls if isinstance(node.calls, list) else ():
-                _check(call, has_before=bool(after))
+                _check(call, has_before=bool(after) or node.lanes is not None)
             mine = self._add(node.calls, node.count, after, node.task, lanes=node.lanes)
             mine.is_many = node.is_many
             made[node] = mine
@@ -257,7 +258,7 @@ class Flow:
             is_checked = isinstance(node.calls, list)
             for number, call in enumerate(node.calls):
                 if not is_checked:
-                    _check(call, has_before=bool(edges))
+                    _check(call, has_before=bool(edges) or node.lanes is not None)
                     self._check_stored(call, client, is_first=not edges)
                 waits = before
                 if node.lanes is not None and number >= node.lanes:
@@ -505,6 +506,7 @@ class Batch:
         for kind, call in self._callbacks.items():
             if call is not None:
                 self._begin([call])
+                _check(call, has_before=True)
                 check_whole(call, f"batch {self.name!r}")
                 inputs = inputs_text(Inputs(self.id, wants=kind))
                 headers = {FLOW_HEADER: self.id, INPUTS_HEADER: inputs}
@@ -607,7 +609,6 @@ def member(
     return msgspec.structs.replace(
         new,
         is_given_id=is_given,
-        unique_key=None,
         keep=keep_awaited(new.keep) if AWAITED_HEADER in headers else new.keep,
         tags=(*new.tags, *tags) if new.tags else tags,
         headers={**new.headers, **headers} if new.headers else headers,
@@ -682,11 +683,12 @@ def inputs_text(inputs: Inputs) -> str:
 
 def _check(call: Bound[Any], *, has_before: bool) -> None:
     check_call(call, None, "a composition")
-    given = call.options
-    if has_before and (given.delay is not None or given.run_at is not None):
-        raise ConfigError(f"{call.task.name}: a job that waits for others cannot have a delay too")
-    if given.id is not None or given.conn is not None:
-        raise ConfigError(f"{call.task.name}: id= and conn= belong to the composition, not its members")
+    check_part(call, "a composition")
+    if has_before and (call.options.delay is not None or call.options.run_at is not None):
+        raise ConfigError(
+            f"{call.task.name}: a job that waits for others takes no delay= and no run_at=; it starts "
+            "when they are final"
+        )
 
 
 def _chunks(calls: Sequence[Bound[Any]], size: int) -> Iterator[Sequence[Bound[Any]]]:

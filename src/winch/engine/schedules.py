@@ -65,6 +65,15 @@ JOB_OPTIONS = (
     "headers",
     "unique",
 )
+# What one enqueue may have and a schedule may not, and why.
+NOT_SCHEDULED = {
+    "delay": "its times say when each job runs; jitter= spreads them",
+    "run_at": "its times say when each job runs",
+    "id": "each scheduled time is one job, whose id Winch draws",
+    "fifo": "its jobs come one after another with overlap='queue'",
+    "tenant": "it belongs to no tenant; its task may enqueue jobs with tenant=",
+    "conn": "a worker enqueues its jobs, in a transaction of its own",
+}
 POLICIES = ("misfire", "catch_up", "overlap", "jitter")
 TIMES = ("cron", "every", "tz", "dst")
 
@@ -122,6 +131,8 @@ def define(task: Task[Any, Any], args: Mapping[str, Any] | None, said: Mapping[s
     given = {key: value for key, value in said.items() if value is not None}
     known = (*TIMES, *POLICIES, *JOB_OPTIONS)
     for key in given:
+        if key in NOT_SCHEDULED:
+            raise ConfigError(f"a schedule takes no {key}=: {NOT_SCHEDULED[key]}")
         if key not in known:
             raise ConfigError(f"a schedule has no option {key!r}{did_you_mean(key, known)}")
     when = timing(given.get("cron"), every=given.get("every"), tz=given.get("tz", "UTC"),

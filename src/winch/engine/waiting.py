@@ -28,6 +28,7 @@ from winch.core.lifecycle import JobState
 from winch.core.steps import StepRecord
 from winch.engine.context import RAISE
 from winch.engine.keyring import unseal
+from winch.engine.parts import check_part
 from winch.engine.results import typed
 from winch.engine.step_running import SAVE, Durable, Unwound
 from winch.engine.task import check_call, check_whole
@@ -194,6 +195,8 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
             f"{len(calls):,} children are too many for one call; the limit is {MAX_CHILDREN:,}. "
             "Spawn them from children of your own"
         )
+    for call in calls:
+        check_part(call, "a parent")
     ids = child_ids(self.claim.id, name, len(calls))
     for at in range(0, len(calls), CHUNK):
         some = zip(calls[at : at + CHUNK], ids[at : at + CHUNK], strict=True)
@@ -202,7 +205,6 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
                 new,
                 id=job_id,
                 is_given_id=True,
-                unique_key=None,
                 keep=keep_awaited(new.keep),
                 headers={**new.headers, AWAITED_HEADER: self.claim.id},
             )
