@@ -30,7 +30,19 @@ TESTS = ROOT / "tests"
 
 # Cheapest first: a mistake in the pure core should not wait for servers and processes to start. Then the
 # longest, so that the two lanes end together.
-PARTS = ("core", "storage", "engine", "cli", "web", "harness", "model", "testing", "docs", "faults")
+PARTS = (
+    "core",
+    "storage",
+    "engine",
+    "matrix",
+    "cli",
+    "web",
+    "harness",
+    "model",
+    "testing",
+    "docs",
+    "faults",
+)
 
 # Two parts at a time: most of them wait for servers, leases and processes half of the time. The first is
 # over in two seconds and tells at once what is broken. The last judges how long things take, so nothing
