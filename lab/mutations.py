@@ -62,6 +62,7 @@ LOCK = "gates are not locked before they are looked at"
 BREAKER = "an attempt from before the trip moves a tripped breaker"
 OFFER_ENDED = "a job is handed over to a session that has ended"
 OFFER_UNHEARD = "what was handed over without a word is not looked for"
+NARROW = "a credential that is narrowed to some tasks reaches the jobs of others"
 OFFER_TWICE = "a job that was rung for and looked for is started twice"
 
 MUTATIONS = (
@@ -229,6 +230,11 @@ MUTATIONS = (
         "hand-over", "redis+cluster", HANDOVER,
         (("redis/lua/arrive.lua", " and not call('ZSCORE', K.arrived, id)", ""),),
         ("test:tests/storage/test_redis_cluster.py::test_a_message_that_comes_again_changes_nothing",),
+    ),
+    Mutation(
+        "narrowed access", "memory", NARROW,
+        (("../web/access.py", "self.serves(job.queue) and self.runs(job.task)", "self.serves(job.queue)"),),
+        ("test:tests/web/test_access.py::test_a_token_for_some_tasks_reaches_no_job_of_another",),
     ),
 )  # fmt: skip
 

@@ -18,6 +18,14 @@ from winch.web.mount import build
 from winch.web.site import SiteConfig
 
 STORES = ("memory", "sqlite", "postgres", "redis")
+PRINTED: list[str] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if PRINTED:
+        terminalreporter.section("narrowed access: routes × roles × narrowings")
+        for line in PRINTED:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

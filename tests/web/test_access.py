@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.web.kit import OWN, Web
@@ -189,6 +191,110 @@ def test_a_token_for_some_tasks_enqueues_nothing_else(make_web: Callable[..., We
     )
     refused = web.api("POST", "/jobs", {"task": "shop.mail", "args": {"to": "x"}}, token=token)
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+
+def test_a_token_for_some_tasks_reaches_no_job_of_another(make_web: Callable[..., Web]) -> None:
+    web = make_web("memory", auth="tokens")
+    mine, other = web.add.enqueue(1), web.mail.enqueue("ada")
+    token = web.token("operate", "work", tasks=("shop.add",))
+    assert [job["id"] for job in web.api("GET", "/jobs", token=token).json()["jobs"]] == [mine.id]
+    assert web.api("POST", f"/jobs/{other.id}/cancel", {}, token=token).status_code == 404
+    assert web.api("POST", "/jobs:delete", {"all": True}, token=token).json()["matched"] == 1
+    assert other.refresh().state is JobState.READY
+    assert web.claim("mail", token=token) == []
+
+
+def test_a_narrowed_producer_learns_nothing_of_the_job_that_holds_its_id_or_key(
+    make_web: Callable[..., Web],
+) -> None:
+    web = make_web("memory", auth="tokens")
+    token = web.token("operate", queues=("default",))
+    held = web.mail.using(unique="the-one").enqueue("SECRET")
+    for given in ({"id": held.id}, {"unique": "the-one"}):
+        body = {"task": "shop.add", "args": {"a": 1}, **given}
+        for path, sent in (("/jobs", body), ("/jobs:bulk", {"jobs": [body]})):
+            answer = web.api("POST", path, sent, token=token)
+            if answer.status_code == 202:  # a unique key of another task is another key
+                assert "unique" in given
+            else:
+                assert (answer.status_code, answer.json()["code"]) == (409, "duplicate")
+            assert held.id not in answer.text
+            assert "SECRET" not in answer.text
+
+
+def test_a_narrowed_caller_reads_neither_the_id_nor_the_number_of_other_jobs(
+    make_web: Callable[..., Web],
+) -> None:
+    web = make_web("memory", auth="tokens")
+    web.serve("default", tasks=("shop.add", "shop.mail"))
+    first = web.mail.using(queue="default", fifo="line").enqueue("ada")
+    web.mail.using(queue="default").enqueue("bob")
+    behind = web.add.using(fifo="line").enqueue(1)
+    admin = web.token("admin")
+    [held] = web.claim(token=admin)
+    assert held["id"] == first.id
+    assert web.claim(token=admin, tasks=["shop.add"]) == []
+    waiting = web.add.enqueue(2)
+    token = web.token("read", tasks=("shop.add",))
+    reasons = [
+        web.api("GET", f"/jobs/{job.id}/why", token=token).json()["why"] for job in (behind, waiting)
+    ]
+    for why in reasons:
+        assert first.id not in why
+    assert "another job goes first" in reasons[0]
+    assert "other jobs of queue 'default' go first" in reasons[1]
+
+
+def _make_token(web: Web, token: str, **fields: str) -> httpx.Response:
+    headers = {"accept": "text/html", "authorization": f"Bearer {token}"}
+    page = web.ask("GET", "/settings", headers=headers)
+    found = re.search(r'name="form_token" value="([^"]+)"', page.text)
+    assert found is not None, page.text
+    form = {"form_token": found[1], "name": "made", "role": "admin", **fields}
+    return web.ask("POST", "/settings/tokens", headers={**headers, **OWN}, data=form)
+
+
+@pytest.mark.parametrize(
+    "scope, wider",
+    [
+        ({"tenant": "acme"}, {"tenant": "bolt"}),
+        ({"queues": ("mail",)}, {"queues": "mail, default"}),
+        ({"tasks": ("shop.mail",)}, {"tasks": "shop.add"}),
+    ],
+)
+def test_a_narrowed_token_makes_none_that_is_wider(
+    make_web: Callable[..., Web], scope: dict[str, Any], wider: dict[str, str]
+) -> None:
+    web = make_web("memory", auth="tokens")
+    token = web.token("admin", **scope)
+    assert _make_token(web, token, **wider).status_code == 403
+    assert _make_token(web, token).status_code == 200
+    made = [one for one in web.app.client.run(Tokens(web.app.ready()).list()) if one.name == "made"]
+    assert [{name: getattr(one, name) for name in scope} for one in made] == [scope]
+
+
+def test_a_token_makes_none_that_outlives_it(make_web: Callable[..., Web]) -> None:
+    web = make_web("memory", auth="tokens")
+    token = web.token("admin", expires=timedelta(hours=1))
+    assert _make_token(web, token, expires="2h").status_code == 403
+    assert _make_token(web, token).status_code == 200
+    assert _make_token(web, token, expires="1m").status_code == 200
+    kept = web.app.client.run(Tokens(web.app.ready()).list())
+    ends = [one.expires_at for one in kept]
+    assert all(end is not None and ends[0] is not None and end <= ends[0] for end in ends)
+
+
+def test_a_narrowed_token_reads_its_own_audit_lines(make_web: Callable[..., Web]) -> None:
+    web = make_web("memory", auth="tokens")
+    narrow, other = web.token("admin", queues=("mail",)), web.token("admin")
+    for token, reason in ((narrow, "mine"), (other, "theirs")):  # both tokens have the same name
+        web.api("POST", "/queues/mail/pause", {"reason": reason}, token=token)
+    lines = web.api("GET", "/audit", token=narrow).json()["lines"]
+    assert [line["detail"]["reason"] for line in lines] == ["mine"]
+    assert len(web.api("GET", "/audit", token=other).json()["lines"]) == 2
+    page = web.ask("GET", "/audit", token=narrow, headers={"accept": "text/html"})
+    assert "mine" in page.text
+    assert "theirs" not in page.text
 
 
 def test_tenants_do_not_meet(make_web: Callable[..., Web]) -> None:

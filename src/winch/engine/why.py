@@ -4,20 +4,47 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
+
 from winch.core.duration import format_duration
 from winch.core.lifecycle import JobState
 from winch.storage.params import MOST_AHEAD, Facts, GateInfo
 
+OTHERS = "other jobs"
 
-def explain(facts: Facts) -> str:
-    """One or two sentences with names and numbers."""
+
+def explain(facts: Facts, *, names_others: bool = True) -> str:
+    """One or two sentences with names and numbers.
+
+    Without `names_others` they hold neither the id nor the number of other jobs.
+    """
+    if not names_others:
+        facts = _without_others(facts)
     said = _explain(facts)
     if facts.key_holder is not None:
         said += (
-            f" Its unique key {facts.job.unique_key!r} is held by job {facts.key_holder} now, so it "
+            f" Its unique key {facts.job.unique_key!r} is held by {_job(facts.key_holder)} now, so it "
             "cannot be retried before that one is final."
         )
     return said
+
+
+def _without_others(facts: Facts) -> Facts:
+    """The facts with the ids of other jobs taken out, and their numbers unknown."""
+    gate = facts.gate
+    if gate is not None:
+        holders = (OTHERS,) if gate.holders else ()
+        gate = msgspec.structs.replace(gate, holders=holders, ahead=-1 if gate.ahead else 0, used=-1)
+    return msgspec.structs.replace(
+        facts,
+        gate=gate,
+        ahead=-1 if facts.ahead else 0,
+        key_holder=None if facts.key_holder is None else OTHERS,
+    )
+
+
+def _job(holder: str) -> str:
+    return "another job" if holder == OTHERS else f"job {holder}"
 
 
 def _explain(facts: Facts) -> str:
@@ -69,6 +96,10 @@ def _ready(facts: Facts) -> str:
             f"serve{'s' if facts.serving == 1 else ''} the queue, but none has imported it. "
             "Deploy workers that know the task; the job waits and loses nothing."
         )
+    if facts.ahead < 0:
+        return (
+            f"It is ready and waits for a free slot; other jobs of queue {facts.job.queue!r} go first."
+        )
     if facts.ahead and facts.job.tenant is not None:
         return (
             f"It is ready and waits for the turn of its tenant {facts.job.tenant!r}: tenants of queue "
@@ -87,11 +118,15 @@ def _blocked(facts: Facts) -> str:
     if gate is None:
         return f"It is blocked: {facts.job.reason or 'its gate is closed'}."
     ahead = ""
-    if gate.ahead:
+    if gate.ahead < 0:
+        ahead = " Others wait before it."
+    elif gate.ahead:
         ahead = f" {gate.ahead:,} {'waits' if gate.ahead == 1 else 'wait'} before it."
     holders = ", ".join(gate.holders)
     match gate.kind:
         case "limit":
+            if gate.used < 0:
+                return f"It is blocked by the limit {gate.key!r} of {gate.n:,}.{ahead}"
             more = " and others" if gate.used > len(gate.holders) else ""
             return (
                 f"It is blocked by the limit {gate.key!r}: {gate.used:,} of {gate.n:,} run, held by "
@@ -105,8 +140,8 @@ def _blocked(facts: Facts) -> str:
             )
         case "fifo":
             return (
-                f"It is blocked by its FIFO key {gate.key.removeprefix('fifo:')!r}: job "
-                f"{holders or 'of another worker'} goes first and is not final.{ahead}"
+                f"It is blocked by its FIFO key {gate.key.removeprefix('fifo:')!r}: "
+                f"{_job(holders or 'of another worker')} goes first and is not final.{ahead}"
             )
         case _:
             because = f": {gate.reason}" if gate.reason else ""

@@ -289,6 +289,16 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
             sample_id=sample.id,
         )
 
+    def joined(self, other: DeadGroup) -> DeadGroup:
+        """This group and the same one of another queue, as one."""
+        newest = max(self, other, key=lambda group: group.sample_id)
+        return msgspec.structs.replace(
+            newest,
+            count=self.count + other.count,
+            first_at=min(self.first_at, other.first_at),
+            last_at=max(self.last_at, other.last_at),
+        )
+
 
 class Trim(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead jobs are too many: all but the newest `count` of each task, what goes past `bytes` of

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.job import JobRecord
 
 Right = Literal["public", "read", "enqueue", "work", "operate", "admin"]
+Narrowing = Literal["tenant", "queue", "task"]
+EVERY_NARROWING: tuple[Narrowing, ...] = ("tenant", "queue", "task")
 
 # role -> rights. `operate` may look at what it acts on; `work` and `enqueue` see nothing but their own.
 ROLES: Mapping[str, frozenset[str]] = {
@@ -29,7 +32,8 @@ ROLES: Mapping[str, frozenset[str]] = {
 class Access:
     """What one caller may do. `queues`, `tenant` and `tasks` narrow it; None is no limit.
 
-    A host application returns one of these from its `authenticate` function.
+    A host application returns one of these from its `authenticate` function. A caller makes no token
+    that outlives `expires_at`.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Access:
     tenant: str | None = None
     tasks: tuple[str, ...] | None = None
     credential: str = ""
+    expires_at: datetime | None = None
 
     def __post_init__(self) -> None:
         for role in self.roles:
@@ -56,14 +61,41 @@ class Access:
     def serves(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues
 
+    def runs(self, task: str) -> bool:
+        return self.tasks is None or task in self.tasks
+
     def sees(self, job: JobRecord) -> bool:
-        """Whether the job is within this caller's queues and tenant."""
-        return self.serves(job.queue) and (self.tenant is None or job.tenant == self.tenant)
+        """Whether the job is within this caller's queues, tasks and tenant."""
+        is_own_tenant = self.tenant is None or job.tenant == self.tenant
+        return is_own_tenant and self.serves(job.queue) and self.runs(job.task)
+
+    @property
+    def narrowings(self) -> tuple[Narrowing, ...]:
+        """What limits this caller to some jobs."""
+        limits = {"tenant": self.tenant, "queue": self.queues, "task": self.tasks}
+        return tuple(name for name in EVERY_NARROWING if limits[name] is not None)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether there are jobs this caller must not hear of, not even as a number."""
-        return self.queues is not None or self.tenant is not None
+        """Whether the server hides some jobs from this caller, in lists and in counts."""
+        return bool(self.narrowings)
+
+    def covers(self, other: Access) -> bool:
+        """Whether this caller may do everything that `other` may."""
+        return (
+            other.rights <= self.rights
+            and self.tenant in (None, other.tenant)
+            and _covers(self.queues, other.queues)
+            and _covers(self.tasks, other.tasks)
+        )
+
+    def is_own(self, name: str, credential: str) -> bool:
+        """Whether a caller of this name and credential is this one: two tokens may share a name."""
+        return (name, credential) == (self.name, self.credential)
+
+
+def _covers(own: tuple[str, ...] | None, other: tuple[str, ...] | None) -> bool:
+    return own is None or (other is not None and set(other) <= set(own))
 
 
 NOBODY = Access("nobody", roles=())

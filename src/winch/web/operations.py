@@ -22,6 +22,7 @@ from winch.engine.log import log
 from winch.engine.operation import Operation
 from winch.storage.params import Acted, Line, Lines
 from winch.storage.protocol import Driver
+from winch.web.access import Access
 from winch.web.finding import Finder
 from winch.web.search import Search
 from winch.web.wire import OperationOut
@@ -30,6 +31,16 @@ BOOK = "operation"
 KEPT_FOR = timedelta(days=7)
 BATCH = 500
 STALE = timedelta(minutes=2)
+MOST_READ = 10_000
+
+
+class Kept(OperationOut, frozen=True, kw_only=True):
+    """An operation as it is kept: with the credential that started it, which no answer shows."""
+
+    credential: str = ""
+
+    def shown(self) -> OperationOut:
+        return OperationOut(**{name: getattr(self, name) for name in OperationOut.__struct_fields__})
 
 
 class Operations:
@@ -37,14 +48,14 @@ class Operations:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._own: dict[str, OperationOut] = {}
+        self._own: dict[str, Kept] = {}
         self._runners: set[asyncio.Task[None]] = set()
 
     async def start(
         self, action: str, by: str, work: Callable[[Callable[..., None]], Operation[Any]], **said: Any
     ) -> OperationOut:
         """Begin; `work` gets a function that notes progress."""
-        began = OperationOut(
+        began = Kept(
             id=f"{time.time_ns() // 1000:020}-{secrets.token_hex(4)}",
             action=action,
             by=by,
@@ -58,11 +69,9 @@ class Operations:
         runner.add_done_callback(self._runners.discard)
         # Most are done at once; then the answer says so.
         await asyncio.wait([runner], timeout=0.3)
-        return self._own[began.id]
+        return self._own[began.id].shown()
 
-    async def _run(
-        self, began: OperationOut, work: Callable[[Callable[..., None]], Operation[Any]]
-    ) -> None:
+    async def _run(self, began: Kept, work: Callable[[Callable[..., None]], Operation[Any]]) -> None:
         def note(**fields: Any) -> None:
             self._own[began.id] = msgspec.structs.replace(self._own[began.id], **fields)
 
@@ -87,7 +96,7 @@ class Operations:
             await asyncio.sleep(1.0)
             await self._keep(self._own[identity])
 
-    async def _keep(self, now: OperationOut) -> None:
+    async def _keep(self, now: Kept) -> None:
         self._own[now.id] = now
         while len(self._own) > 1000:
             self._own.pop(next(iter(self._own)))
@@ -95,23 +104,35 @@ class Operations:
             line = Line(book=BOOK, key=now.id, body=msgspec.json.encode(now).decode(), keep=KEPT_FOR)
             await self._driver.arun(self._driver.write_lines([line]))
 
-    async def get(self, identity: str) -> OperationOut | None:
-        if identity in self._own:
-            return self._own[identity]
-        found = await self.list(before=identity + "\x01", limit=1)
-        return found[0] if found and found[0].id == identity else None
+    async def get(self, identity: str, access: Access) -> OperationOut | None:
+        """The operation of this id, if the caller may see it."""
+        found = self._own.get(identity)
+        if found is None:
+            latest = await self._read(before=identity + "\x01", limit=1)
+            found = latest[0] if latest and latest[0].id == identity else None
+        return found.shown() if found is not None and _sees(access, found) else None
 
-    async def list(self, *, before: str | None = None, limit: int = 20) -> list[OperationOut]:
+    async def list(self, access: Access, *, limit: int = 20) -> list[OperationOut]:
+        """The latest operations that the caller may see, newest first."""
+        found = await self._read(limit=limit if not access.is_narrow else MOST_READ)
+        return [one.shown() for one in found if _sees(access, one)][:limit]
+
+    async def _read(self, *, limit: int, before: str | None = None) -> Sequence[Kept]:
         if not self._driver.capabilities.keeps_books:
             return sorted(self._own.values(), key=lambda o: o.id, reverse=True)[:limit]
         which = Lines(book=BOOK, before=before, limit=limit, is_newest_first=True)
         lines = await self._driver.arun(self._driver.read_lines(which))
-        return [msgspec.json.decode(line.body, type=OperationOut) for line in lines]
+        return [msgspec.json.decode(line.body, type=Kept) for line in lines]
 
     async def close(self) -> None:
         for runner in list(self._runners):
             runner.cancel()
         await asyncio.gather(*self._runners, return_exceptions=True)
+
+
+def _sees(access: Access, operation: Kept) -> bool:
+    """A narrowed caller sees what it started; it may share its name with others."""
+    return not access.is_narrow or access.is_own(operation.by, operation.credential)
 
 
 def walk(

@@ -14,7 +14,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from winch.web.access import Access, Right
+from winch.core.errors import JobNotFound
+from winch.web.access import Access, Narrowing, Right
 from winch.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Call:
         """The job named in the path. One that the caller must not see is not there."""
         record = await self.site.client.aget(self.path("id") if job_id is None else job_id)
         if not self.access.sees(record):
-            raise Problem("not-found", f"no job with id {record.id!r}")
+            raise JobNotFound(record.id)
         return record
 
     def queue(self) -> str:
@@ -89,7 +90,10 @@ Handler = Callable[[Call], Awaitable[Reply | Response]]
 @dataclass(frozen=True)
 class Route:
     """`audit` is the word for the action in the audit; every route that changes something has one, or
-    `is_work`: producing and working are the jobs' own records."""
+    `is_work`: producing and working are the jobs' own records.
+
+    `applies` lists the narrowings that the handler applies to what it reads, returns and changes. The
+    server refuses a caller with any other narrowing, so a new route is closed to narrowed callers."""
 
     method: str
     path: str
@@ -104,8 +108,15 @@ class Route:
     audit: str | None = None
     is_work: bool = False
     is_page: bool = False
+    applies: tuple[Narrowing, ...] = ()
     media: str = "application/json"
 
     @property
     def changes(self) -> bool:
         return self.method not in ("GET", "HEAD")
+
+    def refused(self, access: Access) -> tuple[Narrowing, ...]:
+        """The narrowings of this caller that the handler does not apply."""
+        if self.needs == "public":
+            return ()
+        return tuple(name for name in access.narrowings if name not in self.applies)

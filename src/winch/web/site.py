@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from winch.core import codec
-from winch.core.errors import InvalidPayload, WinchError
+from winch.core.errors import DuplicateJob, InvalidPayload, WinchError
 from winch.core.version import __version__
 from winch.engine.exposition import Fleet
 from winch.engine.log import log
@@ -234,16 +234,16 @@ class Site:
         return serve
 
     async def _serve(self, route: Route, request: Request) -> Response:
+        call = Call(self, request, NOBODY)
         try:
             if route.needs == "public" and not route.is_page:
-                access, how = NOBODY, "nothing"
+                how = "nothing"
             else:
                 await self.open()
-                access, how = await self.access_of(request)
-            self._admit(route, access, how)
+                call.access, how = await self.access_of(request)
+            self._admit(route, call.access, how)
             if route.changes:
                 self._check_origin(request, how)
-            call = Call(self, request, access)
             call.query = _read_query(request, route.query)
             if route.changes:
                 call.body = await self._read_body(request, route, how)
@@ -255,6 +255,8 @@ class Site:
                 await self._note(route, call)
         except WinchError as error:
             problem = problem_of(error)
+            if isinstance(error, DuplicateJob) and call.access.is_narrow:
+                problem = Problem("duplicate", "another job holds its unique key; wait for its end")
             if problem.status >= 500:
                 log.warning("%s %s: %s", request.method, route.path, error)
             raise problem from error
@@ -268,6 +270,12 @@ class Site:
         if not access.may(route.needs):
             raise Problem(
                 "forbidden", f"this needs the right to {route.needs}; {access.name} does not have it"
+            )
+        if unmet := route.refused(access):
+            limits = " and ".join(f"some {name}s" for name in unmet)
+            raise Problem(
+                "forbidden",
+                f"{access.name} is limited to {limits}; this needs access to all of them",
             )
         if route.changes and self.config.is_read_only:
             raise Problem("read-only", "this server only shows; start it without --read-only to act")
@@ -329,6 +337,7 @@ class Site:
                 action=route.audit or "",
                 target=call.target,
                 detail=call.detail,
+                credential=call.access.credential,
             )
         )
 

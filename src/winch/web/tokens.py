@@ -55,6 +55,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
             tasks=self.tasks,
             credential=self.id,
+            expires_at=self.expires_at,
         )
 
     def is_live(self, now: datetime) -> bool:
@@ -85,8 +86,12 @@ class Tokens:
         tenant: str | None = None,
         tasks: tuple[str, ...] | None = None,
         expires: timedelta | None = None,
+        until: datetime | None = None,
     ) -> Operation[tuple[str, Token]]:
-        """A new token: its text, which nobody can read again, and what is kept of it."""
+        """A new token: its text, which is shown once, and what is kept of it.
+
+        It ends after `expires` and at `until`, whichever is earlier.
+        """
         if not name or not name.isprintable() or len(name) > 100:
             raise ConfigError(f"a token's name must be 1 to 100 printable characters, got {name!r}")
         if not roles:
@@ -95,6 +100,7 @@ class Tokens:
         identity = secrets.token_hex(6)
         text = f"{PREFIX}{identity}_{secrets.token_urlsafe(32)}"
         now = datetime.now(UTC)
+        ends = [end for end in (until, None if expires is None else now + expires) if end is not None]
         token = Token(
             id=identity,
             name=name,
@@ -104,7 +110,7 @@ class Tokens:
             queues=queues,
             tenant=tenant,
             tasks=tasks,
-            expires_at=None if expires is None else now + expires,
+            expires_at=min(ends, default=None),
         )
         token.access  # noqa: B018  # checks the roles before anything is stored
         yield self._driver.write_lines([_line(token)])
@@ -132,6 +138,10 @@ class Tokens:
             return None
         yield from self._note_use(token)
         return token
+
+    def get(self, identity: str) -> Operation[Token | None]:
+        """The token of this id, live or expired."""
+        return (yield from self._find(identity))
 
     def by_id(self, identity: str) -> Operation[Token | None]:
         """The live token of this id, for a session that was opened with it."""

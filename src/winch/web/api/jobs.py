@@ -13,16 +13,18 @@ import msgspec
 from starlette.responses import Response
 
 from winch.core import codec
-from winch.core.errors import JobFailed, UnknownTask
+from winch.core.errors import JobFailed, JobNotFound, UnknownTask
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.redact import shown
 from winch.engine.operation import Operation
 from winch.engine.options import EnqueueOptions, enqueue_options, stored_options
+from winch.engine.why import explain
 from winch.storage.params import Acted, NewJob
 from winch.storage.params import Enqueued as Stored
 from winch.web import search
+from winch.web.access import EVERY_NARROWING
 from winch.web.operations import walk
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
@@ -62,8 +64,7 @@ async def enqueue(call: Call) -> Reply:
     if key is not None:
         given_id, digest = _key_id(call, key), _digest(body)
     new = await new_job(call, body, given_id, digest)
-    stored = await store(call, [new])
-    answer = stored[0]
+    [answer] = await store(call, [new])
     job_id = answer.holder or answer.id
     if digest is not None and not answer.is_new:
         await _check_reuse(call, job_id, digest)
@@ -75,11 +76,10 @@ async def enqueue(call: Call) -> Reply:
             record, value = await call.site.client.aresult(job_id, wait)
             return Reply(_result_out(record, value), 200, headers)
         except JobFailed:
-            return Reply(_result_out(await call.site.client.aget(job_id), None), 200, headers)
+            return Reply(_result_out(await call.job(job_id), None), 200, headers)
         except TimeoutError:
             pass
-    record = await call.site.client.aget(job_id)
-    return Reply(job_detail(record), 202, headers)
+    return Reply(job_detail(await call.job(job_id)), 202, headers)
 
 
 async def enqueue_bulk(call: Call) -> Reply:
@@ -96,14 +96,26 @@ async def enqueue_bulk(call: Call) -> Reply:
 
 
 async def store(call: Call, jobs: Sequence[NewJob]) -> list[Stored]:
+    """Store the jobs. A narrowed caller hears nothing of a job of others that holds an id or a key."""
     client = call.site.client
-    return await client.arun(client.store(jobs, None))
+    stored = await client.arun(client.store(jobs, None))
+    there = [one.holder or one.id for one in stored if not one.is_new]
+    if there and call.access.is_narrow:
+        for record in await client.arun(_read(call, there)):
+            if record is not None and not call.access.sees(record):
+                raise Problem("duplicate", "another job holds the id or the unique key; use another")
+    return stored
+
+
+def _read(call: Call, ids: Sequence[str]) -> Operation[list[JobRecord | None]]:
+    found: list[JobRecord | None] = yield call.site.driver.get(ids)
+    return found
 
 
 async def new_job(call: Call, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
     """The request as a job to store, checked as far as this server knows the task."""
     access, app = call.access, call.site.app
-    if access.tasks is not None and body.task not in access.tasks:
+    if not access.runs(body.task):
         raise Problem("forbidden", f"this token may not enqueue task {body.task!r}")
     if access.tenant is not None and body.tenant not in (None, access.tenant):
         raise Problem("forbidden", "this token is for another tenant")
@@ -219,7 +231,8 @@ async def list_jobs(call: Call) -> Reply:
     page = JobPage(
         jobs=[job_out(job) for job in found.jobs],
         next=found.next,
-        scanned=found.scanned if wanted.tests else None,
+        # How many jobs others have is none of a narrowed caller's business.
+        scanned=found.scanned if wanted.tests and not call.access.is_narrow else None,
         is_partial=found.is_partial,
     )
     return Reply(page, 200, headers)
@@ -253,8 +266,16 @@ def _result_out(record: JobRecord, value: Any) -> ResultOut:
 
 async def why(call: Call) -> Reply:
     record = await call.job()
-    words = await call.site.client.awhy(record.id)
-    return Reply(WhyOut(id=record.id, state=record.state, why=words))
+    return Reply(WhyOut(id=record.id, state=record.state, why=await why_of(call, record)))
+
+
+async def why_of(call: Call, record: JobRecord) -> str:
+    """Why the job is where it is; without the ids and the number of other jobs for a narrowed caller."""
+    driver = call.site.driver
+    facts = await driver.arun(driver.explain(record.id))
+    if facts is None:
+        raise JobNotFound(record.id)
+    return explain(facts, names_others=not call.access.is_narrow)
 
 
 # -- act ---------------------------------------------------------------------------------------------
@@ -329,6 +350,7 @@ async def bulk(call: Call, action: str, body: FilterBody) -> OperationOut:
         action,
         by,
         lambda note: walk(finder, wanted, chosen, note),
+        credential=call.access.credential,
         is_dry_run=body.dry_run,
     )
     shown_ids = None if body.ids is None else len(body.ids)
@@ -338,34 +360,46 @@ async def bulk(call: Call, action: str, body: FilterBody) -> OperationOut:
 
 
 async def get_operation(call: Call) -> Reply:
-    found = await call.site.operations.get(call.path("id"))
-    if found is None or (call.access.is_narrow and found.by != call.by):
-        raise Problem("not-found", f"no operation {call.path('id')!r}")
-    return Reply(found)
+    return Reply(await operation_of(call))
+
+
+async def operation_of(call: Call) -> OperationOut:
+    """The bulk action named in the path. A narrowed caller sees those that it started."""
+    found = await call.site.operations.get(call.path("id"), call.access)
+    if found is None:
+        raise Problem("not-found", f"no operation {call.path('id')!r}; they are kept for a week")
+    return found
 
 
 J = f"{PREFIX}/jobs"
 ROUTES: tuple[Route, ...] = (
     Route("POST", J, "enqueue", enqueue, "Enqueue a job", body=NewJobBody, answer=JobDetail,
-          status=202, also=(200,), is_work=True),
+          status=202, also=(200,), is_work=True, applies=EVERY_NARROWING),
     Route("POST", f"{J}:bulk", "enqueue", enqueue_bulk, "Enqueue many jobs", body=BulkBody,
-          answer=BulkOut, status=202, is_work=True),
+          answer=BulkOut, status=202, is_work=True, applies=EVERY_NARROWING),
     Route("POST", f"{J}:cancel", "operate", bulk_cancel, "Cancel the jobs a filter names",
-          body=FilterBody, answer=OperationOut, status=202, audit="cancel jobs"),
+          body=FilterBody, answer=OperationOut, status=202, audit="cancel jobs",
+          applies=EVERY_NARROWING),
     Route("POST", f"{J}:retry", "operate", bulk_retry, "Retry the jobs a filter names",
-          body=FilterBody, answer=OperationOut, status=202, audit="retry jobs"),
+          body=FilterBody, answer=OperationOut, status=202, audit="retry jobs",
+          applies=EVERY_NARROWING),
     Route("POST", f"{J}:delete", "operate", bulk_delete, "Delete the jobs a filter names",
-          body=FilterBody, answer=OperationOut, status=202, audit="delete jobs"),
+          body=FilterBody, answer=OperationOut, status=202, audit="delete jobs",
+          applies=EVERY_NARROWING),
     Route("GET", f"{PREFIX}/operations/{{id}}", "operate", get_operation, "How far a bulk action is",
-          answer=OperationOut),
-    Route("GET", J, "read", list_jobs, "List jobs, newest first", query=JobQuery, answer=JobPage),
-    Route("GET", f"{J}/{{id}}", "read", get, "One job", answer=JobDetail, also=(304,)),
+          answer=OperationOut, applies=EVERY_NARROWING),
+    Route("GET", J, "read", list_jobs, "List jobs, newest first", query=JobQuery, answer=JobPage,
+          applies=EVERY_NARROWING),
+    Route("GET", f"{J}/{{id}}", "read", get, "One job", answer=JobDetail, also=(304,),
+          applies=EVERY_NARROWING),
     Route("GET", f"{J}/{{id}}/result", "enqueue", result, "What the job returned", answer=ResultOut,
-          also=(202,)),
-    Route("GET", f"{J}/{{id}}/why", "read", why, "Why the job is where it is", answer=WhyOut),
+          also=(202,), applies=EVERY_NARROWING),
+    Route("GET", f"{J}/{{id}}/why", "read", why, "Why the job is where it is", answer=WhyOut,
+          applies=EVERY_NARROWING),
     Route("POST", f"{J}/{{id}}/cancel", "operate", cancel, "Cancel a job", body=ReasonBody,
-          answer=ActedOut, audit="cancel"),
+          answer=ActedOut, audit="cancel", applies=EVERY_NARROWING),
     Route("POST", f"{J}/{{id}}/retry", "operate", retry, "Make a job ready now", body=EmptyBody,
-          answer=ActedOut, audit="retry"),
-    Route("DELETE", f"{J}/{{id}}", "operate", delete, "Delete a job", answer=ActedOut, audit="delete"),
+          answer=ActedOut, audit="retry", applies=EVERY_NARROWING),
+    Route("DELETE", f"{J}/{{id}}", "operate", delete, "Delete a job", answer=ActedOut, audit="delete",
+          applies=EVERY_NARROWING),
 )  # fmt: skip

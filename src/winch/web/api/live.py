@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from winch.core.bounds import is_int
 from winch.core.errors import JobNotFound, WinchError
 from winch.web import metrics
-from winch.web.api.queues import no_tenant
+from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
 from winch.web.wire import EventsQuery, HealthOut, job_detail, queue_out
@@ -49,7 +49,6 @@ def _stream(call: Call, messages: AsyncIterator[bytes]) -> Response:
 
 async def events(call: Call) -> Response:
     """With `events="full"` every change of every job, from Last-Event-ID on; always the queues."""
-    no_tenant(call)
     said: EventsQuery = call.query
     wanted = None if said.queues is None else set(said.queues.split(","))
     if wanted is not None:
@@ -113,8 +112,8 @@ async def _job_events(call: Call, job_id: str, last: str) -> AsyncIterator[bytes
     quiet = 0.0
     while not call.site.is_stopping:
         try:
-            record = await call.site.client.aget(job_id)
-        except JobNotFound:
+            record = await call.job(job_id)
+        except (JobNotFound, Problem):  # deleted, or moved to a queue of others
             yield _message("gone", {"id": job_id}, "gone")
             return
         detail = job_detail(record)
@@ -157,9 +156,6 @@ async def readyz(call: Call) -> Reply:
 
 
 async def scrape(call: Call) -> Response:
-    no_tenant(call)
-    if call.access.queues is not None:
-        raise Problem("forbidden", "this token is for some queues; metrics are of all")
     text = await metrics.render(call.site, datetime.now(UTC))
     return Response(text, 200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
@@ -170,9 +166,9 @@ async def openapi(call: Call) -> Reply:
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", f"{PREFIX}/events", "read", events, "Changes as they happen (SSE)", query=EventsQuery,
-          media="text/event-stream"),
+          media="text/event-stream", applies=("queue",)),
     Route("GET", f"{PREFIX}/jobs/{{id}}/events", "read", job_events, "One job as it changes (SSE)",
-          media="text/event-stream"),
+          media="text/event-stream", applies=EVERY_NARROWING),
     Route("GET", f"{PREFIX}/openapi.json", "public", openapi, "This description", answer=dict),
     Route("GET", "/livez", "public", livez, "The server runs", answer=HealthOut),
     Route("GET", "/readyz", "public", readyz, "The server can do its work", answer=HealthOut),

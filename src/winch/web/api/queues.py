@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -16,7 +16,9 @@ from winch.engine import queue_desk
 from winch.engine.dead import DeadLetters, Replayed
 from winch.engine.operation import Operation
 from winch.engine.options import check_queue
-from winch.storage.params import GroupFilter, JobFilter, QueueInfo
+from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
+from winch.web.access import EVERY_NARROWING
+from winch.web.audit import AuditLine
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
 from winch.web.wire import (
@@ -47,14 +49,7 @@ from winch.web.wire import (
 CAP = 10_000
 
 
-def no_tenant(call: Call) -> None:
-    """Refuse numbers and lists that are made of all tenants' jobs."""
-    if call.access.tenant is not None:
-        raise Problem("forbidden", "this token is for one tenant; this answer is made of all of them")
-
-
 async def visible_queues(call: Call) -> list[QueueInfo]:
-    no_tenant(call)
     return [queue for queue in await call.site.queues() if call.access.serves(queue.name)]
 
 
@@ -71,7 +66,6 @@ async def get_queue(call: Call) -> Reply:
 
 
 async def pause(call: Call) -> Reply:
-    no_tenant(call)
     name, driver = check_queue(call.queue()), call.site.driver
     await driver.arun(driver.pause(name, by=call.by, reason=call.body.reason))
     call.note(name, reason=call.body.reason)
@@ -79,7 +73,6 @@ async def pause(call: Call) -> Reply:
 
 
 async def resume(call: Call) -> Reply:
-    no_tenant(call)
     name, driver = check_queue(call.queue()), call.site.driver
     await driver.arun(driver.resume(name, by=call.by))
     call.note(name)
@@ -87,14 +80,12 @@ async def resume(call: Call) -> Reply:
 
 
 async def get_settings(call: Call) -> Reply:
-    no_tenant(call)
     name = check_queue(call.queue())
     found = await call.site.client.arun(queue_desk.settings(call.site.driver))
     return Reply(_settings_out(name, found.get(name, NO_SETTINGS)))
 
 
 async def configure(call: Call) -> Reply:
-    no_tenant(call)
     name = check_queue(call.queue())
     given = {
         field: value
@@ -118,19 +109,20 @@ def _settings_out(name: str, said: QueueSettings) -> QueueSettingsOut:
 
 
 async def list_workers(call: Call) -> Reply:
-    no_tenant(call)
+    found = await visible_sessions(call, is_ended_too=call.query.all)
+    return Reply(WorkersOut(workers=[worker_out(session) for session in found]))
+
+
+async def visible_sessions(call: Call, *, is_ended_too: bool) -> list[SessionInfo]:
+    """The sessions that serve none but the caller's queues: their numbers count no job of others."""
     driver = call.site.driver
-    found = await driver.arun(driver.sessions(is_ended_too=call.query.all))
-    mine = [s for s in found if call.access.queues is None or set(s.queues) & set(call.access.queues)]
-    return Reply(WorkersOut(workers=[worker_out(session) for session in mine]))
+    found = await driver.arun(driver.sessions(is_ended_too=is_ended_too))
+    return [session for session in found if all(map(call.access.serves, session.queues))]
 
 
 async def get_worker(call: Call) -> Reply:
-    no_tenant(call)
-    driver = call.site.driver
-    for session in await driver.arun(driver.sessions(is_ended_too=True)):
-        visible = call.access.queues is None or set(session.queues) & set(call.access.queues)
-        if session.id == call.path("id") and visible:
+    for session in await visible_sessions(call, is_ended_too=True):
+        if session.id == call.path("id"):
             return Reply(worker_out(session))
     raise Problem("not-found", f"no worker session {call.path('id')!r}")
 
@@ -139,16 +131,32 @@ async def get_worker(call: Call) -> Reply:
 
 
 async def list_groups(call: Call) -> Reply:
-    no_tenant(call)
     said: GroupQuery = call.query
-    driver = call.site.driver
-    if call.access.queues is not None and said.queue is None:
-        raise Problem("forbidden", "this token is for some queues; ask with ?queue=")
-    if said.queue is not None and not call.access.serves(said.queue):
-        raise Problem("not-found", f"no queue {said.queue!r}")
-    which = GroupFilter(task=said.task, queue=said.queue, limit=said.limit)
-    found = await driver.arun(driver.groups(which))
+    found = await visible_groups(call, said.task, said.queue, said.limit)
     return Reply(GroupsOut(groups=[group_out(group) for group in found]))
+
+
+async def visible_groups(call: Call, task: str | None, queue: str | None, limit: int) -> list[DeadGroup]:
+    """The groups of dead jobs in the caller's queues and of its tasks; others count in none of them."""
+    access, driver = call.access, call.site.driver
+    if queue is not None and not access.serves(queue):
+        raise Problem("not-found", f"no queue {queue!r}")
+    if task is not None and not access.runs(task):
+        raise Problem("not-found", f"no dead job of task {task!r}")
+    queues = (queue,) if queue is not None else access.queues or (None,)
+    tasks = (task,) if task is not None else access.tasks or (None,)
+    found: dict[str, DeadGroup] = {}
+    for one_queue in dict.fromkeys(queues):
+        for one_task in dict.fromkeys(tasks):
+            which = GroupFilter(task=one_task, queue=one_queue, limit=limit)
+            for group in await driver.arun(driver.groups(which)):
+                same = found.get(group.fingerprint)
+                found[group.fingerprint] = group if same is None else same.joined(group)
+    return sorted(found.values(), key=_most_and_latest, reverse=True)[:limit]
+
+
+def _most_and_latest(group: DeadGroup) -> tuple[int, datetime]:
+    return group.count, group.last_at
 
 
 async def replay(call: Call) -> Reply:
@@ -161,14 +169,18 @@ async def start_replay(call: Call, body: ReplayBody) -> OperationOut:
     """Begin to make dead jobs ready again; the API and the dashboard share it."""
     if call.access.is_narrow and body.ids is None:
         raise Problem("forbidden", "a token with a scope replays by ids")
+    if body.to_queue is not None and not call.access.serves(body.to_queue):
+        raise Problem("forbidden", f"this token may not use queue {body.to_queue!r}")
     if body.rate is not None:
         parse_rate(body.rate, "rate")
     which: JobFilter | list[str]
     if body.ids is not None:
         which = [parse_id(job_id, "id") for job_id in body.ids]
-        for record in await call.site.driver.arun(call.site.driver.get(which)):
-            if record is not None and not call.access.sees(record):
-                raise JobNotFound(record.id)
+        if call.access.is_narrow:
+            records = await call.site.driver.arun(call.site.driver.get(which))
+            for job_id, record in zip(which, records, strict=True):
+                if record is None or not call.access.sees(record):
+                    raise JobNotFound(job_id)
     else:
         if not (body.task or body.queue or body.group or body.all):
             raise Problem("invalid", 'say which: ids, task, queue or group, or {"all": true}')
@@ -192,7 +204,9 @@ async def start_replay(call: Call, body: ReplayBody) -> OperationOut:
         reasons = "; ".join(str(refusal.error) for refusal in done.refusals[:3]) or None
         note(matched=done.matched, acted=done.replayed, refused=done.refused, note=reasons)
 
-    done = await call.site.operations.start("replay", call.by, work, is_dry_run=body.dry_run)
+    done = await call.site.operations.start(
+        "replay", call.by, work, credential=call.access.credential, is_dry_run=body.dry_run
+    )
     call.note(
         done.id,
         task=body.task,
@@ -212,9 +226,6 @@ async def start_replay(call: Call, body: ReplayBody) -> OperationOut:
 
 
 async def stats(call: Call) -> Reply:
-    no_tenant(call)
-    if call.access.queues is not None:
-        raise Problem("forbidden", "this token is for some queues; ask /queues")
     driver = call.site.driver
     counts = await driver.arun(driver.counts(cap=CAP))
     live = await call.site.live_sessions()
@@ -246,7 +257,7 @@ async def autoscale(call: Call) -> Reply:
 
 async def audit(call: Call) -> Reply:
     said: AuditQuery = call.query
-    lines = await call.site.client.arun(call.site.audit.read(before=said.cursor, limit=said.limit))
+    lines = await audit_lines(call, said.cursor, said.limit)
     following = lines[-1].id if len(lines) == said.limit else None
     shown = [
         AuditLineOut(**{name: getattr(line, name) for name in AuditLineOut.__struct_fields__})
@@ -255,27 +266,36 @@ async def audit(call: Call) -> Reply:
     return Reply(AuditOut(lines=shown, next=following))
 
 
+async def audit_lines(call: Call, before: str | None, limit: int) -> list[AuditLine]:
+    """The latest lines, newest first; a narrowed caller reads those of its own actions."""
+    access = call.access if call.access.is_narrow else None
+    return await call.site.client.arun(call.site.audit.read(before=before, limit=limit, of=access))
+
+
 Q = f"{PREFIX}/queues"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", Q, "read", list_queues, "All queues", answer=QueuesOut),
+    Route("GET", Q, "read", list_queues, "All queues", answer=QueuesOut, applies=("queue",)),
     Route("GET", f"{Q}/{{queue}}/settings", "read", get_settings, "What is set for a queue",
-          answer=QueueSettingsOut),
+          answer=QueueSettingsOut, applies=("queue",)),
     Route("PATCH", f"{Q}/{{queue}}", "operate", configure, "Set something for a queue",
-          body=QueueSettingsBody, answer=QueueSettingsOut, audit="configure queue"),
-    Route("GET", f"{Q}/{{queue}}", "read", get_queue, "One queue", answer=QueueOut),
+          body=QueueSettingsBody, answer=QueueSettingsOut, audit="configure queue", applies=("queue",)),
+    Route("GET", f"{Q}/{{queue}}", "read", get_queue, "One queue", answer=QueueOut, applies=("queue",)),
     Route("POST", f"{Q}/{{queue}}/pause", "operate", pause, "Claim nothing more from a queue",
-          body=ReasonBody, answer=dict, audit="pause queue"),
+          body=ReasonBody, answer=dict, audit="pause queue", applies=("queue",)),
     Route("POST", f"{Q}/{{queue}}/resume", "operate", resume, "Let claims go on", body=EmptyBody,
-          answer=dict, audit="resume queue"),
+          answer=dict, audit="resume queue", applies=("queue",)),
     Route("GET", f"{PREFIX}/workers", "read", list_workers, "Worker sessions", query=WorkerQuery,
-          answer=WorkersOut),
-    Route("GET", f"{PREFIX}/workers/{{id}}", "read", get_worker, "One worker session", answer=WorkerOut),
+          answer=WorkersOut, applies=("queue",)),
+    Route("GET", f"{PREFIX}/workers/{{id}}", "read", get_worker, "One worker session", answer=WorkerOut,
+          applies=("queue",)),
     Route("GET", f"{PREFIX}/dead/groups", "read", list_groups, "Dead jobs by what they died of",
-          query=GroupQuery, answer=GroupsOut),
+          query=GroupQuery, answer=GroupsOut, applies=("queue", "task")),
     Route("POST", f"{PREFIX}/dead:replay", "operate", replay, "Make dead jobs ready again",
-          body=ReplayBody, answer=OperationOut, status=202, audit="replay dead"),
+          body=ReplayBody, answer=OperationOut, status=202, audit="replay dead",
+          applies=EVERY_NARROWING),
     Route("GET", f"{PREFIX}/stats", "read", stats, "Jobs by state, queues, workers", answer=StatsOut),
     Route("GET", f"{PREFIX}/autoscale", "read", autoscale, "One number to scale workers by",
-          query=ScaleQuery, answer=ScaleOut),
-    Route("GET", f"{PREFIX}/audit", "admin", audit, "Who did what", query=AuditQuery, answer=AuditOut),
+          query=ScaleQuery, answer=ScaleOut, applies=("queue",)),
+    Route("GET", f"{PREFIX}/audit", "admin", audit, "Who did what", query=AuditQuery, answer=AuditOut,
+          applies=EVERY_NARROWING),
 )  # fmt: skip

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from winch.core.errors import ScheduleNotFound
 from winch.engine.gating import told
 from winch.engine.schedules import Run, Schedule, ScheduleDesk
 from winch.storage.params import LimitInfo
-from winch.web.api.queues import no_tenant
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
 from winch.web.wire import (
@@ -33,8 +33,7 @@ WINDOWS = 5
 
 
 def desk(call: Call) -> ScheduleDesk:
-    """The operations on schedules; refuses who must not see all tenants' work."""
-    no_tenant(call)
+    """The operations on schedules."""
     if not call.site.driver.capabilities.has_schedules:
         raise Problem("not-available", "this store has no schedules in this release")
     app = call.site.app
@@ -71,14 +70,18 @@ def run_out(run: Run) -> ScheduleRunOut:
 
 async def visible(call: Call) -> list[Schedule]:
     found = await call.site.client.arun(desk(call).list())
-    return [one for one in found if call.access.serves(one.queue)]
+    return [one for one in found if _is_seen(call, one)]
 
 
 async def one_of(call: Call) -> Schedule:
     found = await call.site.client.arun(desk(call).get(call.path("name")))
-    if not call.access.serves(found.queue):
-        raise Problem("not-found", f"no schedule {found.name!r}")
+    if not _is_seen(call, found):
+        raise ScheduleNotFound(found.name)
     return found
+
+
+def _is_seen(call: Call, one: Schedule) -> bool:
+    return call.access.serves(one.queue) and call.access.runs(one.task)
 
 
 async def runs_of(call: Call, one: Schedule, limit: int = RUNS) -> list[Run]:
@@ -102,14 +105,22 @@ async def get_schedule(call: Call) -> Reply:
 
 async def add(call: Call) -> Reply:
     body: NewScheduleBody = call.body
-    _check_task(call, body.task, body.queue)
-    made = await call.site.client.arun(desk(call).add(body.name, body.task, body.args, _said(body)))
-    if not call.access.serves(made.queue):  # the task's own queue, which was not named
-        await call.site.client.arun(desk(call).remove(made.name))
-        raise Problem("forbidden", f"this token may not use queue {made.queue!r}")
+    made = await add_schedule(call, body.name, body.task, body.args, _said(body))
     call.note(made.name, task=made.task, words=made.timing.words(), args=body.args)
     location = f"{call.request.scope.get('root_path', '')}{S}/{quote(made.name, safe='')}"
     return Reply(schedule_out(made), 201, {"location": location})
+
+
+async def add_schedule(
+    call: Call, name: str, task: str, args: dict[str, Any] | None, said: dict[str, Any]
+) -> Schedule:
+    """Add a schedule of a task and a queue that the caller may use."""
+    tasks = call.site.app.tasks
+    queue = said.get("queue")
+    if queue is None and task in tasks.names:
+        queue = tasks.get(task).options.queue
+    _check_task(call, task, queue)
+    return await call.site.client.arun(desk(call).add(name, task, args, said))
 
 
 async def edit(call: Call) -> Reply:
@@ -125,7 +136,7 @@ async def edit(call: Call) -> Reply:
 
 
 def _check_task(call: Call, task: str, queue: str | None) -> None:
-    if call.access.tasks is not None and task not in call.access.tasks:
+    if not call.access.runs(task):
         raise Problem("forbidden", f"this token may not enqueue task {task!r}")
     if queue is not None and not call.access.serves(queue):
         raise Problem("forbidden", f"this token may not use queue {queue!r}")
@@ -179,9 +190,6 @@ async def remove(call: Call) -> Reply:
 
 
 async def limits_of(call: Call) -> list[LimitInfo]:
-    no_tenant(call)
-    if call.access.queues is not None:
-        raise Problem("forbidden", "this token is for some queues; limits are of all")
     driver = call.site.driver
     return await driver.arun(driver.limits()) if driver.capabilities.has_gates else []
 
@@ -208,23 +216,24 @@ async def list_limits(call: Call) -> Reply:
 
 S = f"{PREFIX}/schedules"
 ROUTES: tuple[Route, ...] = (
-    Route("GET", S, "read", list_schedules, "All schedules", answer=SchedulesOut),
+    Route("GET", S, "read", list_schedules, "All schedules", answer=SchedulesOut,
+          applies=("queue", "task")),
     Route("POST", S, "operate", add, "Add a schedule", body=NewScheduleBody, answer=ScheduleOut,
-          status=201, audit="add schedule"),
+          status=201, audit="add schedule", applies=("queue", "task")),
     Route("PATCH", f"{S}/{{name}}", "operate", edit, "Change a schedule that no code defines",
-          body=ScheduleBody, answer=ScheduleOut, audit="edit schedule"),
+          body=ScheduleBody, answer=ScheduleOut, audit="edit schedule", applies=("queue", "task")),
     Route("GET", f"{S}/{{name}}", "read", get_schedule, "One schedule, its next windows and last runs",
-          answer=ScheduleDetail),
+          answer=ScheduleDetail, applies=("queue", "task")),
     Route("POST", f"{S}/{{name}}/pause", "operate", pause, "No more windows until resume",
-          body=ReasonBody, answer=ScheduleOut, audit="pause schedule"),
+          body=ReasonBody, answer=ScheduleOut, audit="pause schedule", applies=("queue", "task")),
     Route("POST", f"{S}/{{name}}/resume", "operate", resume, "Windows count again from now on",
-          body=EmptyBody, answer=ScheduleOut, audit="resume schedule"),
+          body=EmptyBody, answer=ScheduleOut, audit="resume schedule", applies=("queue", "task")),
     Route("POST", f"{S}/{{name}}/trigger", "operate", trigger, "Enqueue its job now", body=EmptyBody,
-          answer=TriggeredOut, status=202, audit="trigger schedule"),
+          answer=TriggeredOut, status=202, audit="trigger schedule", applies=("queue", "task")),
     Route("POST", f"{S}/{{name}}/skip", "operate", skip, "No job for the next window", body=EmptyBody,
-          answer=WindowOut, audit="skip window"),
+          answer=WindowOut, audit="skip window", applies=("queue", "task")),
     Route("DELETE", f"{S}/{{name}}", "operate", remove, "Forget a schedule", answer=dict,
-          audit="remove schedule"),
+          audit="remove schedule", applies=("queue", "task")),
     Route("GET", f"{PREFIX}/limits", "read", list_limits, "Limits, rates and who waits at them",
           answer=LimitsOut),
 )  # fmt: skip

@@ -31,6 +31,7 @@ from winch.engine.keyring import seal, unseal
 from winch.engine.options import StoredOptions, check_queue
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, NewSession, Standing
 from winch.storage.protocol import Bell
+from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
 from winch.web.wire import (
@@ -61,10 +62,6 @@ def session_of(token: str, credential: str) -> str:
 async def claim(call: Call) -> Reply:
     body: ClaimBody = call.body
     queue = check_queue(call.queue())
-    if call.access.tenant is not None:
-        raise Problem(
-            "forbidden", "a token for one tenant cannot claim: a claim takes any tenant's jobs"
-        )
     lease = parse_duration(body.lease, "lease")
     if not LEASES[0] <= lease <= LEASES[1]:
         raise Problem("invalid", f"lease must be from 1s to 12h, got {body.lease!r}")
@@ -323,13 +320,13 @@ async def release(call: Call) -> Reply:
 J = f"{PREFIX}/jobs/{{id}}"
 ROUTES: tuple[Route, ...] = (
     Route("POST", f"{PREFIX}/queues/{{queue}}/claim", "work", claim, "Take jobs to run", body=ClaimBody,
-          answer=ClaimedOut, is_work=True),
+          answer=ClaimedOut, is_work=True, applies=("queue", "task")),
     Route("POST", f"{J}/heartbeat", "work", heartbeat, "Keep a claim, report progress", body=BeatBody,
-          answer=BeatOut, is_work=True),
+          answer=BeatOut, is_work=True, applies=EVERY_NARROWING),
     Route("POST", f"{J}/complete", "work", complete, "The job is done", body=CompleteBody,
-          answer=FinishedOut, is_work=True),
+          answer=FinishedOut, is_work=True, applies=EVERY_NARROWING),
     Route("POST", f"{J}/fail", "work", fail, "The attempt failed", body=FailBody, answer=FinishedOut,
-          is_work=True),
+          is_work=True, applies=EVERY_NARROWING),
     Route("POST", f"{J}/release", "work", release, "Give the job back unrun", body=TokenBody,
-          answer=FinishedOut, is_work=True),
+          answer=FinishedOut, is_work=True, applies=EVERY_NARROWING),
 )  # fmt: skip

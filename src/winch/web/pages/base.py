@@ -18,6 +18,7 @@ from winch.web.routes import Call
 from winch.web.site import FORM_COOKIE
 
 if TYPE_CHECKING:
+    from winch.web.access import Access
     from winch.web.problems import Problem
     from winch.web.site import Site
 
@@ -117,7 +118,7 @@ def _render(
         .render(
             url=lambda where, **query: link(request, where, **query),
             part=part,
-            nav=[item for item in NAV if access is not None and access.may(item[3])],
+            nav=[] if access is None else _nav(site, access),
             path=path,
             here=request.url.path + (f"?{query}" if query else ""),
             access=access,
@@ -134,6 +135,12 @@ def _render(
             **context,
         )
     )
+
+
+def _nav(site: Site, access: Access) -> list[tuple[str, str, str, str]]:
+    """The pages that this caller may open."""
+    routes = {route.path: route for route in site.routes if route.is_page and not route.changes}
+    return [item for item in NAV if access.may(item[3]) and not routes[item[0]].refused(access)]
 
 
 def error_page(site: Site, request: Request, problem: Problem, request_id: str) -> Response:

@@ -9,9 +9,10 @@ from winch.core import codec
 from winch.core.bounds import parse_int
 from winch.core.errors import WinchError
 from winch.core.lifecycle import JobState
-from winch.storage.params import GroupFilter, JobFilter
+from winch.storage.params import JobFilter
 from winch.web import search
-from winch.web.api.queues import no_tenant, start_replay
+from winch.web.access import EVERY_NARROWING
+from winch.web.api.queues import start_replay, visible_groups
 from winch.web.pages.base import go, one, page, part
 from winch.web.problems import Problem
 from winch.web.routes import Call, Route
@@ -25,13 +26,8 @@ class DeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_page(call: Call) -> Response:
-    no_tenant(call)
-    if call.access.queues is not None:
-        return await page(call, "narrow.html", title="Dead letters")
     said: DeadQuery = call.query
-    driver = call.site.driver
-    which = GroupFilter(task=said.task, queue=said.queue, limit=100)
-    groups = await driver.arun(driver.groups(which))
+    groups = await visible_groups(call, said.task or None, said.queue or None, 100)
     return await page(
         call,
         "dead.html",
@@ -44,15 +40,13 @@ async def list_page(call: Call) -> Response:
 
 
 async def group_page(call: Call) -> Response:
-    no_tenant(call)
     fingerprint = call.path("group")
     wanted = search.Search(JobFilter(states=(JobState.DEAD,), fingerprint=fingerprint))
     found = await call.site.search(call.access, wanted, limit=50)
     if not found.jobs:
         raise Problem("not-found", "no dead job is in this group any more")
     sample = call.site.client.revealed(found.jobs[0])
-    driver = call.site.driver
-    groups = await driver.arun(driver.groups(GroupFilter(task=sample.task, limit=1000)))
+    groups = await visible_groups(call, sample.task, None, 1000)
     group = next((g for g in groups if g.fingerprint == fingerprint), None)
     if group is None:
         raise Problem("not-found", "no dead job is in this group any more")
@@ -96,7 +90,33 @@ async def replay(call: Call) -> Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/dead", "read", list_page, "Dead letters", query=DeadQuery, is_page=True),
-    Route("POST", "/dead", "operate", replay, "Replay", audit="replay dead", is_page=True),
-    Route("GET", "/dead/{group}", "read", group_page, "One group of dead jobs", is_page=True),
+    Route(
+        "GET",
+        "/dead",
+        "read",
+        list_page,
+        "Dead letters",
+        query=DeadQuery,
+        is_page=True,
+        applies=("queue", "task"),
+    ),
+    Route(
+        "POST",
+        "/dead",
+        "operate",
+        replay,
+        "Replay",
+        audit="replay dead",
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    Route(
+        "GET",
+        "/dead/{group}",
+        "read",
+        group_page,
+        "One group of dead jobs",
+        is_page=True,
+        applies=("queue", "task"),
+    ),
 )

@@ -16,6 +16,7 @@ from winch.core.bounds import is_int
 from winch.core.errors import WinchError
 from winch.core.job import JobRecord
 from winch.web import search
+from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
 from winch.web.pages.base import go, one, page
 from winch.web.pages.jobs import FILTERS, JobsQuery
@@ -46,10 +47,11 @@ async def new_page(call: Call) -> Response:
 
 async def _form(call: Call, given: dict[str, str], error: str = "", status: int = 200) -> Response:
     tasks = call.site.app.tasks
-    known = [name for name in tasks.names if call.access.tasks is None or name in call.access.tasks]
     elsewhere = {name for session in await call.site.live_sessions() for name in session.tasks}
+    names = [name for name in {*tasks.names, *elsewhere} if call.access.runs(name)]
     task = given.get("task", "")
-    parameters = tasks.get(task).arguments.parameters if task in tasks.names else ()
+    is_known = task in tasks.names and task in names
+    parameters = tasks.get(task).arguments.parameters if is_known else ()
     if parameters and not given.get("args"):
         skeleton = {
             name: EXAMPLES.get(kind) if default is None else default
@@ -62,9 +64,9 @@ async def _form(call: Call, given: dict[str, str], error: str = "", status: int 
         status,
         title="New job",
         given={name: given.get(name, "") for name in FIELDS},
-        names=sorted({*known, *(elsewhere if call.access.tasks is None else ())}),
+        names=sorted(names),
         parameters=parameters,
-        is_known=task in tasks.names,
+        is_known=is_known,
         error=error,
     )
 
@@ -166,8 +168,44 @@ def _file(rows: AsyncIterator[bytes], kind: str, name: str) -> Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/jobs/new", "enqueue", new_page, "New job", query=NewQuery, is_page=True),
-    Route("POST", "/jobs/new", "enqueue", enqueue, "New job", audit="enqueue", is_page=True),
-    Route("GET", "/jobs.csv", "read", as_csv, "Jobs as CSV", query=JobsQuery, is_page=True),
-    Route("GET", "/jobs.ndjson", "read", as_ndjson, "Jobs as NDJSON", query=JobsQuery, is_page=True),
+    Route(
+        "GET",
+        "/jobs/new",
+        "enqueue",
+        new_page,
+        "New job",
+        query=NewQuery,
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    Route(
+        "POST",
+        "/jobs/new",
+        "enqueue",
+        enqueue,
+        "New job",
+        audit="enqueue",
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    Route(
+        "GET",
+        "/jobs.csv",
+        "read",
+        as_csv,
+        "Jobs as CSV",
+        query=JobsQuery,
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    Route(
+        "GET",
+        "/jobs.ndjson",
+        "read",
+        as_ndjson,
+        "Jobs as NDJSON",
+        query=JobsQuery,
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
 )

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
 from winch.web import search
+from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
 from winch.web.api.queues import CAP
 from winch.web.finding import Found
@@ -47,13 +48,10 @@ async def list_page(call: Call) -> Response:
         error = str(wrong)
     driver = call.site.driver
     counts = {} if call.access.is_narrow else await driver.arun(driver.counts(cap=CAP))
-    queues = [q for q in await call.site.queues() if call.access.serves(q.name)]
-    if call.access.tenant is not None:
-        queues = []
-    tasks = sorted(
-        {job.task for job in found.jobs}
-        | {name for session in await call.site.live_sessions() for name in session.tasks}
-    )
+    queues = await _queue_names(call)
+    tasks = {job.task for job in found.jobs}
+    if not call.access.is_narrow:
+        tasks |= {name for session in await call.site.live_sessions() for name in session.tasks}
     return await page(
         call,
         "jobs.html",
@@ -66,11 +64,18 @@ async def list_page(call: Call) -> Response:
         counts=counts,
         cap=CAP,
         queues=queues,
-        tasks=tasks[:200] if call.access.tenant is None else [],
+        tasks=sorted({*tasks, *(call.access.tasks or ())})[:200],
         actions=ACTIONS,
         curl=f"/api/v1/jobs?{urlencode(filters)}" if filters else "/api/v1/jobs",
         cli=_command(filters),
     )
+
+
+async def _queue_names(call: Call) -> list[str]:
+    """The queues to choose from: all, or the caller's own."""
+    if call.access.is_narrow:
+        return list(call.access.queues or ())
+    return [queue.name for queue in await call.site.queues()]
 
 
 def _command(filters: dict[str, str]) -> str:
@@ -81,7 +86,7 @@ def _command(filters: dict[str, str]) -> str:
 async def detail_page(call: Call) -> Response:
     record = await call.job()
     now = datetime.now(UTC)
-    why = await call.site.client.awhy(record.id)
+    why = await api.why_of(call, record)
     found = phases(record, now, why)
     sessions = {
         session.id: session
@@ -167,10 +172,48 @@ async def bulk(call: Call) -> Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/jobs", "read", list_page, "Jobs", query=JobsQuery, is_page=True),
-    Route("POST", "/jobs", "operate", bulk, "Act on jobs", audit="bulk", is_page=True),
-    Route("GET", "/jobs/{id}", "read", detail_page, "One job", is_page=True),
-    Route("POST", "/jobs/{id}/cancel", "operate", cancel, "Cancel", audit="cancel", is_page=True),
-    Route("POST", "/jobs/{id}/retry", "operate", retry, "Retry", audit="retry", is_page=True),
-    Route("POST", "/jobs/{id}/delete", "operate", delete, "Delete", audit="delete", is_page=True),
+    Route(
+        "GET", "/jobs", "read", list_page, "Jobs", query=JobsQuery, is_page=True, applies=EVERY_NARROWING
+    ),
+    Route(
+        "POST",
+        "/jobs",
+        "operate",
+        bulk,
+        "Act on jobs",
+        audit="bulk",
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    Route("GET", "/jobs/{id}", "read", detail_page, "One job", is_page=True, applies=EVERY_NARROWING),
+    Route(
+        "POST",
+        "/jobs/{id}/cancel",
+        "operate",
+        cancel,
+        "Cancel",
+        audit="cancel",
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    Route(
+        "POST",
+        "/jobs/{id}/retry",
+        "operate",
+        retry,
+        "Retry",
+        audit="retry",
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    Route(
+        "POST",
+        "/jobs/{id}/delete",
+        "operate",
+        delete,
+        "Delete",
+        audit="delete",
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
 )

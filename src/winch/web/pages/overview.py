@@ -14,6 +14,7 @@ from winch.engine import rates
 from winch.engine.alerts import kept_alerts
 from winch.engine.rates import HOUR, MINUTE, Rate, Series, percentile
 from winch.storage.params import GroupFilter, Line, Lines, QueueInfo, SessionInfo
+from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
 from winch.web.pages.base import page
 from winch.web.pages.charts import Chart, Row, bars, lines
@@ -281,5 +282,14 @@ def _warnings(queues: list[QueueInfo], sessions: list[SessionInfo]) -> list[str]
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/", "read", overview, "Overview", query=OverviewQuery, is_page=True),
+    Route(
+        "GET",
+        "/",
+        "read",
+        overview,
+        "Overview",
+        query=OverviewQuery,
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
 )

@@ -18,7 +18,7 @@ from winch.engine.options import check_queue
 from winch.engine.rates import MINUTE, percentile
 from winch.storage.params import JobFilter, QueueInfo
 from winch.web import search
-from winch.web.api.queues import no_tenant, visible_queues
+from winch.web.api.queues import visible_queues, visible_sessions
 from winch.web.pages.base import go, one, page, part
 from winch.web.pages.charts import Row, bars, lines, spark
 from winch.web.pages.show import span
@@ -84,7 +84,7 @@ async def detail_page(call: Call) -> Response:
         for task, rate in one_.get(name, {}).items():
             tasks.setdefault(task, rates.Rate()).add(rate)
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
-    sessions = [s for s in await call.site.live_sessions() if name in s.queues]
+    sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
     said = NO_SETTINGS
     if call.site.driver.capabilities.keeps_books:
         found_settings = await call.site.client.arun(queue_desk.settings(call.site.driver))
@@ -129,7 +129,6 @@ async def detail_page(call: Call) -> Response:
 
 
 async def pause(call: Call) -> Response:
-    no_tenant(call)
     name, driver = check_queue(call.queue()), call.site.driver
     reason = one(call.body, "reason")
     await driver.arun(driver.pause(name, by=call.by, reason=reason))
@@ -138,7 +137,6 @@ async def pause(call: Call) -> Response:
 
 
 async def resume(call: Call) -> Response:
-    no_tenant(call)
     name, driver = check_queue(call.queue()), call.site.driver
     await driver.arun(driver.resume(name, by=call.by))
     call.note(name)
@@ -147,7 +145,6 @@ async def resume(call: Call) -> Response:
 
 async def configure(call: Call) -> Response:
     """Set what the form says; an empty field takes a setting back."""
-    no_tenant(call)
     name = check_queue(call.queue())
     given: dict[str, Any] = {}
     for field in SETTINGS:
@@ -159,11 +156,8 @@ async def configure(call: Call) -> Response:
 
 
 async def workers_page(call: Call) -> Response:
-    no_tenant(call)
-    driver = call.site.driver
-    found = await driver.arun(driver.sessions(is_ended_too=True))
+    mine = await visible_sessions(call, is_ended_too=True)
     now = datetime.now(UTC)
-    mine = [s for s in found if call.access.queues is None or set(s.queues) & set(call.access.queues)]
     live = [s for s in mine if s.ended_at is None]
     running = await call.site.search(
         call.access, search.Search(JobFilter(states=(JobState.RUNNING,))), limit=200
@@ -184,12 +178,13 @@ async def workers_page(call: Call) -> Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/queues", "read", list_page, "Queues", is_page=True),
-    Route("POST", "/queues/{queue}/pause", "operate", pause, "Pause", audit="pause queue", is_page=True),
+    Route("GET", "/queues", "read", list_page, "Queues", is_page=True, applies=("queue",)),
+    Route("POST", "/queues/{queue}/pause", "operate", pause, "Pause", audit="pause queue", is_page=True,
+          applies=("queue",)),
     Route("POST", "/queues/{queue}/resume", "operate", resume, "Resume", audit="resume queue",
-          is_page=True),
+          is_page=True, applies=("queue",)),
     Route("POST", "/queues/{queue}/settings", "operate", configure, "Settings", audit="configure queue",
-          is_page=True),
-    Route("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True),
-    Route("GET", "/workers", "read", workers_page, "Workers", is_page=True),
+          is_page=True, applies=("queue",)),
+    Route("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True, applies=("queue",)),
+    Route("GET", "/workers", "read", workers_page, "Workers", is_page=True, applies=("queue",)),
 )  # fmt: skip

@@ -61,7 +61,7 @@ async def list_page(call: Call) -> Response:
         title="Schedules",
         rows=rows,
         is_able=is_able,
-        tasks=call.site.app.tasks.names,
+        tasks=[name for name in call.site.app.tasks.names if call.access.runs(name)],
     )
 
 
@@ -129,10 +129,8 @@ async def add(call: Call) -> Response:
     args = codec.loads_strict(one(call.body, "args") or "{}", what="the arguments")
     if not isinstance(args, dict):
         raise Problem("invalid", "the arguments must be a JSON object: names and values")
-    if call.access.queues is not None or call.access.tasks is not None:
-        raise Problem("forbidden", "this token has a scope; add the schedule over the API")
     said = _timing(call)
-    await call.site.client.arun(api.desk(call).add(name, task, args, said))
+    await api.add_schedule(call, name, task, args, said)
     call.note(name, task=task, args=args, **said)
     return go(call, f"/schedules/{part(name)}", did="schedule-added")
 
@@ -149,11 +147,35 @@ async def limits_page(call: Call) -> Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/schedules", "read", list_page, "Schedules", is_page=True),
-    Route("GET", "/schedules/{name}", "read", detail_page, "One schedule", is_page=True),
+    Route("GET", "/schedules", "read", list_page, "Schedules", is_page=True, applies=("queue", "task")),
     Route(
-        "POST", "/schedules/{name}", "operate", act, "Act on a schedule", audit="schedule", is_page=True
+        "GET",
+        "/schedules/{name}",
+        "read",
+        detail_page,
+        "One schedule",
+        is_page=True,
+        applies=("queue", "task"),
     ),
-    Route("POST", "/schedules", "operate", add, "Add a schedule", audit="add schedule", is_page=True),
+    Route(
+        "POST",
+        "/schedules/{name}",
+        "operate",
+        act,
+        "Act on a schedule",
+        audit="schedule",
+        is_page=True,
+        applies=("queue", "task"),
+    ),
+    Route(
+        "POST",
+        "/schedules",
+        "operate",
+        add,
+        "Add a schedule",
+        audit="add schedule",
+        is_page=True,
+        applies=("queue", "task"),
+    ),
     Route("GET", "/limits", "read", limits_page, "Limits", is_page=True),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
 from urllib.parse import quote
@@ -12,7 +13,9 @@ from starlette.responses import Response
 
 from winch.core.duration import parse_duration
 from winch.core.redact import mask
-from winch.web.access import ROLES
+from winch.web.access import EVERY_NARROWING, ROLES, Access
+from winch.web.api.jobs import operation_of
+from winch.web.api.queues import audit_lines
 from winch.web.pages.base import go, link, one, page
 from winch.web.pages.queues import told
 from winch.web.problems import PROBLEMS, Problem
@@ -38,20 +41,17 @@ class AnyQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def operations_page(call: Call) -> Response:
-    found = await call.site.operations.list(limit=50)
-    mine = [o for o in found if not call.access.is_narrow or o.by == call.by]
-    return await page(call, "operations.html", title="Operations", operations=mine)
+    found = await call.site.operations.list(call.access, limit=50)
+    return await page(call, "operations.html", title="Operations", operations=found)
 
 
 async def operation_page(call: Call) -> Response:
-    found = await call.site.operations.get(call.path("id"))
-    if found is None or (call.access.is_narrow and found.by != call.by):
-        raise Problem("not-found", "no such operation; they are kept for a week")
+    found = await operation_of(call)
     return await page(call, "operation.html", title=f"Operation: {found.action}", operation=found)
 
 
 async def audit_page(call: Call) -> Response:
-    lines = await call.site.client.arun(call.site.audit.read(before=call.query.cursor, limit=100))
+    lines = await audit_lines(call, call.query.cursor, 100)
     return await page(
         call,
         "audit.html",
@@ -73,7 +73,8 @@ async def settings_page(call: Call, made: str | None = None) -> Response:
         rows.append((name, "" if value is None else shown, loaded.origins.get(name, "default")))
     tokens = []
     if call.access.may("admin") and driver.capabilities.keeps_books:
-        tokens = await call.site.client.arun(call.site.tokens.list())
+        found = await call.site.client.arun(call.site.tokens.list())
+        tokens = [token for token in found if call.access.covers(token.access)]
     return await page(
         call,
         "settings.html",
@@ -93,26 +94,62 @@ async def settings(call: Call) -> Response:
 
 
 async def make_token(call: Call) -> Response:
-    form = call.body
-    expires = one(form, "expires")
-    queues = one(form, "queues")
+    form, own = call.body, call.access
+    wanted = Access(
+        one(form, "name") or "",
+        roles=tuple(role for role in form.get("role", []) if role),
+        queues=_names(form, "queues") or own.queues,
+        tenant=one(form, "tenant") or own.tenant,
+        tasks=_names(form, "tasks") or own.tasks,
+    )
+    if not own.covers(wanted):
+        raise Problem(
+            "forbidden", f"{own.name} makes no token for another queue, task or tenant than its own"
+        )
     text, token = await call.site.client.arun(
         call.site.tokens.create(
-            one(form, "name") or "",
-            tuple(role for role in form.get("role", []) if role),
-            queues=None if queues is None else tuple(q.strip() for q in queues.split(",") if q.strip()),
-            tenant=one(form, "tenant"),
-            expires=None if expires is None else parse_duration(expires, "expires"),
+            wanted.name,
+            wanted.roles,
+            queues=wanted.queues,
+            tenant=wanted.tenant,
+            tasks=wanted.tasks,
+            expires=_lifetime(call),
+            until=own.expires_at,
         )
     )
-    call.note(token.id, name=token.name, roles=list(token.roles))
+    call.note(
+        token.id,
+        name=token.name,
+        roles=list(token.roles),
+        queues=token.queues and list(token.queues),
+        tenant=token.tenant,
+        tasks=token.tasks and list(token.tasks),
+    )
     return await settings_page(call, text)
+
+
+def _names(form: dict[str, list[str]], field: str) -> tuple[str, ...] | None:
+    names = [name.strip() for name in (one(form, field) or "").split(",")]
+    return tuple(name for name in names if name) or None
+
+
+def _lifetime(call: Call) -> timedelta | None:
+    """How long the new token lives; the form may not ask for longer than the caller's own token."""
+    text, ends = one(call.body, "expires"), call.access.expires_at
+    if text is None:
+        return None
+    wanted = parse_duration(text, "expires")
+    if ends is not None and datetime.now(UTC) + wanted > ends:
+        raise Problem("forbidden", f"the new token would outlive {call.access.name}, which makes it")
+    return wanted
 
 
 async def revoke_token(call: Call) -> Response:
     identity = call.path("id")
-    if not await call.site.client.arun(call.site.tokens.revoke(identity)):
+    token = await call.site.client.arun(call.site.tokens.get(identity))
+    if token is None or not call.access.covers(token.access):
         raise Problem("not-found", "no such token")
+    await call.site.client.arun(call.site.tokens.revoke(identity))
     call.note(identity)
     return go(call, "/settings", did="revoked")
 
@@ -208,15 +245,18 @@ async def static(call: Call) -> Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/operations", "operate", operations_page, "Operations", is_page=True),
-    Route("GET", "/operations/{id}", "operate", operation_page, "One operation", is_page=True),
-    Route("GET", "/audit", "admin", audit_page, "Audit", query=AuditPageQuery, is_page=True),
-    Route("GET", "/settings", "read", settings, "Settings", is_page=True),
+    Route("GET", "/operations", "operate", operations_page, "Operations", is_page=True,
+          applies=EVERY_NARROWING),
+    Route("GET", "/operations/{id}", "operate", operation_page, "One operation", is_page=True,
+          applies=EVERY_NARROWING),
+    Route("GET", "/audit", "admin", audit_page, "Audit", query=AuditPageQuery, is_page=True,
+          applies=EVERY_NARROWING),
+    Route("GET", "/settings", "read", settings, "Settings", is_page=True, applies=EVERY_NARROWING),
     Route("POST", "/settings/tokens", "admin", make_token, "New token", audit="create token",
-          is_page=True),
+          is_page=True, applies=EVERY_NARROWING),
     Route("POST", "/settings/tokens/{id}", "admin", revoke_token, "Revoke", audit="revoke token",
-          is_page=True),
-    Route("GET", "/api", "read", api_page, "The HTTP API", is_page=True),
+          is_page=True, applies=EVERY_NARROWING),
+    Route("GET", "/api", "read", api_page, "The HTTP API", is_page=True, applies=EVERY_NARROWING),
     Route("GET", "/login", "public", login_page, "Log in", query=LoginQuery, is_page=True),
     Route("POST", "/login", "public", login, "Log in", is_page=True),
     Route("POST", "/logout", "public", logout, "Log out", is_page=True),
