@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 from datetime import datetime, timedelta
@@ -12,6 +14,7 @@ import pytest
 
 from tests.cli.command import Command, start_session
 from winch import App
+from winch.drivers.sqlite.connections import has_wal_reset_bug
 
 
 def die(app: App, *names: str) -> list[str]:
@@ -350,6 +353,19 @@ def test_doctor_says_what_the_sqlite_file_risks(winch: Command, app: App) -> Non
     levels = {finding["subject"]: finding["level"] for finding in findings}
     assert levels["durability"] == levels["permissions"] == "warning"
     assert levels["sqlite"] in ("ok", "note")
+
+
+def test_doctor_fails_for_a_file_that_another_program_uses(winch: Command, app: App) -> None:
+    with contextlib.closing(sqlite3.connect(winch.folder / "winch.db")) as conn:
+        conn.execute("CREATE TABLE orders (id INTEGER)")
+    if not has_wal_reset_bug(sqlite3.sqlite_version_info):
+        assert winch("doctor").code == 0
+        return
+    for url in (winch.url, winch.url + "?shared=1"):
+        answer = winch("doctor", "--json", url=url)
+        problems = [one for one in answer.json["findings"] if one["level"] == "problem"]
+        assert (answer.code, [one["subject"] for one in problems]) == (1, ["shared file"])
+        assert "orders" in problems[0]["text"]
 
 
 def test_doctor_on_a_store_without_schema_says_migrate(winch: Command) -> None:

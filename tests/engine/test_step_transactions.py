@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def app(file: Path) -> App:
-    return App(f"sqlite:///{file}")
+    return App(f"sqlite:///{file}?shared=1")
 
 
 def effects(file: Path) -> list[str]:

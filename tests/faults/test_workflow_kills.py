@@ -39,7 +39,7 @@ def sqlite_store(tmp_path: Path) -> Store:
 
         ask("CREATE TABLE effect (name TEXT)")
         path.chmod(0o600)
-        return f"sqlite:///{path}", ask
+        return f"sqlite:///{path}?shared=1", ask
 
     return fresh
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from winch.cli import MIGRATE, text
-from winch.cli.checks import Finding, Level, checks_for
+from winch.cli.checks import Finding, Level, checks_for, obstacles
 from winch.cli.checks.preflight import check_preflight
 from winch.cli.output import emit_json, say
 from winch.cli.store import Said, json_option, opened, store_options
@@ -33,16 +33,16 @@ def doctor(said: Said, preflight: bool) -> None:
     with opened(said, must_exist=False) as app:
         status = app.driver.check_schema()
         where = app.driver.describe()
-        findings = []
-        if status.is_ready:
+        findings = list(obstacles(app))
+        if not status.is_ready and not findings:
+            found = f"version {status.current or 'none'}, this release needs {status.newest}"
+            findings.append(Finding(Level.PROBLEM, "schema", found, advice(status)))
+        if not findings:
             findings.append(Finding(Level.OK, "schema", f"version {status.current}"))
             for check in checks_for(app):
                 findings += check(app)
             if preflight:
                 findings += check_preflight(app)
-        else:
-            found = f"version {status.current or 'none'}, this release needs {status.newest}"
-            findings.append(Finding(Level.PROBLEM, "schema", found, advice(status)))
     if said.as_json:
         emit_json({"store": where, "findings": [_data(finding) for finding in findings]})
     else:
@@ -51,10 +51,9 @@ def doctor(said: Said, preflight: bool) -> None:
             _show(finding)
         say()
         say(_verdict(findings))
-    if not status.is_ready:
-        click.get_current_context().exit(MIGRATE)
-    if any(finding.level is Level.PROBLEM for finding in findings):
-        click.get_current_context().exit(1)
+    subjects = {finding.subject for finding in findings if finding.level is Level.PROBLEM}
+    if subjects:
+        click.get_current_context().exit(MIGRATE if subjects == {"schema"} else 1)
 
 
 def _show(finding: Finding) -> None:

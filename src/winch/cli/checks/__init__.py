@@ -29,6 +29,16 @@ class Finding:
 Findings = Iterator[Finding]
 
 
+def obstacles(app: App) -> Findings:
+    """What keeps Winch from opening the store at all."""
+    if app.driver.name == "sqlite":
+        from winch.cli.checks.sqlite import check_sharing
+        from winch.drivers.sqlite.place import parse_url
+
+        if not parse_url(app.settings.url).is_shared:
+            yield from check_sharing(app)
+
+
 def checks_for(app: App) -> list[Callable[[App], Findings]]:
     """The checks that fit the app's store, the cheapest first."""
     from winch.cli.checks.store import check_jobs, check_schedules, check_workers

@@ -1,4 +1,4 @@
-"""Checks of a SQLite file and where it lies. None of them opens the file.
+"""Checks of a SQLite file and where it lies. None of them opens the file but through the driver.
 
 A connection of our own would checkpoint when it is closed, outside of Winch's lock.
 """
@@ -15,9 +15,10 @@ from pathlib import Path
 from winch.app import App
 from winch.cli.checks import Finding, Findings, Level
 from winch.drivers.sqlite.connections import has_wal_reset_bug
+from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.place import parse_url
+from winch.drivers.sqlite.sharing import FIXED_IN
 
-MENDED = "3.51.3"
 VOLATILE = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 LEAST_FREE = 256 * 1024 * 1024
 
@@ -25,6 +26,7 @@ LEAST_FREE = 256 * 1024 * 1024
 def check_sqlite(app: App) -> Findings:
     place = parse_url(app.settings.url)
     yield _version()
+    yield from check_sharing(app)
     yield _file_system(place.path)
     if place.sync != "full":
         yield Finding(
@@ -38,6 +40,12 @@ def check_sqlite(app: App) -> Findings:
     yield from _file(place.path)
 
 
+def check_sharing(app: App) -> Findings:
+    """Whether other programs use the file, which is a risk also where `?shared=1` allows it."""
+    if isinstance(app.driver, SqliteDriver) and (risk := app.driver.sharing_risk()):
+        yield Finding(Level.PROBLEM, "shared file", risk, "keep jobs and data in two files")
+
+
 def _version() -> Finding:
     version = sqlite3.sqlite_version
     if not has_wal_reset_bug(sqlite3.sqlite_version_info):
@@ -47,7 +55,7 @@ def _version() -> Finding:
         "sqlite",
         f"version {version} has the WAL-reset bug: a write that races a checkpoint of another "
         "connection can be lost. Winch shields its own file with a lock between processes",
-        f"open the file with Winch only; a Python with SQLite {MENDED} or later has it mended",
+        f"open the file with Winch only; a Python with SQLite {FIXED_IN} or later has it fixed",
     )
 
 

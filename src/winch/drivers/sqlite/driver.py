@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from winch.core.errors import ConfigError, StorageError, WinchError
 from winch.drivers import _callers
 from winch.drivers._migrate import Status
-from winch.drivers.sqlite import schema
+from winch.drivers.sqlite import schema, sharing
 from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
 from winch.drivers.sqlite.books import BookVerbs
 from winch.drivers.sqlite.claiming_bell import ClaimingSqliteBell
@@ -60,8 +60,10 @@ class SqliteDriver(
     # Of the lease, how much `ctx.transaction()` may take: no heartbeat arrives meanwhile.
     transaction_share: float = 1 / 3
 
-    def __init__(self, path: str | Path, *, sync: str = "full", events: bool = False) -> None:
-        self._place = Place(Path.cwd() / path, sync)
+    def __init__(
+        self, path: str | Path, *, sync: str = "full", shared: bool = False, events: bool = False
+    ) -> None:
+        self._place = Place(Path.cwd() / path, sync, shared)
         self._keeps_events = events
         self._connections = Connections(self._place)
         self._writer = Writer(self._connections, self._ring)
@@ -81,7 +83,7 @@ class SqliteDriver(
     def from_url(cls, url: str, *, events: bool = False) -> SqliteDriver:
         """The driver for a sqlite URL; opens nothing yet."""
         place = parse_url(url)
-        return cls(place.path, sync=place.sync, events=events)
+        return cls(place.path, sync=place.sync, shared=place.is_shared, events=events)
 
     # -- runners -----------------------------------------------------------------------------------
 
@@ -182,6 +184,7 @@ class SqliteDriver(
             try:
                 before = conn.total_changes
                 conn.execute("BEGIN IMMEDIATE")
+                layout = _layout(conn)
                 if seconds is not None:
                     limit = TimeLimit(conn, seconds, free)
                 is_callers = True  # an error of the application's own statement is its to see as it is
@@ -194,6 +197,10 @@ class SqliteDriver(
                         "the transaction was ended inside the block of app.transaction(), "
                         "which ends it itself; its changes may be incomplete"
                     )
+                if _layout(conn) != layout:
+                    with self._connections.reader() as committed:
+                        known = sharing.table_names(committed)
+                    sharing.note_tables(conn, known)
                 conn.execute("COMMIT")
                 if self._connections.is_checkpoint_due(conn.total_changes - before):
                     self._connections.checkpoint()
@@ -337,8 +344,12 @@ class SqliteDriver(
         opening = self._connections.opening
         try:
             taken = []
+            is_new = not self._connections.path.stat().st_size
+            if not is_new and not self._place.is_shared:
+                with self._connections.reader() as conn:
+                    sharing.refuse(conn, self._connections.path, has_bug=self._has_bug)
             # Mostly there is nothing to do, and then no writer is waited for.
-            if not self._connections.path.stat().st_size or not self.check_schema().is_ready:
+            if is_new or not self.check_schema().is_ready:
                 taken = schema.upgrade(self._connections, events=self._keeps_events)
         except sqlite3.Error as error:
             raise translated(error, self._connections.path) from error
@@ -353,8 +364,18 @@ class SqliteDriver(
             return schema.pending_sql(conn, events=self._keeps_events)
 
     def describe(self) -> str:
-        option = "" if self._place.sync == "full" else f"?sync={self._place.sync}"
-        return f"sqlite:///{self._place.path}{option}"
+        return self._place.url
+
+    def sharing_risk(self) -> str | None:
+        """What may go wrong because other programs use the file; None where they do not, or may."""
+        if not self._place.path.exists():
+            return None
+        self._connections.lock()
+        try:
+            with self._connections.reader() as conn:
+                return sharing.refusal(conn, self._connections.path, has_bug=self._has_bug)
+        except sqlite3.Error as error:
+            raise translated(error, self._connections.path) from error
 
     def facts(self) -> dict[str, str]:
         """What `doctor` tells about this store."""
@@ -388,6 +409,12 @@ class SqliteDriver(
 
     async def aclose(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+
+def _layout(conn: sqlite3.Connection) -> int:
+    """A number that changes with every change of the tables."""
+    version: int = conn.execute("PRAGMA schema_version").fetchone()[0]
+    return version
 
 
 def _took_too_long(seconds: float | None) -> StorageError:

@@ -16,8 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from winch.core.errors import ConfigError, StorageError, did_you_mean
 
-OPTIONS = ("sync",)
-SYNCS = ("full", "normal")
+OPTIONS = {"sync": ("full", "normal"), "shared": ("1", "0")}
 LOOKS_LIKE = "sqlite:///relative.db or sqlite:////absolute/path.db"
 _NETWORK = frozenset(
     {
@@ -30,10 +29,16 @@ _NETWORK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A database file and how durably it is written."""
+    """A database file and how durably it is written. `is_shared`: other programs may use it, too."""
 
     path: Path
     sync: str = "full"
+    is_shared: bool = False
+
+    @property
+    def url(self) -> str:
+        options = ["sync=" + self.sync] * (self.sync != "full") + ["shared=1"] * self.is_shared
+        return f"sqlite:///{self.path}" + ("?" + "&".join(options) if options else "")
 
 
 def parse_url(url: str) -> Place:
@@ -53,7 +58,8 @@ def parse_url(url: str) -> Place:
         )
     # Made absolute now: a later chdir must not lead to another file.
     path = Path.cwd() / name.removeprefix("/")
-    return Place(path, _options(parts.query).get("sync", "full"))
+    options = _options(parts.query)
+    return Place(path, options.get("sync", "full"), options.get("shared") == "1")
 
 
 def _options(query: str) -> dict[str, str]:
@@ -64,9 +70,10 @@ def _options(query: str) -> dict[str, str]:
                 f"unknown option {key!r} in the sqlite URL{did_you_mean(key, OPTIONS)}; "
                 f"known: {', '.join(OPTIONS)}"
             )
-        if value not in SYNCS:
+        known = OPTIONS[key]
+        if value not in known:
             raise ConfigError(
-                f"sync must be 'full' or 'normal', got {value!r}{did_you_mean(value, SYNCS)}"
+                f"{key} must be {known[0]!r} or {known[1]!r}, got {value!r}{did_you_mean(value, known)}"
             )
     return options
 
