@@ -37,6 +37,7 @@ PARTS = (
     "matrix",
     "cli",
     "web",
+    "bare",
     "harness",
     "model",
     "testing",

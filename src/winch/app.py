@@ -458,8 +458,11 @@ class App:
 
     def _spec(self) -> str | None:
         """module:attribute under which this app can be imported again, if there is one."""
+        # The script itself is none: importing it again would run it again. multiprocessing gives it a
+        # second name.
+        script = sys.modules.get("__main__")
         for name, module in list(sys.modules.items()):
-            if name != "__main__" and getattr(module, "__file__", None):
+            if module is not script and getattr(module, "__file__", None):
                 for attribute, value in list(vars(module).items()):
                     if value is self:
                         return f"{name}:{attribute}"
