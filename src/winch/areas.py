@@ -396,14 +396,15 @@ def schedule_options(
 
 
 class Workers:
-    """`app.workers`: the sessions the store knows."""
+    """`app.workers`: the sessions of workers that the store knows."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def list(self, *, is_ended_too: bool = False) -> list[SessionInfo]:
         driver = self._host.ready()
-        return driver.run(driver.sessions(is_ended_too=is_ended_too))
+        found = driver.run(driver.sessions(is_ended_too=is_ended_too))
+        return [session for session in found if session.is_worker]
 
 
 def _states(given: str | Sequence[str] | None) -> tuple[JobState, ...]:

@@ -68,7 +68,7 @@ def note(one: Schedule) -> str:
         why = f": {text.one_line(one.pause_reason)}" if one.pause_reason else ""
         return f"paused {text.ago(one.paused_at, one.now)}{why}"
     if not one.is_active:
-        return "inactive: no live worker has it in its code"
+        return "inactive: no live worker or server has it in its code"
     if one.late_by is not None:
         return f"late by {text.span(one.late_by)}: no worker ticks"
     if one.waiting is not None:

@@ -44,8 +44,8 @@ def summarize(done: Rate, seconds: float) -> None:
         "burst over after %.1f s: %d completed, %s, %d dead, %d cancelled",
         seconds,
         done.completed,
-        _number(done.failed + done.crashed, "failed attempt"),
-        done.dead,
+        _number(done.broken - done.dead, "failed attempt"),
+        done.deaths,
         done.cancelled,
     )
 

@@ -166,7 +166,8 @@ class Declared(msgspec.Struct, frozen=True):
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a worker child. `worker` is a label; the id alone is the identity. `schedules` are
-    those that its code defines, active while the session lives."""
+    those that its code defines, active while the session lives. A server that declares schedules has a
+    session without queues."""
 
     id: str
     worker: str
@@ -353,6 +354,11 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     ended_at: datetime | None = None
     end_reason: str | None = None
+
+    @property
+    def is_worker(self) -> bool:
+        """False for a server, which declares its app's schedules and serves no queue."""
+        return bool(self.queues)
 
 
 class GateInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,10 +139,11 @@ class Site:
         return found
 
     async def live_sessions(self) -> list[SessionInfo]:
+        """The live sessions of workers."""
         found: list[SessionInfo] = await self._cached(
             "sessions", lambda: self.driver.arun(self.driver.sessions())
         )
-        return found
+        return [session for session in found if session.is_worker]
 
     async def last_event(self) -> int:
         """Where the stream of events stands now."""

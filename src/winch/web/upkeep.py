@@ -1,5 +1,6 @@
 """What a server does beside answering: it promotes, ticks, rescues and prunes as a worker does, so
-that workers in other languages need no Python process beside them; and it samples the queues.
+that workers in other languages need no Python process beside them; it keeps the schedules of its app's
+code active, so that workers can be scaled to zero; and it samples the queues.
 
 A sweeper must have proof that the store could be reached for a whole lease before it calls anybody
 lost. A supervisor has its own beats; a server has none, so it writes a line of its own at the same pace
@@ -9,23 +10,32 @@ and takes the store's time from a promote that follows it.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import socket
 import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from winch.core.errors import StorageError
+from winch.core.ids import random_id
+from winch.core.version import __version__
+from winch.engine import operation
 from winch.engine.alerts import alerts_of
+from winch.engine.heartbeat import Heart
+from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.schedules import Ticker
 from winch.engine.rates import RateWriter, Tally
 from winch.engine.service import Service
-from winch.storage.params import Line
+from winch.storage.params import Declared, Line, NewSession
 from winch.web.pages.overview import sample_line
 
 if TYPE_CHECKING:
     from winch.app import App
+    from winch.engine.settings import Settings
     from winch.storage.protocol import Driver
 
 SAMPLE_EVERY = 10.0
@@ -73,6 +83,58 @@ class Proof(Service):
         return self._store_time if now - self._since >= self._lease else None
 
 
+class Declaration(Service):
+    """Keeps the schedules of the app's code active while this server runs.
+
+    With workers scaled to zero nothing else declares them, no job would come, and nothing would start a
+    worker again. The session serves no queue, so that it counts as no worker.
+    """
+
+    name = "declaration"
+
+    def __init__(self, driver: Driver, schedules: tuple[Declared, ...], said: Settings) -> None:
+        super().__init__()
+        self._driver = driver
+        self._schedules = schedules
+        self._lease = said.lease
+        self._every = said.heartbeat.total_seconds()
+        self._heart = Heart(driver, said.lease.total_seconds(), time.monotonic)
+        self._session: str | None = None
+
+    async def run_once(self) -> float:
+        lost = await operation.arun(self._driver, self._heart.beat())
+        if self._session is None or lost:
+            await self._begin()
+        return self._every
+
+    async def _begin(self) -> None:
+        session = NewSession(
+            id=random_id(os.urandom(16)),
+            worker=f"{socket.gethostname()}-{os.getpid()}",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            release=__version__,
+            queues=(),
+            tasks=(),
+            slots=0,
+            lease=self._lease,
+            schedules=self._schedules,
+        )
+        await self._driver.arun(self._driver.start_session(session))
+        self._session = session.id
+        self._heart.add(session.id)
+
+    async def end(self) -> None:
+        """Take the declaration back; where the store is out of reach, the lease ends it."""
+        if self._session is None:
+            return
+        try:
+            async with asyncio.timeout(5.0):
+                await self._driver.arun(self._driver.end_session(self._session))
+        except (StorageError, TimeoutError) as error:
+            log.warning("the session was not ended; its lease ends by itself: %s", error)
+
+
 class Sampler(Service):
     """Notes how long the queues are, for the chart of the backlog."""
 
@@ -85,7 +147,8 @@ class Sampler(Service):
     async def run_once(self) -> float:
         queues = await self._driver.arun(self._driver.queues())
         sessions = await self._driver.arun(self._driver.sessions())
-        line = sample_line(queues, sessions, time.time())
+        workers = [session for session in sessions if session.is_worker]
+        line = sample_line(queues, workers, time.time())
         await self._driver.arun(self._driver.write_lines([line]))
         return SAMPLE_EVERY
 
@@ -100,6 +163,7 @@ class Upkeep:
     async def __aenter__(self) -> None:
         driver, said = self._app.driver, self._app.settings
         self._services: list[Service] = []
+        self._declaration: Declaration | None = None
         # A read-only server may run on a role that cannot write; it leaves the upkeep to others.
         if not self._is_read_only and driver.capabilities.keeps_books:
             lease = said.lease.total_seconds()
@@ -123,6 +187,10 @@ class Upkeep:
                 Sampler(driver),
                 alerts_of(driver, said),
             ]
+            schedules = self._app.runtime.schedules
+            if schedules and driver.capabilities.has_schedules:
+                self._declaration = Declaration(driver, schedules.declared(), said)
+                self._services.append(self._declaration)
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")
             for service in self._services
@@ -134,3 +202,5 @@ class Upkeep:
         for runner in self._runners:
             runner.cancel()
         await asyncio.gather(*self._runners, return_exceptions=True)
+        if self._declaration is not None:
+            await self._declaration.end()

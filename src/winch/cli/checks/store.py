@@ -125,7 +125,7 @@ def check_schedules(app: App) -> Findings:
             yield Finding(
                 Level.WARNING,
                 "schedules",
-                f"schedule {one.name!r} is inactive: no live worker has it in its code",
+                f"schedule {one.name!r} is inactive: no live worker or server has it in its code",
                 "start a worker of that app, or forget it: winch schedules remove " + one.name,
             )
     if found and not late:

@@ -436,6 +436,22 @@ def a_declared_schedule_is_active_while_a_live_session_declares_it(bench: Bench)
 
 
 @case(needs=NEEDS)
+def a_session_without_queues_declares_schedules_and_serves_nothing(bench: Bench) -> None:
+    start(bench)
+    session = bench.start_session(queues=(), tasks=(), slots=0, schedules=(declared(definition()),))
+    assert row_of(bench).is_active
+    tick(bench)
+    bench.add(queue=QUEUE)
+    [queue] = [one for one in bench.call(bench.driver.queues()) if one.name == QUEUE]
+    assert queue.sessions == 0
+    [found] = [one for one in bench.call(bench.driver.sessions()) if one.id == session]
+    assert (found.queues, found.slots, found.is_worker) == ((), 0, False)
+    bench.advance(LEASE + SECOND)
+    bench.rescue()
+    assert not row_of(bench).is_active, "its lease was over"
+
+
+@case(needs=NEEDS)
 def the_definition_of_the_session_that_started_last_is_in_effect(bench: Bench) -> None:
     start(bench)
     old, new = definition(), definition(job={"args": '{"day":2}'})

@@ -114,10 +114,11 @@ async def list_workers(call: Call) -> Reply:
 
 
 async def visible_sessions(call: Call, *, is_ended_too: bool) -> list[SessionInfo]:
-    """The sessions that serve none but the caller's queues: their numbers count no job of others."""
+    """The workers that serve none but the caller's queues: their numbers count no job of others."""
     driver = call.site.driver
     found = await driver.arun(driver.sessions(is_ended_too=is_ended_too))
-    return [session for session in found if all(map(call.access.serves, session.queues))]
+    workers = [session for session in found if session.is_worker]
+    return [session for session in workers if all(map(call.access.serves, session.queues))]
 
 
 async def get_worker(call: Call) -> Reply:
