@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,9 +11,14 @@ from typing import Any, cast
 
 import pytest
 
+from winch import App
+from winch.app import SystemClock
 from winch.core.errors import StorageUnavailable
+from winch.drivers.memory import MemoryDriver
+from winch.engine.client import Surroundings
 from winch.engine.service import LONGEST_PAUSE, Backoff, Service, doubled
 from winch.engine.supervisor import LONGEST_RESTART, Beating, Supervisor
+from winch.testing import FlakyStorage
 
 LONG = 3600.0
 
@@ -142,3 +148,44 @@ def test_a_missed_beat_is_tried_again_by_the_time_of_the_next() -> None:
     supervisor = Gone()
     run(Beating(supervisor, every=0.01), stop_after=0.5)
     assert len(supervisor.tries) >= 10  # with the pauses of other loops it would be two
+
+
+def test_a_pass_that_asks_the_store_nothing_is_no_sign_that_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Idle(Counted):
+        async def run_once(self) -> float:
+            self.passes += 1
+            if self.passes in (1, 3):
+                raise StorageUnavailable("gone")
+            if self.passes == 4:
+                self.stop()
+                return 0.0
+            return self.unasked(0.0)
+
+    caplog.set_level(logging.INFO, logger="winch")
+    run(Idle())
+    assert [record.message for record in caplog.records] == [
+        "counted: the store is out of reach, trying again: gone",
+        "counted: the store is back after 2 failed tries",
+    ]
+
+
+def test_every_idle_loop_is_silent_about_a_store_that_stays_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker without jobs, whose loops mostly have nothing to ask."""
+    flaky = FlakyStorage(MemoryDriver(SystemClock()))
+    app = App("memory://", lease="400ms", heartbeat="100ms", sweep="100ms", poll="100ms")
+    caplog.set_level(logging.INFO, logger="winch")
+
+    async def outage() -> None:
+        async with app.worker():
+            flaky.down()
+            await asyncio.sleep(3)
+            said = [r.message for r in caplog.records if "the store is back" in r.message]
+            flaky.heal()
+        assert said == []
+
+    with app.standing_in(flaky.driver, Surroundings(app.clock)):
+        asyncio.run(outage())

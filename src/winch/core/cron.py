@@ -29,6 +29,14 @@ NAMED = {
     "@hourly": "0 * * * *",
 }
 FIELDS = 5
+# What each field takes besides *, a range (1-5), a list (1,15) and a step (*/5).
+KNOWN = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day-of-month": "1 to 31, L (the last day) and LW (the last weekday)",
+    "month": "1 to 12 and JAN to DEC",
+    "day-of-week": "0 to 7, SUN to SAT, 5L (the last Friday) and 1#2 (the second Monday)",
+}
 # Sixty minutes, twenty-four hours and all days, months and weekdays in full are shorter.
 MAX_CHARS = 500
 # No zone has ever set its clocks back by more.
@@ -98,10 +106,25 @@ def _simulator(expression: str, start: datetime) -> CronSim:
     try:
         return CronSim(expression, start)
     except CronSimError as error:
-        words = str(error)
-        raise ConfigError(f"cron {expression!r}: {within(words)}") from None
+        words = _mistake(expression, within(str(error)))
+        raise ConfigError(f"cron {expression!r}: {words}") from None
     except (AssertionError, IndexError, ValueError):  # it trusts some inputs more than it should
         raise ConfigError(f"cron {expression!r} cannot be read") from None
+
+
+def _mistake(expression: str, words: str) -> str:
+    """What is wrong with an expression, which value it is, and what its field takes."""
+    name = words.removeprefix("bad ")
+    values = expression.split()
+    if name not in KNOWN or len(values) != FIELDS:
+        return words
+    value = values[list(KNOWN).index(name)]
+    if name == "day-of-month" and value.isdigit() and 1 <= int(value[:3]) <= 31:
+        return f"bad day-of-month {value!r}: the month {values[3]} never has it"
+    return (
+        f"bad {name} {value!r}; it takes {KNOWN[name]}, besides *, ranges (1-5), lists (1,15) and "
+        "steps (*/5)"
+    )
 
 
 def _simulated(expression: str, zone: tzinfo, after: datetime) -> Iterator[datetime]:

@@ -110,7 +110,7 @@ class Fetcher(Service):
         room = 0 if self._quiet else self._room()
         if room == 0:
             await self._until_freed()
-            return 0.0
+            return self.unasked(0.0)
         claims: list[Claim] = []
         sent = self._monotonic()
         if not self._expects_none:
@@ -272,11 +272,15 @@ class GiveUps(Service):
     async def run_once(self) -> float:
         session = self._session()
         tokens = list(self._lost)
+        is_asked = False
         if self._monotonic() - self._audited_at >= self._lease:
-            self._audited_at = self._monotonic()
+            began = self._monotonic()
             held = await self._driver.arun(self._driver.held(session))
+            self._audited_at = began
             # Compared when the answer is read: whatever was claimed meanwhile is in use by now.
             tokens += {ref.token for ref in held} - self._in_use() - set(tokens)
+            is_asked = True
         if tokens and session == self._session():
             await self._driver.arun(self._driver.give_up(session, tokens))
-        return self._every
+            is_asked = True
+        return self._every if is_asked else self.unasked(self._every)

@@ -327,7 +327,7 @@ class RateWriter(Service):
             await self._driver.arun(self._driver.write_lines(lines))
             self._tally.written()
             return FLUSH_EVERY
-        return LOOK_EVERY
+        return self.unasked(LOOK_EVERY)
 
 
 # -- reading -----------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Backoff:
         self._what = what
         self._longest = longest
         self._failures = 0
+        self._is_unasked = False
 
     def failed(self, error: Exception) -> float:
         """Note a failure; returns how long to wait. Logs the first of a stretch."""
@@ -49,10 +50,18 @@ class Backoff:
         return doubled(FIRST_PAUSE, self._failures, self._longest) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
 
     def worked(self) -> None:
-        """Note a success; logs the end of a stretch of failures."""
+        """Note a success; logs the end of a stretch of failures. One that asked the store nothing is no
+        sign that the store is back."""
+        if self._is_unasked:
+            self._is_unasked = False
+            return
         if self._failures:
             log.info("%s: the store is back after %d failed tries", self._what, self._failures)
         self._failures = 0
+
+    def unasked(self) -> None:
+        """Note that what is about to end well asks the store nothing."""
+        self._is_unasked = True
 
     @property
     def is_failing(self) -> bool:
@@ -72,6 +81,11 @@ class Service:
     async def run_once(self) -> float:
         """One pass; returns the seconds to wait before the next."""
         raise NotImplementedError
+
+    def unasked(self, seconds: float) -> float:
+        """What `run_once` returns for a pass that had nothing to ask the store."""
+        self._backoff.unasked()
+        return seconds
 
     async def idle(self, seconds: float) -> None:
         """Wait between two passes; a service that can be woken overrides this."""

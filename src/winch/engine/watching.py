@@ -42,9 +42,10 @@ class Cancels(Service):
         self._worker = worker
 
     async def run_once(self) -> float:
-        if self._worker.has_jobs:
-            for ref in await self._driver.arun(self._driver.cancels([self._worker.session])):
-                self._worker.cancel_requested(ref)
+        if not self._worker.has_jobs:
+            return self.unasked(CANCELS_EVERY)
+        for ref in await self._driver.arun(self._driver.cancels([self._worker.session])):
+            self._worker.cancel_requested(ref)
         return CANCELS_EVERY
 
 
@@ -59,11 +60,13 @@ class Notes(Service):
         self._worker = worker
 
     async def run_once(self) -> float:
+        is_asked = False
         for attempt in self._worker.attempts:
             note = attempt.reports.take()
             if note is not None:
+                is_asked = True
                 ref = ClaimRef(attempt.claim.id, attempt.claim.token)
                 verb = self._driver.note(ref, note)
                 if await self._driver.arun(verb) is Answer.LOST:
                     self._worker.claim_lost(attempt)
-        return NOTES_EVERY
+        return NOTES_EVERY if is_asked else self.unasked(NOTES_EVERY)

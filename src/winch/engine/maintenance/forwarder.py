@@ -21,8 +21,9 @@ class Forwarder(Service):
         self._every = every
 
     async def run_once(self) -> float:
+        sent = 0
         try:
-            await operation.arun(self._driver, self._spool.forward(self._driver))
+            sent = await operation.arun(self._driver, self._spool.forward(self._driver))
         except OSError as error:
             log.error("the spool %s cannot be read: %s", self._spool.path, error)
-        return self._every
+        return self._every if sent else self.unasked(self._every)

@@ -46,7 +46,7 @@ class Rescuer(Service):
     async def run_once(self) -> float:
         proven_at = self._proven_at()
         if proven_at is None:
-            return min(self._sweep, 1.0)
+            return self.unasked(min(self._sweep, 1.0))
         rescued = await self._driver.arun(self._driver.rescue(limit=BATCH, as_of=proven_at))
         for job in rescued:
             log.warning(
