@@ -49,6 +49,12 @@ def test_one_measurement_can_be_chosen_and_is_shown_to_people(winch: Command) ->
     assert "#" not in answer.err  # no bar where nobody looks
 
 
+def test_a_store_that_needs_no_migration_is_made(tmp_path: Path) -> None:
+    fresh = Command(tmp_path)
+    answer = fresh("bench", "--seconds", "20ms", "--yes", "--only", "enqueue single")
+    assert answer.code == 0, answer.err
+
+
 def test_it_asks_first_and_knows_its_names(winch: Command) -> None:
     refused = winch("bench")
     assert refused.code == 2

@@ -40,7 +40,9 @@ def bench(said: Said, seconds: str, only: tuple[str, ...], yes: bool) -> None:
     from winch.cli import bench_tasks
     from winch.cli.bench_runs import Bench
 
-    with opened(said) as asked:
+    with opened(
+        said, must_exist=False
+    ) as asked:  # one that it may make is made below, after the question
         settings = asked.settings
         store = asked.driver.describe()
     may_go_on(f"This stores and deletes up to a few hundred thousand jobs in {store}. Go on?", yes=yes)
