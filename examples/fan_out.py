@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from winch import App, chord
-from winch.engine.flows import FlowHandle
+from winch.types import FlowHandle
 
 app = App()
 

@@ -4,7 +4,7 @@ failures."""
 from __future__ import annotations
 
 from winch import App, batch, flow
-from winch.engine.flows import FlowHandle
+from winch.types import FlowHandle
 
 app = App()
 pager: list[str] = []

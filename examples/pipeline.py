@@ -7,7 +7,7 @@ own). A size that cannot be made is left out; a file that is not there stops its
 from __future__ import annotations
 
 from winch import App, Discard, flow
-from winch.engine.flows import FlowHandle
+from winch.types import FlowHandle
 
 app = App()
 SIZES = (240, 480, 1080)

@@ -32,7 +32,7 @@ import psutil
 import sqlalchemy as sa
 
 from winch import JobState
-from winch.core.lifecycle import FINAL
+from winch.types import FINAL
 
 ROOT = Path(__file__).resolve().parents[2]
 CUSTOMERS = 4

@@ -11,15 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from winch.areas import Dead, Jobs, Queues, Schedules, Workers, schedule_options
+from winch.areas import Dead, Jobs, Limits, Queues, Schedules, Workers, schedule_options
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.drivers.connect import connect
 from winch.engine.client import Client, Surroundings
 from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
-from winch.engine.gating import LimitDesk
-from winch.engine.job_desk import actor
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, task_options
 from winch.engine.registry import Registry, default_name
@@ -131,7 +129,7 @@ class App:
         self.jobs: Jobs = Jobs(self)
         self.dead: Dead = Dead(self)
         self.queues: Queues = Queues(self)
-        self.limits: LimitDesk = LimitDesk(self.ready, actor)
+        self.limits: Limits = Limits(self)
         self.schedules: Schedules = Schedules(self)
         self.workers: Workers = Workers(self)
 

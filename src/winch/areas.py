@@ -1,4 +1,7 @@
-"""What an app says by area: `app.jobs`, `app.dead`, `app.queues`, `app.schedules`, `app.workers`."""
+"""The operator API by area: `app.jobs`, `app.dead`, `app.queues`, `app.schedules`, `app.workers`,
+`app.limits`.
+
+Each method is written once, as an operation; see engine/twins.py for its two forms."""
 
 from __future__ import annotations
 
@@ -10,19 +13,24 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.gates import GateSpec
 from winch.core.lifecycle import JobState
+from winch.engine import job_desk
 from winch.engine.client import Client
+from winch.engine.gating import parse_limit
+from winch.engine.handle import Job
 from winch.engine.job_desk import actor
+from winch.engine.operation import Operation
 from winch.engine.options import check_queue
 from winch.engine.task import Unset
-from winch.storage.params import DeadGroup, JobFilter, QueueInfo, SessionInfo
+from winch.engine.twins import blocking, twin
+from winch.storage.params import DeadGroup, JobFilter, LimitInfo, QueueInfo, SessionInfo
 
 if TYPE_CHECKING:
     from winch.core.clock import Clock
     from winch.core.duration import Duration
     from winch.core.queue_settings import QueueSettings
     from winch.engine.dead import DeadLetters, Replayed
-    from winch.engine.handle import Job
     from winch.engine.registry import Registry
     from winch.engine.runtime import Runtime
     from winch.engine.schedules import Run, Schedule, ScheduleDesk
@@ -51,12 +59,17 @@ class Jobs:
     def __init__(self, host: Host) -> None:
         self._client = host.client
 
-    def get(self, job_id: str) -> Job[Any]:
+    @blocking
+    def get(self, job_id: str) -> Operation[Job[Any]]:
         """The job; raises JobNotFound."""
-        from winch.engine.handle import Job
+        record = yield from job_desk.get(self._client.driver(), job_id)
+        return Job(self._client, job_id, record)
 
-        return Job(self._client, job_id, self._client.get(job_id))
+    @twin(get)
+    def aget(self) -> None:
+        """`get` without blocking the event loop."""
 
+    @blocking
     def list(
         self,
         *,
@@ -67,7 +80,7 @@ class Jobs:
         group: str | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> JobList:
+    ) -> Operation[JobList]:
         """Jobs that match, newest first; `.next` is the cursor of the following page. `group` is the
         fingerprint of dead jobs."""
         which = JobFilter(
@@ -79,22 +92,45 @@ class Jobs:
             limit=limit,
             after=after,
         )
-        if not 1 <= limit <= 1000:
-            raise ConfigError(f"limit must be from 1 to 1000, got {limit}")
-        jobs, following = self._client.run(self._client.page(which))
-        return JobList(jobs, following)
+        return (yield from _page(self._client, which))
 
-    def cancel(self, job_id: str, *, reason: str | None = None) -> JobState:
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def cancel(self, job_id: str, *, reason: str | None = None) -> Operation[JobState]:
         """Cancel the job; returns the state it was in. Raises InvalidTransition when final."""
-        return self._client.cancel(job_id, reason=reason)
+        return (yield from job_desk.cancel(self._client.driver(), job_id, reason, None))
 
-    def retry(self, job_id: str) -> JobState:
+    @twin(cancel)
+    def acancel(self) -> None:
+        """`cancel` without blocking the event loop."""
+
+    @blocking
+    def retry(self, job_id: str) -> Operation[JobState]:
         """Make the job ready now; returns the state it was in."""
-        return self._client.retry(job_id)
+        return (yield from job_desk.retry(self._client.driver(), job_id, None))
 
-    def delete(self, job_id: str) -> JobState:
+    @twin(retry)
+    def aretry(self) -> None:
+        """`retry` without blocking the event loop."""
+
+    @blocking
+    def delete(self, job_id: str) -> Operation[JobState]:
         """Remove the job for good; returns the state it was in."""
-        return self._client.delete(job_id)
+        return (yield from job_desk.delete(self._client.driver(), job_id, None))
+
+    @twin(delete)
+    def adelete(self) -> None:
+        """`delete` without blocking the event loop."""
+
+
+def _page(client: Client, which: JobFilter) -> Operation[JobList]:
+    if not 1 <= which.limit <= 1000:
+        raise ConfigError(f"limit must be from 1 to 1000, got {which.limit}")
+    jobs, following = yield from client.page(which)
+    return JobList(jobs, following)
 
 
 class JobList(list["Job[Any]"]):
@@ -110,7 +146,9 @@ class Dead:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._client = host.client
 
+    @blocking
     def list(
         self,
         *,
@@ -119,18 +157,34 @@ class Dead:
         group: str | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> JobList:
+    ) -> Operation[JobList]:
         """Dead jobs, newest first; `group` is a fingerprint."""
-        return Jobs(self._host).list(
-            state="dead", task=task, queue=queue, group=group, limit=limit, after=after
+        which = JobFilter(
+            states=(JobState.DEAD,),
+            task=task,
+            queue=queue,
+            fingerprint=group,
+            limit=limit,
+            after=after,
         )
+        return (yield from _page(self._client, which))
 
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
     def groups(
         self, *, task: str | None = None, queue: str | None = None, limit: int = 50
-    ) -> builtins.list[DeadGroup]:
+    ) -> Operation[builtins.list[DeadGroup]]:
         """The dead jobs by what they died of: most jobs first, then the latest."""
-        return self._host.client.run(self._letters.groups(task, queue, limit))
+        return (yield from self._letters.groups(task, queue, limit))
 
+    @twin(groups)
+    def agroups(self) -> None:
+        """`groups` without blocking the event loop."""
+
+    @blocking
     def replay(
         self,
         ids: Sequence[str] | None = None,
@@ -144,7 +198,7 @@ class Dead:
         to_queue: str | None = None,
         force: bool = False,
         dry_run: bool = False,
-    ) -> Replayed:
+    ) -> Operation[Replayed]:
         """Make dead jobs ready again: those with these ids, or all that match; returns counts.
 
         `args` replaces their arguments, checked against the task (`force` for a task that is not
@@ -158,8 +212,8 @@ class Dead:
             which = [ids] if isinstance(ids, str) else ids
         else:
             which = JobFilter(states=(JobState.DEAD,), task=task, queue=queue, fingerprint=group)
-        return self._host.client.run(
-            self._letters.replay(
+        return (
+            yield from self._letters.replay(
                 which,
                 by=actor(),
                 rate=rate,
@@ -171,6 +225,11 @@ class Dead:
             )
         )
 
+    @twin(replay)
+    def areplay(self) -> None:
+        """`replay` without blocking the event loop."""
+
+    @blocking
     def purge(
         self,
         *,
@@ -180,11 +239,11 @@ class Dead:
         task: str | None = None,
         queue: str | None = None,
         dry_run: bool = False,
-    ) -> int:
+    ) -> Operation[int]:
         """Delete dead jobs for good: those that died `older_than` ago, all but the newest `keep` of each
         task, what goes past `max_bytes` of each task; returns how many."""
-        return self._host.client.run(
-            self._letters.purge(
+        return (
+            yield from self._letters.purge(
                 older_than=older_than,
                 keep=keep,
                 max_bytes=max_bytes,
@@ -193,6 +252,10 @@ class Dead:
                 dry_run=dry_run,
             )
         )
+
+    @twin(purge)
+    def apurge(self) -> None:
+        """`purge` without blocking the event loop."""
 
     @property
     def _letters(self) -> DeadLetters:
@@ -206,28 +269,47 @@ class Queues:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._client = host.client
 
-    def list(self) -> list[QueueInfo]:
-        driver = self._host.ready()
-        return driver.run(driver.queues())
+    @blocking
+    def list(self) -> Operation[builtins.list[QueueInfo]]:
+        """Every queue that has live jobs, settings or a worker, by name."""
+        found: builtins.list[QueueInfo] = yield self._host.ready().queues()
+        return found
 
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
     def pause(
         self, queue: str, *, reason: str | None = None, until: Duration | datetime | None = None
-    ) -> None:
+    ) -> Operation[None]:
         """Claim nothing more from this queue; running jobs go on. With `until`, a time from now or a
         moment, a worker resumes it then."""
         from winch.engine.queue_desk import pause
 
-        self._host.client.run(pause(self._host.ready(), check_queue(queue), reason, until, self._now()))
+        yield from pause(self._host.ready(), check_queue(queue), reason, until, self._now())
 
-    def resume(self, queue: str) -> None:
+    @twin(pause)
+    def apause(self) -> None:
+        """`pause` without blocking the event loop."""
+
+    @blocking
+    def resume(self, queue: str) -> Operation[None]:
         """Let workers claim from this queue again."""
         from winch.engine.queue_desk import resume
 
-        self._host.client.run(resume(self._host.ready(), check_queue(queue)))
+        yield from resume(self._host.ready(), check_queue(queue))
 
+    @twin(resume)
+    def aresume(self) -> None:
+        """`resume` without blocking the event loop."""
+
+    @blocking
     def configure(
         self,
+        /,
         queue: str,
         *,
         concurrency: int | Unset | None = msgspec.UNSET,
@@ -240,7 +322,7 @@ class Queues:
         drain: str | Unset | None = msgspec.UNSET,
         order: Literal["aged", "strict"] | Unset | None = msgspec.UNSET,
         **unknown: Any,
-    ) -> QueueSettings:
+    ) -> Operation[QueueSettings]:
         """Set what is said here, for all workers and producers, within a second or two; None takes a
         setting back. Returns all settings of the queue.
 
@@ -267,13 +349,22 @@ class Queues:
             **unknown,
         }
         said = {name: value for name, value in given.items() if value is not msgspec.UNSET}
-        return self._host.client.run(configure(self._host.ready(), check_queue(queue), said))
+        return (yield from configure(self._host.ready(), check_queue(queue), said))
 
-    def settings(self) -> dict[str, QueueSettings]:
+    @twin(configure)
+    def aconfigure(self) -> None:
+        """`configure` without blocking the event loop."""
+
+    @blocking
+    def settings(self) -> Operation[dict[str, QueueSettings]]:
         """What is set, by queue."""
         from winch.engine.queue_desk import settings
 
-        return self._host.client.run(settings(self._host.ready()))
+        return (yield from settings(self._host.ready()))
+
+    @twin(settings)
+    def asettings(self) -> None:
+        """`settings` without blocking the event loop."""
 
     def _now(self) -> datetime:
         return self._host.clock.now()
@@ -284,9 +375,12 @@ class Schedules:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._client = host.client
 
+    @blocking
     def add(
         self,
+        /,
         name: str,
         task: str | Task[Any, Any],
         *,
@@ -300,14 +394,20 @@ class Schedules:
         jitter: Duration | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Schedule:
+    ) -> Operation[Schedule]:
         """Add a schedule that stays until it is removed. Adding the same one again changes nothing; one
         of that name with another definition is refused."""
         said = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
-        return self._host.client.run(self._desk.add(name, task, args, said))
+        return (yield from self._desk.add(name, task, args, said))
 
+    @twin(add)
+    def aadd(self) -> None:
+        """`add` without blocking the event loop."""
+
+    @blocking
     def edit(
         self,
+        /,
         name: str,
         *,
         cron: str | None = None,
@@ -320,49 +420,96 @@ class Schedules:
         jitter: Duration | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Schedule:
+    ) -> Operation[Schedule]:
         """Change what is said here; other times count from now on. Not for one that code defines."""
         said = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
-        return self._host.client.run(self._desk.edit(name, args, said))
+        return (yield from self._desk.edit(name, args, said))
 
-    def get(self, name: str) -> Schedule:
+    @twin(edit)
+    def aedit(self) -> None:
+        """`edit` without blocking the event loop."""
+
+    @blocking
+    def get(self, name: str) -> Operation[Schedule]:
         """The schedule; raises ScheduleNotFound."""
-        return self._host.client.run(self._desk.get(name))
+        return (yield from self._desk.get(name))
 
-    def list(self) -> builtins.list[Schedule]:
+    @twin(get)
+    def aget(self) -> None:
+        """`get` without blocking the event loop."""
+
+    @blocking
+    def list(self) -> Operation[builtins.list[Schedule]]:
         """All schedules, by name."""
-        return self._host.client.run(self._desk.list())
+        return (yield from self._desk.list())
 
-    def pause(self, name: str, *, reason: str | None = None) -> None:
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def pause(self, name: str, *, reason: str | None = None) -> Operation[None]:
         """No more windows until `resume`."""
-        self._host.client.run(self._desk.pause(name, reason))
+        yield from self._desk.pause(name, reason)
 
-    def resume(self, name: str) -> None:
+    @twin(pause)
+    def apause(self) -> None:
+        """`pause` without blocking the event loop."""
+
+    @blocking
+    def resume(self, name: str) -> Operation[None]:
         """Windows count again from now on; those that passed meanwhile get no job."""
-        self._host.client.run(self._desk.resume(name))
+        yield from self._desk.resume(name)
 
-    def trigger(self, name: str) -> Job[Any]:
+    @twin(resume)
+    def aresume(self) -> None:
+        """`resume` without blocking the event loop."""
+
+    @blocking
+    def trigger(self, name: str) -> Operation[Job[Any]]:
         """Enqueue its job now, whatever the time and the policies say."""
-        from winch.engine.handle import Job
+        run = yield from self._desk.trigger(name)
+        return Job(self._client, run.job or "")
 
-        run = self._host.client.run(self._desk.trigger(name))
-        return Job(self._host.client, run.job or "")
+    @twin(trigger)
+    def atrigger(self) -> None:
+        """`trigger` without blocking the event loop."""
 
-    def skip(self, name: str) -> datetime:
+    @blocking
+    def skip(self, name: str) -> Operation[datetime]:
         """No job for the next window; returns it."""
-        return self._host.client.run(self._desk.skip(name))
+        return (yield from self._desk.skip(name))
 
-    def remove(self, name: str) -> None:
+    @twin(skip)
+    def askip(self) -> None:
+        """`skip` without blocking the event loop."""
+
+    @blocking
+    def remove(self, name: str) -> Operation[None]:
         """Forget the schedule; its jobs stay. Not for one that the code of a live worker defines."""
-        self._host.client.run(self._desk.remove(name))
+        yield from self._desk.remove(name)
 
-    def next(self, name: str, count: int = 5) -> builtins.list[datetime]:
+    @twin(remove)
+    def aremove(self) -> None:
+        """`remove` without blocking the event loop."""
+
+    @blocking
+    def next(self, name: str, count: int = 5) -> Operation[builtins.list[datetime]]:
         """The next windows, in UTC."""
-        return self.get(name).next(count)
+        return (yield from self._desk.get(name)).next(count)
 
-    def history(self, name: str, *, limit: int = 30) -> builtins.list[Run]:
+    @twin(next)
+    def anext(self) -> None:
+        """`next` without blocking the event loop."""
+
+    @blocking
+    def history(self, name: str, *, limit: int = 30) -> Operation[builtins.list[Run]]:
         """What became of the latest windows, newest first."""
-        return self._host.client.run(self._desk.history(name, limit))
+        return (yield from self._desk.history(name, limit))
+
+    @twin(history)
+    def ahistory(self) -> None:
+        """`history` without blocking the event loop."""
 
     @property
     def _desk(self) -> ScheduleDesk:
@@ -400,11 +547,67 @@ class Workers:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._client = host.client
 
-    def list(self, *, is_ended_too: bool = False) -> list[SessionInfo]:
-        driver = self._host.ready()
-        found = driver.run(driver.sessions(is_ended_too=is_ended_too))
+    @blocking
+    def list(self, *, is_ended_too: bool = False) -> Operation[builtins.list[SessionInfo]]:
+        """The workers' sessions, latest start first; those that have ended only where asked for."""
+        found: builtins.list[SessionInfo] = yield self._host.ready().sessions(is_ended_too=is_ended_too)
         return [session for session in found if session.is_worker]
+
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+
+class Limits:
+    """`app.limits`: look at limits, rates and tenants' weights, and set them while workers run."""
+
+    def __init__(self, host: Host) -> None:
+        self._client = host.client
+
+    @blocking
+    def list(self) -> Operation[builtins.list[LimitInfo]]:
+        """Every limit that is set, in use, or waited at; by name."""
+        found: builtins.list[LimitInfo] = yield self._client.driver().limits()
+        return found
+
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def set(self, name: str, value: int | str) -> Operation[None]:
+        """Set a limit ("limit:shop.charge" to 5), a rate ("rate:shop.charge" to "100/m") or the weight
+        of a tenant ("tenant:acme" to 3) for the whole fleet, from now on, whatever the code says."""
+        spec = parse_limit(value)
+        kind, _, rest = name.partition(":")
+        if kind not in ("limit", "rate", "budget", "tenant", "queue") or not rest or "=" in name:
+            raise ConfigError(
+                "a limit's name begins with limit:, rate:, budget: or tenant: and says whose it is, "
+                f"such as limit:shop.charge:merchant; got {name!r}. `winch limits list` shows them"
+            )
+        if (kind in ("rate", "budget")) != bool(spec.per):
+            wanted = "a rate such as 100/m" if kind in ("rate", "budget") else "a number such as 5"
+            raise ConfigError(f"{name} takes {wanted}, got {value!r}")
+        driver = self._client.driver()
+        known = {info.name: info.spec for info in (yield driver.limits())}
+        if (before := known.get(name)) is not None and spec.per:
+            spec = GateSpec(spec.n, spec.per, before.how)
+        yield driver.set_limits({name: spec}, by=actor())
+
+    @twin(set)
+    def aset(self) -> None:
+        """`set` without blocking the event loop."""
+
+    @blocking
+    def reset(self, name: str) -> Operation[None]:
+        """Forget what a person has set; what the code says counts again."""
+        yield self._client.driver().set_limits({name: None}, by=actor())
+
+    @twin(reset)
+    def areset(self) -> None:
+        """`reset` without blocking the event loop."""
 
 
 def _states(given: str | Sequence[str] | None) -> tuple[JobState, ...]:
@@ -420,4 +623,14 @@ def _states(given: str | Sequence[str] | None) -> tuple[JobState, ...]:
     return tuple(JobState(name) for name in names)
 
 
-__all__ = ["Dead", "Host", "JobList", "Jobs", "Queues", "Schedules", "Workers", "schedule_options"]
+__all__ = [
+    "Dead",
+    "Host",
+    "JobList",
+    "Jobs",
+    "Limits",
+    "Queues",
+    "Schedules",
+    "Workers",
+    "schedule_options",
+]

@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 import winch
-from winch import App, Context, Depends, Job, Keyring, Retry
+from winch import App, Context, Depends, Job, JobState, Keyring, Retry, Schedule
+from winch.types import FlowInfo, JobList, QueueInfo, QueueSettings, Replayed, SessionInfo
 
 app = App("memory://", lease="30s", grace=timedelta(seconds=5), keys=Keyring({"k": b""}), spool="s")
 
@@ -75,6 +76,12 @@ def calls(ctx: Context) -> None:
     assert_type(nothing.enqueue(), Job[None])
     assert_type(app.enqueue_many([plain.bind(1), leading.bind(2)]), list[Job[Any]])
     assert_type(app.jobs.get("id"), Job[Any])
+    assert_type(app.jobs.list(state="dead", limit=5), JobList)
+    assert_type(app.jobs.cancel("id", reason="x"), JobState)
+    assert_type(app.queues.list(), list[QueueInfo])
+    assert_type(app.queues.pause("mail", until="1h"), None)
+    assert_type(app.limits.set("limit:x", 5), None)
+    assert_type(app.schedules.add("s", plain, cron="@daily", args={"a": 1}), Schedule)
     assert_type(app.forward_spool(), int)
 
 
@@ -85,3 +92,17 @@ async def awaited(ctx: Context) -> None:
     assert_type(await leading_async(ctx, 1), bytes)
     assert_type(await (await leading_async.aenqueue(1)), bytes)
     assert_type(await keyword_async.using(delay=timedelta(1)).aenqueue(1), Job[int])
+    assert_type(await app.jobs.aget("id"), Job[Any])
+    assert_type(await app.jobs.alist(state=["dead"], limit=5), JobList)
+    assert_type(await app.jobs.acancel("id", reason="x"), JobState)
+    assert_type(await app.dead.areplay(["id"], rate="5/s"), Replayed)
+    assert_type(await app.dead.apurge(older_than="30d"), int)
+    assert_type(await app.queues.alist(), list[QueueInfo])
+    assert_type(await app.queues.aconfigure("mail", concurrency=5), QueueSettings)
+    assert_type(await app.schedules.aadd("s", plain, every="1h", args={"a": 1}), Schedule)
+    assert_type(await app.workers.alist(), list[SessionInfo])
+    assert_type(await app.limits.aset("limit:x", "5"), None)
+    assert_type(await app.flows.aget("id"), FlowInfo)
+    assert_type(await app.outbox.apurge("orders", older_than="1d"), int)
+    async with app.idempotency.abegin("k") as once:
+        assert_type(once.new, bool)

@@ -45,9 +45,16 @@ def wrong(ctx: Context) -> None:
     app.on("dead", print, 1)  # type: ignore[call-arg]
     winch.Keyring({"k": "text"})  # type: ignore[dict-item]
     winch.Retry.fixed(5)  # type: ignore[arg-type]
+    app.jobs.get(7)  # type: ignore[arg-type]
+    app.jobs.cancel("id", "reason")  # type: ignore[call-arg]
+    app.queues.configure("mail", on_full="drop")  # type: ignore[arg-type]
     print(text)  # noqa: T201
 
 
 async def wrong_async() -> None:
     (await on_loop.aenqueue(1)).result() + ""  # type: ignore[operator]
     await plain(1)  # type: ignore[misc]
+    await app.jobs.aget(7)  # type: ignore[arg-type]
+    await app.jobs.acancel("id", "reason")  # type: ignore[call-arg]
+    await app.queues.aconfigure("mail", on_full="drop")  # type: ignore[arg-type]
+    print(app.jobs.aget("id").id)  # type: ignore[attr-defined]  # noqa: T201

@@ -110,7 +110,12 @@ class Client:
         return self.surroundings.run(self._driver(), op)
 
     async def arun(self, op: Operation[T]) -> T:
-        return await self.surroundings.arun(self._driver(), op)
+        driver, is_checked = self._unchecked()
+        if not is_checked:  # the first look at a store waits for a server or a disk
+            import asyncio
+
+            driver = await asyncio.to_thread(self._driver)
+        return await self.surroundings.arun(driver, op)
 
     def draw_id(self) -> str:
         """An id greater than the one before it, so that jobs enqueued together keep their order."""

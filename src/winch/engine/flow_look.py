@@ -16,6 +16,7 @@ from winch.core.lifecycle import FINAL, JobState
 from winch.engine.flows import BOOK
 from winch.engine.job_desk import actor
 from winch.engine.operation import Operation
+from winch.engine.twins import blocking, twin
 from winch.storage.params import Acted, JobFilter, Lines
 
 if TYPE_CHECKING:
@@ -52,49 +53,9 @@ class Flows:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list(self, *, limit: int = 50) -> Infos:
-        """The latest flows, newest first."""
-        return self._client.run(self._list(limit))
-
-    def get(self, flow_id: str) -> FlowInfo:
-        """One flow with its members counted; raises WinchError where there is none."""
-        return self._client.run(self._get(flow_id))
-
-    def members(self, flow_id: str) -> Members:
-        """Its jobs, oldest first, callbacks last."""
-        return self._client.run(self._members(flow_id))
-
-    def cancel(self, flow_id: str, *, reason: str | None = None, by: str | None = None) -> int:
-        """Cancel what is not final; returns how many jobs were asked."""
-        return self._client.run(self._cancel(flow_id, reason, by))
-
-    def retry(self, flow_id: str, *, by: str | None = None) -> int:
-        """Run dead and cancelled members again, each after those before it; returns how many."""
-        return self._client.run(self._retry(flow_id, by))
-
-    async def alist(self, *, limit: int = 50, before: str | None = None) -> Infos:
-        """`list` without blocking the event loop; `before` is the id of the last one seen."""
-        return await self._client.arun(self._list(limit, before))
-
-    async def aget(self, flow_id: str) -> FlowInfo:
-        """`get` without blocking the event loop."""
-        return await self._client.arun(self._get(flow_id))
-
-    async def amembers(self, flow_id: str) -> Members:
-        """`members` without blocking the event loop."""
-        return await self._client.arun(self._members(flow_id))
-
-    async def acancel(self, flow_id: str, *, reason: str | None = None, by: str | None = None) -> int:
-        """`cancel` without blocking the event loop."""
-        return await self._client.arun(self._cancel(flow_id, reason, by))
-
-    async def aretry(self, flow_id: str, *, by: str | None = None) -> int:
-        """`retry` without blocking the event loop."""
-        return await self._client.arun(self._retry(flow_id, by))
-
-    # -- how ---------------------------------------------------------------------------------------
-
-    def _list(self, limit: int, before: str | None = None) -> Operation[Infos]:
+    @blocking
+    def list(self, *, limit: int = 50, before: str | None = None) -> Operation[Infos]:
+        """The latest flows, newest first; `before` is the id of the last one seen."""
         driver = self._client.driver()
         if not driver.capabilities.keeps_books:
             return []
@@ -102,7 +63,13 @@ class Flows:
         lines = yield driver.read_lines(which)
         return [FlowInfo(id=line.key, note=_note(line.body)) for line in lines]
 
-    def _get(self, flow_id: str) -> Operation[FlowInfo]:
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def get(self, flow_id: str) -> Operation[FlowInfo]:
+        """One flow with its members counted; raises FlowNotFound."""
         flow_id = parse_id(flow_id, "flow id")
         driver = self._client.driver()
         lines = yield driver.read_lines(Lines(book=BOOK, after=_before(flow_id), limit=1))
@@ -111,6 +78,47 @@ class Flows:
         members = yield from self._members(flow_id)
         counts = Counter(job.state for job in members)
         return FlowInfo(id=flow_id, note=_note(lines[0].body), counts=counts)
+
+    @twin(get)
+    def aget(self) -> None:
+        """`get` without blocking the event loop."""
+
+    @blocking
+    def members(self, flow_id: str) -> Operation[Members]:
+        """Its jobs, oldest first, callbacks last."""
+        return (yield from self._members(flow_id))
+
+    @twin(members)
+    def amembers(self) -> None:
+        """`members` without blocking the event loop."""
+
+    @blocking
+    def cancel(
+        self, flow_id: str, *, reason: str | None = None, by: str | None = None
+    ) -> Operation[int]:
+        """Cancel what is not final; returns how many jobs were asked."""
+        members = yield from self._members(flow_id)
+        # Those that wait first: a member that ends must not start the one after it.
+        live = [job for job in reversed(members) if not job.state.is_final]
+        live.sort(key=lambda job: job.state is not JobState.BLOCKED)
+        return (yield from self._act("cancel", [job.id for job in live], by, reason))
+
+    @twin(cancel)
+    def acancel(self) -> None:
+        """`cancel` without blocking the event loop."""
+
+    @blocking
+    def retry(self, flow_id: str, *, by: str | None = None) -> Operation[int]:
+        """Run dead and cancelled members again, each after those before it; returns how many."""
+        members = yield from self._members(flow_id)
+        failed = [job for job in members if job.state in (JobState.DEAD, JobState.CANCELLED)]
+        return (yield from self._act("retry", [job.id for job in failed], by, None))
+
+    @twin(retry)
+    def aretry(self) -> None:
+        """`retry` without blocking the event loop."""
+
+    # -- how ---------------------------------------------------------------------------------------
 
     def _members(self, flow_id: str) -> Operation[Members]:
         flow_id = parse_id(flow_id, "flow id")
@@ -125,18 +133,6 @@ class Flows:
                     break
         found.reverse()
         return found
-
-    def _cancel(self, flow_id: str, reason: str | None, by: str | None) -> Operation[int]:
-        members = yield from self._members(flow_id)
-        # Those that wait first: a member that ends must not start the one after it.
-        live = [job for job in reversed(members) if not job.state.is_final]
-        live.sort(key=lambda job: job.state is not JobState.BLOCKED)
-        return (yield from self._act("cancel", [job.id for job in live], by, reason))
-
-    def _retry(self, flow_id: str, by: str | None) -> Operation[int]:
-        members = yield from self._members(flow_id)
-        failed = [job for job in members if job.state in (JobState.DEAD, JobState.CANCELLED)]
-        return (yield from self._act("retry", [job.id for job in failed], by, None))
 
     def _act(self, verb: str, ids: Sequence[str], by: str | None, reason: str | None) -> Operation[int]:
         driver = self._client.driver()

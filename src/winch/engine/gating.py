@@ -1,8 +1,8 @@
-"""Gates as tasks declare them and people set them: what a job carries, and `app.limits`."""
+"""Gates as tasks declare them and people set them: what a job carries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,6 @@ from winch.core.limits import MAX_RATE_CHARS, Limit, Rate, name_of, parse_rate, 
 if TYPE_CHECKING:
     from winch.engine.options import EnqueueOptions, TaskOptions
     from winch.engine.task import Task
-    from winch.storage.params import LimitInfo
-    from winch.storage.protocol import Driver
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -58,43 +56,6 @@ def parse_limit(text: object) -> GateSpec:
         n, per = parse_rate(text, "a limit")
         return Rate(n, per=per).spec
     raise ConfigError(f"a limit must be a number such as 5, or a rate such as 100/m, got {text!r}")
-
-
-class LimitDesk:
-    """`app.limits`: look at limits, rates and tenants' weights, and set them while workers run."""
-
-    def __init__(self, ready: Callable[[], Driver], actor: Callable[[], str]) -> None:
-        self._ready = ready
-        self._actor = actor
-
-    def list(self) -> list[LimitInfo]:
-        """Every limit that is set, in use, or waited at; by name."""
-        driver = self._ready()
-        return driver.run(driver.limits())
-
-    def set(self, name: str, value: int | str) -> None:
-        """Set a limit ("limit:shop.charge" to 5), a rate ("rate:shop.charge" to "100/m") or the weight
-        of a tenant ("tenant:acme" to 3) for the whole fleet, from now on, whatever the code says."""
-        spec = parse_limit(value)
-        kind, _, rest = name.partition(":")
-        if kind not in ("limit", "rate", "budget", "tenant", "queue") or not rest or "=" in name:
-            raise ConfigError(
-                "a limit's name begins with limit:, rate:, budget: or tenant: and says whose it is, "
-                f"such as limit:shop.charge:merchant; got {name!r}. `winch limits list` shows them"
-            )
-        if (kind in ("rate", "budget")) != bool(spec.per):
-            wanted = "a rate such as 100/m" if kind in ("rate", "budget") else "a number such as 5"
-            raise ConfigError(f"{name} takes {wanted}, got {value!r}")
-        driver = self._ready()
-        known = {info.name: info.spec for info in driver.run(driver.limits())}
-        if (before := known.get(name)) is not None and spec.per:
-            spec = GateSpec(spec.n, spec.per, before.how)
-        driver.run(driver.set_limits({name: spec}, by=self._actor()))
-
-    def reset(self, name: str) -> None:
-        """Forget what a person has set; what the code says counts again."""
-        driver = self._ready()
-        driver.run(driver.set_limits({name: None}, by=self._actor()))
 
 
 def told(spec: GateSpec | None) -> str:

@@ -91,6 +91,10 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
         """Remove the job for good; it must not be running."""
         self._client.delete(self.id)
 
+    async def adelete(self) -> None:
+        """`delete` without blocking the event loop."""
+        await self._client.adelete(self.id)
+
     def why(self) -> str:
         """Why the job is where it is, in words."""
         return self._client.why(self.id)

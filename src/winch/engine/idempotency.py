@@ -56,6 +56,10 @@ class Idempotency:
         codec.check_tree(key, "an idempotency key")
         return Once(self._client, key, parse_duration(ttl, "ttl"))
 
+    def abegin(self, key: str, *, ttl: Duration = "24h") -> Once:
+        """`begin`, by the name that async code expects: `async with app.idempotency.abegin(key)`."""
+        return self.begin(key, ttl=ttl)
+
 
 class Once:
     """What `begin` answers: one of `new`, `done` (with `result`) and `open` (with `holder`) is true."""

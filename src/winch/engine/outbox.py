@@ -29,9 +29,11 @@ from winch.core.limits import Fifo
 from winch.core.retry import Retry
 from winch.engine.context import Context  # handlers are called with it, found by their annotations
 from winch.engine.job_desk import actor
+from winch.engine.operation import Operation
 from winch.engine.options import TaskOptions, check_queue
 from winch.engine.sinks import HttpSink, Message, RedisSink, Sink
 from winch.engine.task import AsyncTask, Task
+from winch.engine.twins import blocking, twin
 from winch.storage.params import JobFilter
 
 if TYPE_CHECKING:
@@ -173,6 +175,7 @@ class Outbox:
 
     # -- dead letters --------------------------------------------------------------------------------
 
+    @blocking
     def list(
         self,
         topic: str | None = None,
@@ -180,12 +183,17 @@ class Outbox:
         state: JobState | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> tuple[builtins.list[Job[None]], str | None]:
+    ) -> Operation[tuple[builtins.list[Job[None]], str | None]]:
         """Messages, newest first, and the cursor of the following page."""
         states = () if state is None else (state,)
         which = msgspec.structs.replace(_which(topic), states=states, limit=limit, after=after)
-        return self._client.run(self._client.page(which))
+        return (yield from self._client.page(which))
 
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
     def replay(
         self,
         topic: str | None = None,
@@ -193,19 +201,23 @@ class Outbox:
         ids: Sequence[str] | None = None,
         rate: str | None = None,
         dry_run: bool = False,
-    ) -> Replayed:
+    ) -> Operation[Replayed]:
         """Deliver dead messages again: those of a topic, those with these ids, or all."""
         if ids is not None and topic is not None:
             raise ConfigError("replay takes a topic or ids, not both")
         dead = msgspec.structs.replace(_which(topic), states=(JobState.DEAD,))
         which = dead if ids is None else ids
-        op = self._letters().replay(which, by=actor(), rate=rate, dry_run=dry_run)
-        return self._client.run(op)
+        return (yield from self._letters().replay(which, by=actor(), rate=rate, dry_run=dry_run))
 
-    def purge(self, topic: str, *, older_than: Duration, dry_run: bool = False) -> int:
+    @twin(replay)
+    def areplay(self) -> None:
+        """`replay` without blocking the event loop."""
+
+    @blocking
+    def purge(self, topic: str, *, older_than: Duration, dry_run: bool = False) -> Operation[int]:
         """Delete dead messages of a topic for good; their keys go on. Returns how many."""
-        return self._client.run(
-            self._letters().purge(
+        return (
+            yield from self._letters().purge(
                 older_than=older_than,
                 keep=None,
                 max_bytes=None,
@@ -214,6 +226,10 @@ class Outbox:
                 dry_run=dry_run,
             )
         )
+
+    @twin(purge)
+    def apurge(self) -> None:
+        """`purge` without blocking the event loop."""
 
     def _bound(
         self,

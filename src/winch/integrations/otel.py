@@ -22,19 +22,12 @@ from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
-from winch.core.errors import ConfigError
-from winch.core.flow import FLOW_HEADER
-from winch.core.lifecycle import JobState
-from winch.core.outcome import Directive, RetryAfter
-from winch.core.version import __version__
-from winch.engine.middleware import Middleware
-from winch.storage.schedules import SCHEDULE_HEADER
+from winch import ConfigError, JobState, Middleware, RetryAfter, __version__
+from winch.types import FLOW_HEADER, SCHEDULE_HEADER, Directive
 
 if TYPE_CHECKING:
-    from winch.app import App
-    from winch.core.job import Claim
-    from winch.engine.context import Context
-    from winch.storage.params import Finish, NewJob
+    from winch import App, Context
+    from winch.types import Claim, Finish, NewJob
 
 SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 MOST_ORIGINS = 100_000

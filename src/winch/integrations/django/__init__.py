@@ -23,10 +23,8 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from winch.app import App
-from winch.core.errors import ConfigError
-from winch.web.access import Access
-from winch.web.mount import asgi
+from winch import App, ConfigError
+from winch.web import Access, asgi
 
 T = TypeVar("T")
 Who = Callable[[HttpRequest], Access | None]
