@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-import uvicorn
 
 from winch import App
-from winch.web.mount import build
+from winch.web.serve import bind, server_for
 from winch.web.site import SiteConfig
 
 
@@ -22,15 +20,8 @@ def serving(app: App, **config: object) -> Iterator[str]:
     """The site on a port of its own, in a thread; gives its address without a slash at the end."""
     config.setdefault("auth", "open")
     config.setdefault("hosts", frozenset({"localhost", "127.0.0.1"}))
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(
-            build(app, SiteConfig(**config)),  # type: ignore[arg-type]  # the tests name real fields
-            log_level="warning",
-            timeout_graceful_shutdown=1,
-        )
-    )
+    listening = bind("127.0.0.1", 0)
+    server = server_for(app, SiteConfig(**config), grace=1)  # type: ignore[arg-type]  # real fields
 
     def run() -> None:
         async def main() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.web.kit import Web
-from winch.core.address import is_public
+from winch.core.address import is_public, parse_networks
 from winch.core.alerting import AlertRules, parse_rules
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
@@ -197,7 +197,7 @@ def test_a_redirect_is_not_followed_and_plain_http_is_not_spoken() -> None:
     with receiving() as (url, receiver):
         receiver.status = 302
         with pytest.raises(webhook.WebhookRefused, match="answered 302"):
-            send(url, allowed=webhook.networks("127.0.0.0/8"))
+            send(url, allowed=parse_networks("127.0.0.0/8"))
         assert len(receiver.got) == 1
     public = [ipaddress.ip_address("93.184.216.34")]
     for url in ("http://example.com/", "https://example.com:22/"):
@@ -214,7 +214,7 @@ def test_a_redirect_is_not_followed_and_plain_http_is_not_spoken() -> None:
         with pytest.raises(ConfigError, match="webhook's URL"):
             send(wrong)
     with pytest.raises(ConfigError, match="networks must be like"):
-        webhook.networks("10.0.0.1/8")
+        parse_networks("10.0.0.1/8")
 
 
 def test_the_name_is_checked_against_the_certificate(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_the_name_is_checked_against_the_certificate(tmp_path: Path) -> None:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         trust = ssl.create_default_context(cafile=f"{pem}.crt")
-        options = {"allowed": webhook.networks("127.0.0.1/32"), "resolver": lambda *_: here}
+        options = {"allowed": parse_networks("127.0.0.1/32"), "resolver": lambda *_: here}
         try:
             at = server.server_port
             assert send(f"https://hook.test:{at}/", tls=trust, **options) == 204

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from winch.core.errors import ConfigError
-from winch.engine.health import MOST_HEAD, HealthPort
+from winch.engine.health import MOST_HEAD, MOST_OPEN, HealthPort
 from winch.engine.vitals import STILL, Vitals
 
 
@@ -99,3 +99,19 @@ def test_a_taken_port_is_told() -> None:
         await first.stop()
 
     asyncio.run(go())
+
+
+def test_silent_connections_keep_no_probe_waiting() -> None:
+    async def go() -> bytes:
+        port = port_of(Vitals())
+        number = await port.start("127.0.0.1", 0)
+        silent = [await asyncio.open_connection("127.0.0.1", number) for _ in range(MOST_OPEN + 20)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(get("/livez"))
+        answer = await reader.read()
+        for _, one in [*silent, (reader, writer)]:
+            one.close()
+        await port.stop()
+        return answer
+
+    assert b"200 OK" in asyncio.run(go())

@@ -32,7 +32,7 @@ SOURCES = sorted((ROOT / "src/winch").rglob("*.py"))
 def test_every_promise_names_a_test_that_is_there() -> None:
     page = (ROOT / "docs/security.md").read_text()
     rows = re.findall(r"^\| S(\d+) \| .* \| (.*) \|$", page, flags=re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, 38))
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
     for number, tests in rows:
         named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", tests)
         assert named, f"S{number} names no test"
@@ -161,6 +161,7 @@ def test_names_never_become_statements(web: Web) -> None:
         word = json.dumps(text)
         assert web.api("GET", "/jobs", params={"q": f"tag:{word} args.x:{word}"}).status_code in (
             200,
+            414,
             422,
         )
     assert kept.refresh().state is JobState.READY

@@ -15,6 +15,11 @@ from winch.core.errors import ConfigError
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
 @click.option("--auth", is_flag=True, help="Ask for a token also on a loopback address.")
 @click.option("--allow-host", "hosts", multiple=True, help="A name people use for it; may be repeated.")
+@click.option(
+    "--trusted-proxies",
+    metavar="NETWORKS",
+    help="Proxies whose X-Forwarded headers count, like 10.0.0.0/8,127.0.0.1/32.",
+)
 @click.option("--environment", default="", help="A word shown on every page, like staging.")
 @click.option("--grace", type=click.IntRange(0), default=5, help="Seconds for requests at the end.")
 @store_options
@@ -25,6 +30,7 @@ def serve(
     read_only: bool,
     auth: bool,
     hosts: tuple[str, ...],
+    trusted_proxies: str | None,
     environment: str,
     grace: int,
 ) -> None:
@@ -38,7 +44,7 @@ def serve(
         from winch.web.serve import serve as run
     except ImportError as error:
         raise ConfigError("winch serve needs the extra: pip install 'winch-jobs[web]'") from error
-    with opened(said, must_exist=False) as app:
+    with opened(said, must_exist=False, trusted_proxies=trusted_proxies) as app:
         app.ready()
         config = config_for(
             app, host, needs_token=auth, is_read_only=read_only, hosts=hosts, environment=environment

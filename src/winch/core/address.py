@@ -5,6 +5,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
+from winch.core.bounds import check_length
+from winch.core.errors import ConfigError
+
+MAX_NETWORKS_CHARS = 10_000
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -50,6 +54,15 @@ _NOT_PUBLIC_6 = tuple(
         ),
     )
 )
+
+
+def parse_networks(text: str, name: str = "networks") -> tuple[Network, ...]:
+    """`10.0.0.0/8, fd00::/8` as networks; raises ConfigError."""
+    check_length(text, MAX_NETWORKS_CHARS, name)
+    try:
+        return tuple(ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip())
+    except ValueError as error:
+        raise ConfigError(f"{name} must be like 10.0.0.0/8,192.168.1.7/32: {error}") from error
 
 
 def is_loopback(host: str) -> bool:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from winch.core.address import parse_networks
 from winch.core.alerting import AlertRules
 from winch.core.duration import format_duration
 from winch.core.errors import ConfigError
@@ -144,7 +145,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
             message_id=message_id,
             content_type="application/cloudevents+json",
             secret=self.secret,
-            allowed=webhook.networks(self.networks),
+            allowed=parse_networks(self.networks, "alert_networks"),
         )
 
 
@@ -230,7 +231,7 @@ def alerts_of(driver: Driver, said: Settings) -> Alerts:
     hook = None
     if said.alert_webhook is not None:
         webhook.target(said.alert_webhook)
-        webhook.networks(said.alert_networks or "")
+        parse_networks(said.alert_networks or "", "alert_networks")
         hook = Hook(url=said.alert_webhook, secret=said.alert_secret, networks=said.alert_networks or "")
     return Alerts(driver, said.alerts, hook)
 

@@ -51,7 +51,7 @@ class HealthPort:
         self._is_local = is_local
         self._metrics_token = metrics_token
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises ConfigError when the address cannot be had."""
@@ -69,10 +69,13 @@ class HealthPort:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self._open[writer] = None
+        if len(self._open) > MOST_OPEN:
+            # The oldest makes room: connections that send nothing must not keep a probe from its answer.
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         try:
-            if self._open > MOST_OPEN:
-                return
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
             writer.write(self._answer(head.decode("latin-1")))
@@ -82,7 +85,7 @@ class HealthPort:
         except Exception:
             log.exception("a probe could not be answered")
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

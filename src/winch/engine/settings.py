@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from winch.core.address import parse_networks
 from winch.core.alerting import AlertRules, parse_rules
 from winch.core.bounds import MAX_INT, parse_int
 from winch.core.duration import parse_duration
@@ -49,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     alert_webhook: str | None = None
     alert_secret: str | None = None
     alert_networks: str | None = None
+    trusted_proxies: str | None = None
 
     def __post_init__(self) -> None:
         if self.lease < 3 * self.heartbeat:
@@ -172,6 +174,13 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+def _networks(value: Any, name: str) -> str:
+    """Kept as text, which is what a person reads back; checked here."""
+    text = ",".join(value) if isinstance(value, list | tuple) else _text(value, name)
+    parse_networks(text, name)
+    return text
+
+
 def _keys(value: Any, name: str) -> Keyring:
     if isinstance(value, Keyring):
         return value
@@ -202,4 +211,5 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "alert_webhook": _text,
     "alert_secret": _text,
     "alert_networks": _text,
+    "trusted_proxies": _networks,
 }

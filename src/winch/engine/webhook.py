@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import ssl
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
@@ -20,14 +19,6 @@ Resolve = Callable[[str, int], Sequence[Address]]
 
 class WebhookRefused(WinchError):
     """The address must not be called, or did not take the message."""
-
-
-def networks(text: str) -> tuple[Network, ...]:
-    """`10.0.0.0/8, fd00::/8` as networks; raises ConfigError."""
-    try:
-        return tuple(ipaddress.ip_network(one.strip()) for one in text.split(",") if one.strip())
-    except ValueError as error:
-        raise ConfigError(f"networks must be like 10.0.0.0/8,192.168.1.7/32: {error}") from error
 
 
 def target(url: str, allowed: Sequence[Network] = ()) -> Target:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from winch.core.address import Network
 from winch.web.access import host_name
 from winch.web.problems import Problem
+from winch.web.proxies import resolved
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -28,11 +31,25 @@ MAX_PATH = 2000
 MAX_QUERY = 16 * 1024
 
 
+# Answered however many other requests there are.
+PROBES = frozenset({"/livez", "/readyz", "/startupz", "/healthz"})
+
+
 class Door:
     """Checks the host and the body's size, gives each request an id, and dresses every answer."""
 
-    def __init__(self, inner: ASGIApp, *, hosts: frozenset[str] | None, max_body: int) -> None:
+    def __init__(
+        self,
+        inner: ASGIApp,
+        *,
+        hosts: frozenset[str] | None,
+        max_body: int,
+        proxies: Sequence[Network] = (),
+        is_full: Callable[[str], bool] | None = None,
+    ) -> None:
         self._inner = inner
+        self._proxies = proxies
+        self._is_full = is_full
         self._hosts = hosts
         self._max_body = max_body
 
@@ -40,6 +57,9 @@ class Door:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
+        peer = scope["client"][0] if scope.get("client") else ""
+        if self._proxies:
+            scope = resolved(scope, self._proxies)
         request_id = secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         headers = dict(scope["headers"])
@@ -54,11 +74,20 @@ class Door:
                 given.append((b"x-request-id", request_id.encode()))
             await send(message)
 
-        problem = self._refusal(scope, headers)
+        problem = self._crowded(scope["path"], peer) or self._refusal(scope, headers)
         if problem is not None:
             await problem.response(scope["path"], request_id)(scope, receive, dressed)
             return
         await self._inner(scope, self._bounded(receive), dressed)
+
+    def _crowded(self, path: str, peer: str) -> Problem | None:
+        if self._is_full is None or path in PROBES or not self._is_full(peer):
+            return None
+        return Problem(
+            "busy",
+            "too many requests are being answered; try again in a moment",
+            headers={"retry-after": "1", "connection": "close"},
+        )
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Problem | None:
         if len(scope["path"]) > MAX_PATH or len(scope["query_string"]) > MAX_QUERY:

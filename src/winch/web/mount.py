@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -60,8 +60,8 @@ def asgi(app: App, *, authenticate: Authenticate | None = None, read_only: bool 
     return build(app, SiteConfig(auth=auth, is_read_only=read_only, authenticate=authenticate))
 
 
-def build(app: App, config: SiteConfig) -> ASGIApp:
-    """The site with its outermost layer."""
+def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None = None) -> ASGIApp:
+    """The site with its outermost layer. `is_full` tells whether a peer's requests must wait."""
     site = Site(app, config, ROUTES)
     inner = Starlette(
         routes=[
@@ -81,7 +81,13 @@ def build(app: App, config: SiteConfig) -> ASGIApp:
         lifespan=lambda _: _lifespan(site),
     )
     inner.state.site = site
-    return Door(inner, hosts=config.hosts, max_body=config.max_body)
+    return Door(
+        inner,
+        hosts=config.hosts,
+        max_body=config.max_body,
+        proxies=config.proxies,
+        is_full=is_full,
+    )
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "cross-site": (403, "The request comes from another site"),
     "not-found": (404, "There is no such thing"),
     "method-not-allowed": (405, "The method is not allowed here"),
+    "timeout": (408, "The request took too long"),
     "lost-claim": (409, "The claim has ended"),
     "not-in-this-state": (409, "The job's state does not allow it"),
     "duplicate": (409, "Another job holds the unique key"),
@@ -52,6 +53,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "too-many": (429, "Too many requests"),
     "server-error": (500, "The server failed"),
     "not-available": (501, "The store does not do this"),
+    "busy": (503, "The server is busy"),
     "store-unavailable": (503, "The store is out of reach"),
 }
 

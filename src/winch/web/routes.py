@@ -53,6 +53,11 @@ class Call:
             raise JobNotFound(record.id)
         return record
 
+    async def check_current(self) -> None:
+        """Refuse to go on for a caller whose access has ended or changed since the request came."""
+        if not await self.site.is_current(self):
+            raise Problem("unauthenticated", "the token has ended or changed; nothing more is done")
+
     def queue(self) -> str:
         """The queue named in the path, if it is the caller's."""
         name = self.path("queue")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from winch.core.address import is_loopback
+from winch.core.address import is_loopback, parse_networks
 from winch.core.errors import ConfigError
 from winch.web.access import LOCAL_NAMES
+from winch.web.connections import BACKLOG, KEEP_ALIVE_SECONDS, Crowd, most_connections, protocol_of
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 from winch.web.tokens import Tokens
@@ -56,6 +57,7 @@ def config_for(
         # Without a token the name is the only thing that tells a page of ours from a rebound one.
         hosts=None if needs_token and not hosts else allowed,
         environment=environment,
+        proxies=parse_networks(app.settings.trusted_proxies or "", "trusted_proxies"),
     )
 
 
@@ -63,10 +65,12 @@ def bind(host: str, port: int) -> socket.socket:
     """The listening socket; raises ConfigError when the address cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio sets TCP_NODELAY only where the protocol is named. Without it the second half of an
+        # answer waits 40 ms for the client to acknowledge the first.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host.strip("[]"), port))
-        listening.listen(1024)  # whoever reads the address may come before the server turns to it
+        listening.listen(BACKLOG)  # a client may come before the server accepts connections
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}; try another --port") from error
     return listening
@@ -77,24 +81,33 @@ def url_of(listening: socket.socket, host: str) -> str:
     return f"http://{shown}:{listening.getsockname()[1]}/"
 
 
-def serve(
-    app: App, config: SiteConfig, listening: socket.socket, *, started: Callable[[], None], grace: float
-) -> None:
-    """Answer until stopped by a signal."""
-    server = uvicorn.Server(
+def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Server:
+    """The server of a site, not yet started."""
+    crowd = Crowd(most_connections(), config.proxies)
+    return uvicorn.Server(
         uvicorn.Config(
-            build(app, config),
+            build(app, config, is_full=crowd.is_full),
+            http=protocol_of(crowd),
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
             date_header=True,
+            proxy_headers=False,  # the site resolves them, for trusted proxies only
+            backlog=BACKLOG,
             timeout_graceful_shutdown=int(grace),
-            timeout_keep_alive=30,
-            limit_concurrency=1000,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             h11_max_incomplete_event_size=64 * 1024,
             lifespan="on",
         )
     )
+
+
+def serve(
+    app: App, config: SiteConfig, listening: socket.socket, *, started: Callable[[], None], grace: float
+) -> None:
+    """Answer until stopped by a signal."""
+    server = server_for(app, config, grace=grace)
 
     async def run() -> None:
         await asyncio.to_thread(app.ready)

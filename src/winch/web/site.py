@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from winch.core import codec
+from winch.core.address import Network
 from winch.core.errors import DuplicateJob, InvalidPayload, WinchError
 from winch.core.version import __version__
 from winch.engine.exposition import Fleet
@@ -36,7 +37,7 @@ from winch.web.search import Search
 from winch.web.sessions import Sessions
 from winch.web.throttle import Throttle
 from winch.web.tokens import PREFIX as TOKEN_PREFIX
-from winch.web.tokens import Tokens
+from winch.web.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from winch.app import App
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]
 
 BODY_SECONDS = 30.0
+MAX_TOKEN = 200
 # Polled by every open page; one read of the store serves all of them for this long.
 CACHE_SECONDS = 0.5
 CACHE_TIMES = 5
@@ -61,6 +63,7 @@ class SiteConfig:
     hosts: frozenset[str] | None = None
     max_body: int = 8 * 1024 * 1024
     environment: str = ""
+    proxies: tuple[Network, ...] = ()
     authenticate: Authenticate | None = None
 
 
@@ -189,16 +192,28 @@ class Site:
         )
 
     async def _bearer(self, request: Request, text: str) -> Access:
-        source = request.client.host if request.client else "unknown"
-        self._throttle.check(source)
-        token = None
-        if text.startswith(TOKEN_PREFIX) and len(text) < 200:
-            token = await self.client.arun(self.tokens.recognise(text))
+        token = await self._recognised(text)
         if token is None:
+            # A right token is recognised first: wrong ones from the same address do not lock it out.
+            source = request.client.host if request.client else "unknown"
             self._throttle.failed(source)
             log.warning("a request from %s has a token that is not known, or no longer", source)
             raise Problem("unauthenticated", "the token is not valid", headers=_CHALLENGE)
         return token.access
+
+    async def _recognised(self, text: str) -> Token | None:
+        if not text.startswith(TOKEN_PREFIX) or len(text) > MAX_TOKEN:
+            return None
+        return await self.client.arun(self.tokens.recognise(text))
+
+    async def is_current(self, call: Call) -> bool:
+        """Whether the caller may still do what the call began with: streams end with their token."""
+        scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
+        if self.config.auth in ("open", "tokens") and scheme.lower() == "bearer":
+            token = await self._recognised(text.strip())
+            return token is not None and token.access == call.access
+        access, _ = await self.access_of(call.request)
+        return access == call.access
 
     async def login(self, request: Request, text: str) -> str:
         """A new session for who has this token; returns what its cookie holds."""
@@ -351,7 +366,11 @@ async def _raw_body(request: Request) -> bytes:
     try:
         return await asyncio.wait_for(request.body(), BODY_SECONDS)
     except TimeoutError:
-        raise Problem("bad-request", "the body did not arrive in time") from None
+        raise Problem(
+            "timeout",
+            f"the body must arrive within {BODY_SECONDS:g} seconds",
+            headers={"connection": "close"},
+        ) from None
     except ClientDisconnect:
         raise Problem("bad-request", "the body ended early") from None
 

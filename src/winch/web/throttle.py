@@ -1,4 +1,4 @@
-"""Wrong tokens are counted per source; too many, and that source waits."""
+"""Wrong tokens are counted per source; after too many, the answer to another wrong one is to wait."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class Throttle:
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}
 
-    def check(self, source: str) -> None:
-        times = self._failures.get(source)
-        if times is None:
-            return
+    def failed(self, source: str) -> None:
+        """Count a wrong token; raises the problem `too-many` for a source that has had its share."""
+        if source not in self._failures and len(self._failures) >= MOST_SOURCES:
+            self._failures.pop(next(iter(self._failures)))
+        times = self._failures.setdefault(source, deque())
         now = time.monotonic()
         while times and now - times[0] > WINDOW:
             times.popleft()
@@ -30,8 +31,4 @@ class Throttle:
             raise Problem(
                 "too-many", "too many wrong tokens from here", headers={"retry-after": str(wait)}
             )
-
-    def failed(self, source: str) -> None:
-        if len(self._failures) >= MOST_SOURCES:
-            self._failures.pop(next(iter(self._failures)))
-        self._failures.setdefault(source, deque()).append(time.monotonic())
+        times.append(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
@@ -49,6 +50,8 @@ from winch.web.wire import (
 )
 
 LONGEST_WAIT = timedelta(seconds=60)
+# How often a request that waits looks whether its token still holds.
+CHECK_EVERY = 2.0
 # The header of a job that remembers what an Idempotency-Key was used for.
 REQUEST_HEADER = "winch-request"
 _TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -73,7 +76,7 @@ async def enqueue(call: Call) -> Reply:
     if wait is not None:
         headers["preference-applied"] = f"wait={int(wait.total_seconds())}"
         try:
-            record, value = await call.site.client.aresult(job_id, wait)
+            record, value = await _awaited(call, job_id, wait)
             return Reply(_result_out(record, value), 200, headers)
         except JobFailed:
             return Reply(_result_out(await call.job(job_id), None), 200, headers)
@@ -205,6 +208,20 @@ async def _check_reuse(call: Call, job_id: str, digest: str) -> None:
         raise Problem(
             "key-reused", "this Idempotency-Key was used for a job with other contents; draw a new key"
         )
+
+
+async def _awaited(call: Call, job_id: str, wait: timedelta) -> tuple[JobRecord, Any]:
+    """The job and its result; raises TimeoutError, or the problem of a caller whose token has ended."""
+    deadline = time.monotonic() + wait.total_seconds()
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            part = timedelta(seconds=max(0.0, min(left, CHECK_EVERY)))
+            return await call.site.client.aresult(job_id, part)
+        except TimeoutError:
+            if left <= CHECK_EVERY:
+                raise
+            await call.check_current()
 
 
 def _wait(prefer: str) -> timedelta | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -23,6 +24,13 @@ PACE = 0.25
 IDLE_PACE = 1.0
 COMMENT_EVERY = 15.0
 MOST_STREAMS = 200
+# A stream ends so soon after its token is revoked, expired or changed.
+CHECK_EVERY = 0.5
+# The function of a mounting application may cost more than a look at a token.
+CHECK_HOST_EVERY = 5.0
+ENDED = "the access that this stream began with has ended or changed; connect again"
+# What a source of messages yields in each round in which it has none.
+NOTHING = b""
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
@@ -35,12 +43,21 @@ def _stream(call: Call, messages: AsyncIterator[bytes]) -> Response:
     if site.streams >= MOST_STREAMS:
         raise Problem("too-many", "too many streams are open", headers={"retry-after": "5"})
 
+    every = CHECK_HOST_EVERY if site.config.auth == "host" else CHECK_EVERY
+
     async def run() -> AsyncIterator[bytes]:
         site.streams += 1
+        checked = time.monotonic()
         try:
             yield b"retry: 2000\n\n"
             async for message in messages:
-                yield message
+                if time.monotonic() - checked >= every:
+                    if not await site.is_current(call):
+                        yield _message("end", {"reason": ENDED}, "end")
+                        return
+                    checked = time.monotonic()
+                if message:
+                    yield message
         finally:
             site.streams -= 1
 
@@ -94,9 +111,8 @@ async def _events(call: Call, wanted: set[str] | None, after: int | None) -> Asy
             yield _message("queues", queues, str(seq))
             sent = True
         quiet = 0.0 if sent else quiet + IDLE_PACE
-        if quiet >= COMMENT_EVERY:
-            quiet = 0.0
-            yield b": still here\n\n"
+        yield b": still here\n\n" if quiet >= COMMENT_EVERY else NOTHING
+        quiet %= COMMENT_EVERY
         await asyncio.sleep(PACE if sent else IDLE_PACE)
 
 
@@ -125,9 +141,8 @@ async def _job_events(call: Call, job_id: str, last: str) -> AsyncIterator[bytes
         if record.state.is_final:
             return
         quiet = 0.0 if is_new else quiet + PACE
-        if quiet >= COMMENT_EVERY:
-            quiet = 0.0
-            yield b": still here\n\n"
+        yield b": still here\n\n" if quiet >= COMMENT_EVERY else NOTHING
+        quiet %= COMMENT_EVERY
         await asyncio.sleep(PACE)
 
 
@@ -172,6 +187,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{PREFIX}/openapi.json", "public", openapi, "This description", answer=dict),
     Route("GET", "/livez", "public", livez, "The server runs", answer=HealthOut),
     Route("GET", "/readyz", "public", readyz, "The server can do its work", answer=HealthOut),
+    Route("GET", "/startupz", "public", readyz, "The same as /readyz", answer=HealthOut),
     Route("GET", "/healthz", "public", readyz, "The same as /readyz", answer=HealthOut),
     Route("GET", "/metrics", "read", scrape, "Prometheus metrics", media="text/plain"),
 )  # fmt: skip

@@ -72,6 +72,8 @@ async def claim(call: Call) -> Reply:
     bell: Bell | None = None
     try:
         while True:
+            if bell is not None:
+                await call.check_current()
             while len(found) < body.max:
                 job = await _claim_one(call, queue, lease, body.worker, tasks)
                 if job is None:

@@ -164,7 +164,7 @@ def wants_page(request: Request) -> bool:
     """Whether an error should be a page: a browser asks, and not for the API."""
     root = request.scope.get("root_path", "")
     path = request.url.path.removeprefix(root)
-    if path.startswith(("/api/", "/livez", "/readyz", "/healthz", "/metrics", "/static/")):
+    if path.startswith(("/api/", "/livez", "/readyz", "/startupz", "/healthz", "/metrics", "/static/")):
         return False
     return "text/html" in request.headers.get("accept", "")
 
