@@ -1,7 +1,8 @@
 """The `winch` command: one group, its commands imported only when they are called.
 
 Exit codes: 0 ok, 1 failure, 2 usage, import or configuration, 3 the store cannot be used, 4 the schema
-needs `winch migrate`, 69 no worker answered, 70 a worker left jobs to their leases at the deadline.
+needs `winch migrate`, 69 no worker answered, 70 a worker left jobs to their leases at the deadline,
+71 a worker lost one of its background loops.
 """
 
 from __future__ import annotations

@@ -158,6 +158,7 @@ class Alerts(Service):
     """Looks every few seconds, and tells what has begun and what is over."""
 
     name = "alerts"
+    is_vital = False
 
     def __init__(self, driver: Driver, rules: AlertRules, hook: Hook | None = None) -> None:
         super().__init__()

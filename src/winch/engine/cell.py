@@ -30,6 +30,7 @@ from winch.engine.isolation import (
     Stop,
     order_decoder,
 )
+from winch.engine.loops import EX_BROKEN, LoopEnded, Loops, tell
 from winch.engine.memory import resident_memory
 from winch.engine.runtime import Runtime
 from winch.engine.threads import Threads
@@ -61,6 +62,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     executor = Executor(runtime, threads, time.monotonic, random.Random(), store)  # noqa: S311  # jitter
     encode = msgspec.json.Encoder().encode
     await runtime.start()
+    loops = Loops(_broke)
     running: Attempt | None = None
     work: asyncio.Task[None] | None = None
 
@@ -79,11 +81,11 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
             if not plan.is_plain or runtime.middleware:  # else it has no context to report with
                 beat = plan.task.options.heartbeat
                 every = NOTES_EVERY if beat is None else min(NOTES_EVERY, beat.total_seconds() / 4)
-                telling = asyncio.create_task(_tell(attempt, every, writer, store))
+                telling = loops.start("reports", _tell(attempt, every, writer, store))
             settled = await executor.run_here(attempt, plan)
             running = None
             if telling is not None:
-                telling.cancel()
+                loops.cancel(telling)
             is_finished = attempt.is_finished
         else:
             settled = plan
@@ -97,7 +99,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
             break
         match order_decoder.decode(order_line):
             case Run() as order:
-                work = asyncio.create_task(run(order))
+                work = loops.start("job", run(order), may_return=lambda: True)
             case Stop(why=why, is_silent=is_silent):
                 if running is not None:
                     running.is_silent = is_silent
@@ -105,6 +107,12 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     if work is not None and not work.done():
         os._exit(1)  # the worker is gone, and with it the claim
     await runtime.stop()
+
+
+def _broke(ended: LoopEnded) -> None:
+    """The worker sees that this process has died, and does not wait for its job for ever."""
+    tell(ended, "This process ends")
+    os._exit(EX_BROKEN)
 
 
 async def _tell(

@@ -24,6 +24,7 @@ from winch.engine.link import (
     SessionLost,
 )
 from winch.engine.log import log
+from winch.engine.loops import EX_BROKEN, LoopEnded, Loops, threads_watched, watch_tasks
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Settings
 from winch.engine.worker import Worker, WorkerConfig
@@ -44,6 +45,7 @@ class Child:
         self._end_by = float("inf")
         self._board = board
         self.worker: Worker = Worker(driver, runtime, config, board=board, on_session=self._began)
+        self._loops = Loops(self.worker.broke)
         self.worker.tally.on_rates = lambda rates: self._link.send(Counted(rates))
 
     def _began(self, session: str) -> None:
@@ -66,12 +68,20 @@ class Child:
             )
         )
         self._board.pulse()
+        watch_tasks(self.worker.broke)
+        with threads_watched(self.worker.broke):
+            try:
+                return await self._live(link)
+            except LoopEnded:  # while it started; it has been logged
+                return EX_BROKEN
+
+    async def _live(self, link: Link) -> int:
         # From the start: it may be told to be quiet before it claims.
-        listening = asyncio.create_task(self._listen(), name="winch link")
-        await self.worker.start()
+        self._loops.start("link", self._listen(), may_return=lambda: True)
+        await self._start()
         link.send(self.worker.started())
         # A service manager may signal every process of the group, not only the supervisor.
-        grace = said.grace.total_seconds()
+        grace = self._settings.grace.total_seconds()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ask, grace)
         ends = [
             asyncio.create_task(self._asked.wait(), name="winch asked"),
@@ -79,11 +89,29 @@ class Child:
         ]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         left = await self._drain(grace)
-        for task in (listening, *ends):
+        for task in ends:
             task.cancel()
-        link.send(Drained(left))
+        await self._loops.stop()
+        if self.worker.broken is None:
+            link.send(Drained(left))
         await self._driver.aclose()
+        if self.worker.broken is not None:
+            return EX_BROKEN
         return EX_LEFT if left else 0
+
+    async def _start(self) -> None:
+        """Start the worker, unless one of its loops ends meanwhile."""
+        starting = asyncio.ensure_future(self.worker.start())
+        drained = asyncio.ensure_future(self.worker.drained.wait())
+        await asyncio.wait([starting, drained], return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        if starting.done():
+            starting.result()
+        elif self.worker.broken is not None:
+            starting.cancel()
+            raise self.worker.broken
+        else:  # it is to be replaced already
+            await starting
 
     async def _drain(self, grace: float) -> int:
         """Stop as asked; or, where nobody asked, be replaced, and let what runs take its time."""
@@ -104,7 +132,9 @@ class Child:
                     self.worker.quiet(is_quiet or self._asked.is_set())
                 case SessionLost(session=session):
                     # In the background: with the store out of reach this lasts, and a stop may come.
-                    self._renewing = asyncio.create_task(self.worker.session_lost(session))
+                    self._loops.start(
+                        "session", self.worker.session_lost(session), may_return=lambda: True
+                    )
                 case LeaseOver():
                     self.worker.lease_over()
                 case DumpStacks():

@@ -21,6 +21,7 @@ from winch.engine import operation
 from winch.engine.heartbeat import Heart, Leases
 from winch.engine.isolation import CellStore
 from winch.engine.log import log
+from winch.engine.loops import Loops, threads_watched
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
@@ -51,7 +52,10 @@ class Host(Protocol):
 
 
 class EmbeddedWorker:
-    """`async with app.worker(): …` runs jobs until the block ends."""
+    """`async with app.worker(): …` runs jobs until the block ends.
+
+    A worker that loses one of its loops gives its jobs back at once, and the block raises at its end.
+    """
 
     def __init__(
         self,
@@ -100,11 +104,17 @@ class EmbeddedWorker:
         # Before the worker starts: between its session and its first claim it asks the store several
         # things, and a slow store would let its lease run out meanwhile.
         self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
+        self._loops = Loops(self.worker.broke)
+        self._ending = asyncio.Lock()
+        self._left: int | None = None
+        self._watched = threads_watched(self.worker.broke)
+        self._watched.__enter__()
         self._beating.start()
         try:
             await self.worker.start()
         except BaseException:
             self._stopped.set()
+            self._watched.__exit__(None, None, None)
             raise
         self._services: list[Service] = [
             Promoter(self._driver, said.poll.total_seconds()),
@@ -119,26 +129,40 @@ class EmbeddedWorker:
             Pruner(self._driver),
             Leases(self._heart, min(self._config.heartbeat, lease / 10), self.worker.lease_over),
         ]
-        self._runners = [
-            asyncio.create_task(service.run(), name=f"winch {service.name}")
-            for service in self._services
-        ]
+        for service in self._services:
+            self._loops.serve(service)
+        self._guarding = asyncio.create_task(self._guard(), name="winch guard")
         return self.worker
 
     async def __aexit__(self, *error: object) -> None:
         await self.stop(self._said.grace.total_seconds())
 
     async def stop(self, grace: float) -> int:
-        """Drain and end; returns how many claims are left to their lease."""
-        left = await self.worker.drain(grace)
-        self._stopped.set()
-        for service in self._services:
-            service.stop()
-        for runner in self._runners:
-            runner.cancel()
-        await asyncio.gather(*self._runners, return_exceptions=True)
-        await asyncio.to_thread(self._beating.join, 5.0)
+        """Drain and end; returns how many claims are left to their lease. Raises what broke it, if it
+        has stopped by itself."""
+        left = await self._end(grace)
+        self._guarding.cancel()
+        if self.worker.broken is not None:
+            raise self.worker.broken
         return left
+
+    async def _guard(self) -> None:
+        """Stop at once when a loop has ended, whatever the block still does: others run the jobs."""
+        await self.worker.drained.wait()
+        if self.worker.broken is not None:
+            await self._end(self._said.grace.total_seconds())
+
+    async def _end(self, grace: float) -> int:
+        async with self._ending:
+            if self._left is None:
+                self._left = await self.worker.drain(grace)
+                self._stopped.set()
+                for service in self._services:
+                    service.stop()
+                await self._loops.stop()
+                await asyncio.to_thread(self._beating.join, 5.0)
+                self._watched.__exit__(None, None, None)
+        return self._left
 
     async def run_until_stopped(self) -> None:
         """Run until SIGTERM or SIGINT, or until drained in burst mode."""
@@ -172,7 +196,10 @@ class EmbeddedWorker:
                 log.warning("heartbeat: the store is out of reach: %s", error)
                 continue
             for session in lost:
-                asyncio.run_coroutine_threadsafe(self.worker.session_lost(session), self._loop)
+                self._loop.call_soon_threadsafe(self._renew, session)
+
+    def _renew(self, session: str) -> None:
+        self._loops.start("session", self.worker.session_lost(session), may_return=lambda: True)
 
 
 def cell_command(app_spec: str | None) -> tuple[str, ...] | None:

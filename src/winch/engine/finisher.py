@@ -20,7 +20,7 @@ from winch.core.errors import StorageError, StorageFull, StorageUnavailable
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.engine.log import log
-from winch.engine.service import Backoff
+from winch.engine.service import Backoff, Surprises
 from winch.storage.params import Answer, ClaimRef, Finish
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -64,6 +64,7 @@ class Finisher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._backoff = Backoff("finisher")
+        self._surprises = Surprises("finisher")
         self.lost: int = 0
 
     def finish(self, outcome: Finish) -> None:
@@ -115,10 +116,11 @@ class Finisher:
             self._is_awake = False
             try:
                 await self._send()
-            except Exception:  # what was not answered is still here, and nobody else would send it
-                log.exception("finisher failed; the loop goes on")
-                await asyncio.sleep(1.0)
+            except Exception as error:  # what was not answered is still here, to be sent again
+                await asyncio.sleep(self._surprises.met(error))
                 self._awake()
+            else:
+                self._surprises.over()
             if not self.pending:
                 self._idle.set()
 

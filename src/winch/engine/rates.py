@@ -315,6 +315,7 @@ class RateWriter(Service):
     """Writes the tally every few seconds, where there is something to write."""
 
     name = "rates"
+    is_vital = False
 
     def __init__(self, driver: Driver, tally: Tally) -> None:
         super().__init__()

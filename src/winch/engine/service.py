@@ -22,6 +22,8 @@ LONGEST_PAUSE = 5.0
 # A float overflows at 2^1024, which an outage of an hour and a half reaches; every pause is at its
 # longest long before this.
 MOST_DOUBLINGS = 32
+# So many passes in a row may fail for a reason that nobody foresaw: some 20 seconds.
+MOST_SURPRISES = 10
 
 # The name of the loop that is running. What it waits for by itself, between two passes, is only polling:
 # a virtual clock may leap over that while there is nothing to be found.
@@ -68,15 +70,44 @@ class Backoff:
         return self._failures > 0
 
 
+class Surprises:
+    """Errors of a loop that are not the store's. One is logged and the loop goes on; a vital loop that
+    meets nothing else ends, because it would look healthy for ever and do nothing."""
+
+    def __init__(self, what: str, is_vital: bool = True) -> None:
+        self._what = what
+        self._is_vital = is_vital
+        self._count = 0
+
+    def met(self, error: Exception) -> float:
+        """Note one; returns how long to wait. Raises `error` when there were too many in a row."""
+        self._count += 1
+        if self._is_vital and self._count >= MOST_SURPRISES:
+            raise error
+        log.exception("%s failed; the loop goes on", self._what)
+        return doubled(FIRST_PAUSE, self._count, LONGEST_PAUSE if self._is_vital else 60.0)
+
+    def over(self) -> None:
+        """Note a pass that went well."""
+        self._count = 0
+
+
 class Service:
     """One background loop."""
 
     name = "service"
+    # Jobs do not start, end or come back without it: rather a new process than one where it fails on.
+    is_vital = True
 
     def __init__(self, longest_pause: float = LONGEST_PAUSE) -> None:
         self._stopping = asyncio.Event()
         self._backoff = Backoff(self.name, longest_pause)
         self._idling: asyncio.Timeout | None = None
+        self._surprises = Surprises(self.name, self.is_vital)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
 
     async def run_once(self) -> float:
         """One pass; returns the seconds to wait before the next."""
@@ -92,7 +123,8 @@ class Service:
         await asyncio.sleep(seconds)
 
     async def run(self) -> None:
-        """Pass after pass until `stop`. No error of the store ends a loop."""
+        """Pass after pass until `stop`. No error of the store ends a loop; ten passes in a row that
+        fail for another reason end one that is vital."""
         polling.set(self.name)
         while not self._stopping.is_set():
             try:
@@ -100,11 +132,11 @@ class Service:
             except StorageError as error:
                 await self._unless_stopped(asyncio.sleep(self._backoff.failed(error)))
                 continue
-            except Exception:
-                log.exception("%s failed; the loop goes on", self.name)
-                await self._unless_stopped(asyncio.sleep(1.0))
+            except Exception as error:
+                await self._unless_stopped(asyncio.sleep(self._surprises.met(error)))
                 continue
             self._backoff.worked()
+            self._surprises.over()
             if delay > 0:
                 await self._unless_stopped(self.idle(delay))
 

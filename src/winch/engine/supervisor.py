@@ -44,6 +44,7 @@ from winch.engine.link import (
     child_env,
 )
 from winch.engine.log import log
+from winch.engine.loops import EX_BROKEN, LoopEnded, Loops, tell, threads_watched, watch_tasks
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
@@ -127,7 +128,7 @@ class Supervisor:
         self._driver: Driver | None = None
         self._heart: Heart | None = None
         self._services: list[Service] = []
-        self._running: list[asyncio.Task[None]] = []
+        self._loops = Loops(self._broke)
         self._stopping = asyncio.Event()
         self._stop_by = float("inf")
         self._signals = 0
@@ -141,26 +142,28 @@ class Supervisor:
     async def run(self) -> int:
         """Run until stopped; returns the exit code."""
         self._handle_signals()
+        watch_tasks(self._broke)
+        with threads_watched(self._broke):
+            return await self._supervise()
+
+    async def _supervise(self) -> int:
         began = time.monotonic()
         for number in range(self._processes):
             self._spawn_soon(number, 0.0)
-        watching = asyncio.create_task(self._watch(), name="winch watch")
-        reloading = asyncio.create_task(self._reload(), name="winch reload")
+        self._loops.start("watch", self._watch())
+        if self._changes is not None:
+            self._loops.start("reload", self._reload(self._changes))
         while self._tending:
             await asyncio.wait(self._tending, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # a tended child's callback may have begun another
-        watching.cancel()
-        reloading.cancel()
         for service in self._services:
             service.stop()
         await self._write_rates()
-        for task in self._running:
-            task.cancel()
         if self._checking is not None:
             if self._burst:
                 await self._checking
             self._checking.cancel()
-        await asyncio.gather(watching, reloading, *self._running, return_exceptions=True)
+        await self._loops.stop()
         if self._burst and self._driver is not None:
             summarize(self.vitals.counters.total, time.monotonic() - began)
         if self._driver is not None:
@@ -205,6 +208,21 @@ class Supervisor:
             child.is_told_to_end = True
         self._say(Drain(grace))
 
+    def _broke(self, ended: LoopEnded) -> None:
+        """A loop has ended that should not have: stop the children, and let a new process take over."""
+        if self._code == EX_BROKEN:
+            return
+        tell(ended, "The supervisor stops its children and exits")
+        self._code = EX_BROKEN
+        grace = DEFAULT_GRACE if self._grace is None else self._grace
+        self._stop(grace)
+        # The loop that ended may be the one that kills those that do not stop.
+        asyncio.get_running_loop().call_later(grace + KILL_AFTER + 1.0, self._kill_all)
+
+    def _kill_all(self) -> None:
+        for child in self._children.values():
+            child.process.kill()
+
     def _quiet(self, is_quiet: bool) -> None:
         self._is_quiet = self.vitals.is_quiet = is_quiet  # children that follow are told, too
         self._say(Quiet(is_quiet))
@@ -216,7 +234,8 @@ class Supervisor:
     # -- children ----------------------------------------------------------------------------------
 
     def _spawn_soon(self, number: int, delay: float) -> None:
-        task = asyncio.create_task(self._tend(number, delay), name=f"winch child {number}")
+        tending = self._tend(number, delay)
+        task = self._loops.start(f"child {number}", tending, may_return=lambda: True)
         self._tending.add(task)
         task.add_done_callback(self._tending.discard)
 
@@ -235,11 +254,11 @@ class Supervisor:
             log.error("a child cannot be started, trying again: %s", error)
             self._spawn_soon(number, QUICK_DEATH)
             return
-        listening = asyncio.create_task(self._listen(child), name=f"winch link {number}")
+        listening = self._loops.start(f"link {number}", self._listen(child), may_return=lambda: True)
         code = await child.process.wait()
         # What the child said before it ended may still be on the line.
         await asyncio.wait([listening], timeout=1.0)
-        listening.cancel()
+        self._loops.cancel(listening)
         await self._bury(child, code)
 
     async def _spawn(self, number: int) -> _Child:
@@ -309,10 +328,8 @@ class Supervisor:
         if driver.capabilities.keeps_books:
             self._rates = RateWriter(driver, self._tally)
             self._services.append(self._rates)
-        self._running = [
-            asyncio.create_task(service.run(), name=f"winch {service.name}")
-            for service in self._services
-        ]
+        for service in self._services:
+            self._loops.serve(service)
 
     def _announce(self, started: Started) -> None:
         """The first child claims jobs: say so, and warn of queues that nobody serves."""
@@ -333,8 +350,10 @@ class Supervisor:
         del self._children[child.process.pid]
         started = [job.claim for job in child.board.started()]
         cause = child.cause or (
-            None if code in (0, EX_LEFT) else describe_death(code, is_oom=oom_kills() > child.ooms)
+            None if code in (0, EX_LEFT) else _describe(code, is_oom=oom_kills() > child.ooms)
         )
+        if code == EX_BROKEN:  # no job's fault
+            child.guilty = []
         guilty = started if child.guilty is None else child.guilty
         if cause is not None and child.sessions:
             self.vitals.deaths += 1
@@ -414,11 +433,9 @@ class Supervisor:
             )
             return True
 
-    async def _reload(self) -> None:
+    async def _reload(self, changes: Callable[[], AsyncIterator[str]]) -> None:
         """Replace the children whenever their code has changed."""
-        if self._changes is None:
-            return
-        async for what in self._changes():
+        async for what in changes():
             log.info("%s has changed; replacing the children", what)
             self._quick_deaths = 0
             self._say(Retire(f"{what} has changed"))
@@ -490,6 +507,10 @@ class Supervisor:
         """The store has been away for a lease: what must not run twice stops."""
         for child in self._children.values():
             child.link.send(LeaseOver())
+
+
+def _describe(code: int, *, is_oom: bool) -> str:
+    return "one of its loops ended" if code == EX_BROKEN else describe_death(code, is_oom=is_oom)
 
 
 class Beating(Service):

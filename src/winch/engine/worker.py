@@ -37,6 +37,7 @@ from winch.engine.lane import Begun, Lane
 from winch.engine.limits import Limits
 from winch.engine.link import Started
 from winch.engine.log import log
+from winch.engine.loops import LoopEnded, Loops, tell
 from winch.engine.maintenance.forwarder import Forwarder
 from winch.engine.maintenance.queue_rules import QueueRules
 from winch.engine.new_queues import NewQueues, known_queues
@@ -137,7 +138,7 @@ class Worker:
         self._idle_runners: deque[asyncio.Future[None]] = deque()
         self._attempts: dict[int, Attempt] = {}
         self._services: list[Service] = []
-        self._runners: list[asyncio.Task[None]] = []
+        self._loops = Loops(self.broke)
         self._all_ended = asyncio.Event()
         self._all_ended.set()
         self._is_draining = False
@@ -196,6 +197,7 @@ class Worker:
         # Burst: nothing left; else to be replaced, see why_retiring.
         self.drained: asyncio.Event = asyncio.Event()
         self.why_retiring: str | None = None
+        self.broken: LoopEnded | None = None
         self.is_stuck: bool = False
 
     # -- life --------------------------------------------------------------------------------------
@@ -269,15 +271,12 @@ class Worker:
             except StorageError as error:
                 log.warning("the spool is not forwarded yet: %s", error)
             self._services.append(forwarder)
-        self._runners = [
-            asyncio.create_task(service.run(), name=f"winch {service.name}")
-            for service in self._services
-        ]
-        self._finishing = asyncio.create_task(self._finisher.run(), name="winch finisher")
-        self._slots = [
-            asyncio.create_task(self._run_slot(slot), name=f"winch slot {slot}")
-            for slot in range(config.concurrency)
-        ]
+        self._fetching = self._loops.serve(self._fetcher)
+        for service in self._services[1:]:
+            self._loops.serve(service)
+        self._finishing = self._loops.start("finisher", self._finisher.run())
+        for slot in range(config.concurrency):
+            self._loops.start(f"slot {slot}", self._run_slot(slot))
 
     def started(self) -> Started:
         """What this worker does from now on, for the line that announces it."""
@@ -378,7 +377,7 @@ class Worker:
         self._is_draining = True
         self._fetcher.stop()
         # The fetcher may be in the middle of a claim: its answer is waited for, so nothing is left.
-        await asyncio.wait(self._runners[:1], timeout=max(min(grace, 30.0), 5.0))
+        await asyncio.wait([self._fetching], timeout=max(min(grace, 30.0), 5.0))
         self._give_back_unstarted()
         await self._until_due()
         self.interrupt_all()
@@ -395,6 +394,18 @@ class Worker:
         """Have the drain interrupt what still runs at this moment; a later one changes nothing."""
         self._end_by = min(self._end_by, moment)
         self._is_sooner.set()
+
+    def broke(self, ended: LoopEnded) -> None:
+        """A loop has ended that should not have: this worker claims nothing more and wants to be
+        drained."""
+        if self.broken is None:
+            self.broken = ended
+            tell(ended, "This worker takes no more jobs and stops")
+            self.drained.set()
+
+    def abandon(self) -> None:
+        """Its process is gone, as far as its world is concerned: its loops may end as they like."""
+        self._loops.forget()
 
     def retire(self, why: str) -> None:
         """Claim nothing more and have this worker replaced; what runs may end."""
@@ -436,10 +447,14 @@ class Worker:
             pass
 
     async def _flush(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._finisher.flushed()
-        except TimeoutError:
+        if self._finishing.done():  # it broke; what the jobs came to is worth one more try
+            self._finishing = self._loops.start("finisher", self._finisher.run())
+        flushed = asyncio.ensure_future(self._finisher.flushed())
+        await asyncio.wait(
+            [flushed, self._finishing], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        flushed.cancel()
+        if self._finisher.pending:
             log.error(
                 "the store did not answer in time; %d outcomes are not written", self._finisher.pending
             )
@@ -458,9 +473,7 @@ class Worker:
                 with contextlib.suppress(StorageError, TimeoutError):  # numbers, not jobs
                     async with asyncio.timeout(2.0):
                         await service.run_once()
-        for runner in (*self._runners, *self._slots, self._finishing):
-            runner.cancel()
-        await asyncio.gather(*self._runners, *self._slots, self._finishing, return_exceptions=True)
+        await self._loops.stop()
         self._threads.close()
         if self._cells is not None:
             await self._cells.close()
@@ -470,7 +483,7 @@ class Worker:
 
     def _room(self) -> int:
         """How many jobs to claim now: for the free slots, and ahead where jobs are short."""
-        if self.why_retiring is not None:
+        if self.why_retiring is not None or self.broken is not None:
             return 0
         # The supervisor takes back what a child without a pulse holds: no claim without a pulse.
         self._places.pulse()

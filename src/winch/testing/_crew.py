@@ -17,6 +17,7 @@ from winch.engine import operation
 from winch.engine.attempt import Interrupt
 from winch.engine.events import Events
 from winch.engine.heartbeat import Heart
+from winch.engine.loops import Loops
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
@@ -107,10 +108,10 @@ class Crew:
             threads=InlineThreads(asyncio.get_running_loop()),
         )
         self._services: list[Service] = []
-        self._runners: list[asyncio.Task[None]] = []
+        self._loops = Loops(self.worker.broke)
 
     async def start(self) -> None:
-        self._runners = [asyncio.create_task(self._beat())]
+        self._loops.start("heart", self._beat())
         await self.worker.start()
         said = self._settings
         self._services = [
@@ -119,7 +120,8 @@ class Crew:
             Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at, self.worker.tally),
             Pruner(self._driver),
         ]
-        self._runners += [asyncio.create_task(service.run()) for service in self._services]
+        for service in self._services:
+            self._loops.serve(service)
 
     async def _beat(self) -> None:
         polling.set("heart")
@@ -139,13 +141,13 @@ class Crew:
     async def stop(self) -> None:
         """Give back what it holds and end."""
         await self.worker.drain(0.0)
-        for runner in self._runners:
-            runner.cancel()
-        await asyncio.gather(*self._runners, return_exceptions=True)
+        await self._loops.stop()
 
     async def bury(self) -> None:
         """Clean up after a worker that was killed: its handlers end here, unheard."""
         self._runtime.events, self.life.is_thawed = Events(), True
+        self.worker.abandon()
+        self._loops.forget()
         for attempt in self.worker.attempts:
             attempt.interrupt(Interrupt.LOST, self._clock.monotonic())
         for _ in range(ROUNDS):  # a cancellation may be taken for the handler's own

@@ -383,11 +383,17 @@ class World:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return run()
+            return self._seen_through(run)
         if self._helper is None:
             # One and the same thread for the whole block: handlers may have things that stay in one.
             self._helper = ThreadPoolExecutor(1, "winch-virtual")
-        return self._helper.submit(copy_context().run, run).result()
+        return self._helper.submit(copy_context().run, self._seen_through, run).result()
+
+    def _seen_through(self, run: Callable[[], T]) -> T:
+        result = run()
+        if not self._is_closing and self._crew is not None and self._crew.worker.broken is not None:
+            raise self._crew.worker.broken
+        return result
 
     def _pause(self, pause: Pause) -> None:
         """How `job.result()` and an enqueue that meets an outage wait here: time passes."""

@@ -139,6 +139,7 @@ class Sampler(Service):
     """Notes how long the queues are, for the chart of the backlog."""
 
     name = "sampler"
+    is_vital = False
 
     def __init__(self, driver: Driver) -> None:
         super().__init__()

@@ -17,7 +17,6 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 
 import msgspec
 import psycopg
@@ -25,6 +24,7 @@ from psycopg import sql
 
 from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim
+from winch.drivers import _background
 from winch.drivers.postgres.apool import AsyncPool, Loaded
 from winch.drivers.postgres.offers import Offer, Offers, values_of
 from winch.drivers.postgres.place import Place
@@ -79,7 +79,7 @@ class Listener:
         """Begin to listen, unless that has been tried before."""
         if self._runner is None or self._runner.done():
             self._tried.clear()
-            self._runner = asyncio.create_task(self._run(), name="winch-listen")
+            self._runner = _background.start(self._run(), "winch-listen")
         # Only the first time: later a listener that is down is the poll's matter.
         await self._tried.wait()
 
@@ -92,9 +92,7 @@ class Listener:
 
     async def close(self) -> None:
         if self._runner is not None:
-            self._runner.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._runner
+            await _background.stop(self._runner)
             self._runner = None
         self.state = "not started"
 

@@ -326,7 +326,7 @@ class Watchdog:
                 if self._thread is None:
                     self._stopped.clear()
                     self._thread = threading.Thread(
-                        target=self._tick, name="winch-watchdog", daemon=True
+                        target=self._watch_over, name="winch-watchdog", daemon=True
                     )
                     self._thread.start()
 
@@ -337,6 +337,13 @@ class Watchdog:
         with self._lock:
             self._stopped.set()
             self._thread = None
+
+    def _watch_over(self) -> None:
+        try:
+            self._tick()
+        except BaseException:
+            self._thread = None  # the next connection that gets busy starts a new one
+            raise
 
     def _tick(self) -> None:
         stopped, every, quiet = self._stopped, min(0.5, self._timeout / 4), 0

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from winch.core.errors import WinchError
+from winch.drivers import _background
 from winch.drivers.redis.awire import AsyncSide
 from winch.drivers.redis.scripts import Call, command
 from winch.storage.verbs import Verb
@@ -62,7 +63,7 @@ class Listener:
         points = self._points()
         for point in points:
             if point not in self._runners or self._runners[point].done():
-                self._runners[point] = asyncio.create_task(self._run(point), name="winch-listen")
+                self._runners[point] = _background.start(self._run(point), "winch-listen")
         for point in self._runners.keys() - set(points):  # the cluster is another one by now
             self._runners.pop(point).cancel()
 
@@ -98,11 +99,7 @@ class Listener:
 
     async def close(self) -> None:
         self._bells.clear()
-        for runner in self._runners.values():
-            runner.cancel()
-        for runner in self._runners.values():
-            with suppress(asyncio.CancelledError):
-                await runner
+        await _background.stop(*self._runners.values())
         self._runners.clear()
         self.state = "not started"
         await self._side.aclose()

@@ -186,8 +186,20 @@ class Writer:
         self._turns.put(True)
 
     def _serve(self, turns: queue.SimpleQueue[bool]) -> None:
-        while turns.get():
-            self._lead(None)
+        try:
+            while turns.get():
+                self._lead(None)
+        except BaseException as error:
+            self._ended(error)
+            raise
+
+    def _ended(self, error: BaseException) -> None:
+        """The thread ends by an error: no caller waits for it, and the next starts a new one."""
+        with self._guard:
+            self._thread, self._is_led = None, False
+        gone = StorageUnavailable(f"the thread that writes to SQLite has ended: {error!r}")
+        while self._queue:
+            self._turn_away(gone)
 
     def _lead(self, own: _Call | None) -> None:
         try:

@@ -13,6 +13,7 @@ EVERY = 60.0
 
 class Forwarder(Service):
     name = "forwarder"
+    is_vital = False
 
     def __init__(self, driver: Driver, spool: Spool, every: float = EVERY) -> None:
         super().__init__()

@@ -24,6 +24,7 @@ SWEEP_EVERY = 10.0
 
 class Pruner(Service):
     name = "pruner"
+    is_vital = False
 
     def __init__(self, driver: Driver, every: float = EVERY) -> None:
         super().__init__()

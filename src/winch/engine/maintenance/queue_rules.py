@@ -24,6 +24,7 @@ LOOKS = 3
 
 class QueueRules(Service):
     name = "queue-rules"
+    is_vital = False
 
     def __init__(
         self,
