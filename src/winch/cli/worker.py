@@ -26,6 +26,7 @@ from winch.core.redact import mask_text
 from winch.drivers.connect import connect
 from winch.engine.alerts import alerts_of
 from winch.engine.health import HealthPort
+from winch.engine.heartbeat_file import keep_heartbeat_file
 from winch.engine.link import Hello
 from winch.engine.order import parse_queues
 from winch.engine.reload import app_folder, changes
@@ -170,10 +171,15 @@ def run_worker(
             more=lambda driver: [alerts_of(driver, said)],
             app=said.app or "an app",
         )
+        beating = asyncio.create_task(
+            keep_heartbeat_file(vitals.is_turning), name="winch heartbeat file"
+        )
         try:
             return await supervisor.run()
         finally:
             _be_deaf()
+            beating.cancel()
+            await asyncio.wait([beating])
             if port is not None:
                 await port.stop()
 

@@ -33,9 +33,12 @@ class Vitals:
     running: Callable[[], Iterable[int]] = lambda: ()
     """How many jobs run in each child that has begun a session."""
 
+    def is_turning(self) -> bool:
+        """Whether the supervisor has looked at its children lately."""
+        return time.monotonic() - self.turned_at < STILL
+
     def live(self) -> Checks:
-        is_turning = time.monotonic() - self.turned_at < STILL
-        return {"supervisor": "pass" if is_turning else "has not turned for a while"}
+        return {"supervisor": "pass" if self.is_turning() else "has not turned for a while"}
 
     def ready(self) -> Checks:
         children = len(list(self.running()))

@@ -23,6 +23,7 @@ from winch.core.version import __version__
 from winch.engine import operation
 from winch.engine.alerts import alerts_of
 from winch.engine.heartbeat import Heart
+from winch.engine.heartbeat_file import keep_heartbeat_file
 from winch.engine.log import log
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
@@ -196,6 +197,7 @@ class Upkeep:
             asyncio.create_task(service.run(), name=f"winch {service.name}")
             for service in self._services
         ]
+        self._runners.append(asyncio.create_task(keep_heartbeat_file(), name="winch heartbeat file"))
 
     async def __aexit__(self, *_: object) -> None:
         for service in self._services:
