@@ -20,7 +20,7 @@ from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
 from winch.engine.middleware import Middleware
 from winch.engine.options import TaskOptions, _name, task_options
-from winch.engine.registry import Registry, default_name
+from winch.engine.registry import Registry, default_name, refuse_unfit
 from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.spool import Spool
@@ -67,8 +67,8 @@ class SystemClock:
 class App:
     """Tasks and the store their jobs live in.
 
-    The store is chosen by `url`, which $WINCH_URL and the configuration files override. Nothing is
-    opened until it is needed.
+    `url` chooses the store: $WINCH_URL goes before it, configuration files count where it is left out.
+    Nothing is opened until it is needed.
     """
 
     def __init__(
@@ -333,8 +333,9 @@ class App:
             _name(name, "task name")
 
         def register(function: Callable[..., Any]) -> Task[Any, Any]:
-            if isinstance(function, Task) or not callable(function):
-                raise ConfigError(f"@app.task takes a function, got {function!r}")
+            if isinstance(function, Task):
+                raise ConfigError(f"@app.task takes a function, got the task {function.name!r}")
+            refuse_unfit(function)
             title = _name(name or default_name(function), "task name")
             task = task_class(function, is_collecting=checked.collect is not None)(
                 self.client, title, function, checked

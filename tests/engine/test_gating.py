@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from winch import App, Breaker, ConfigError, Fifo, Limit, Rate, RetryAfter, RetryBudget
@@ -58,6 +60,9 @@ def test_plain_jobs_carry_none() -> None:
         (lambda: Rate(5, per="1s", kind="leaky"), "must be one of fixed, sliding, bucket"),
         (lambda: Rate(5, per="1s", burst=3), "goes with kind='bucket'"),
         (lambda: RetryBudget("often"), "such as '200/m'"),
+        (lambda: Rate("often"), "such as '200/m'"),
+        (lambda: Rate("5/s", per="1s"), "leave out per='1s'"),
+        (lambda: Rate(5), "Rate\\('5/s'\\)"),
         (lambda: Breaker(failures=50), "a share such as 0.5"),
         (lambda: Fifo("k", on_death="stop"), "'skip' or 'block'"),
         (lambda: new_app().task(name="t", limit=Limit(1, key="nope"))(print_it), "no argument 'nope'"),
@@ -69,6 +74,12 @@ def test_plain_jobs_carry_none() -> None:
 def test_what_cannot_be_right_is_refused(make: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("text, n, per", [("5/s", 5, 1), ("200/m", 200, 60), ("7/10s", 7, 10)])
+def test_a_rate_may_be_one_text(text: str, n: int, per: int) -> None:
+    rate = Rate(text, key="merchant")
+    assert (rate.n, rate.per, rate.key) == (n, timedelta(seconds=per), "merchant")
 
 
 def test_limits_are_set_and_reset_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import winch
 from winch import App, ConfigError
-from winch.engine.settings import load
+from winch.engine.settings import Settings, load
 
 
 def test_the_order_of_precedence(tmp_path: Path) -> None:
@@ -28,8 +30,11 @@ def test_the_order_of_precedence(tmp_path: Path) -> None:
         )
         return loaded.settings.url, loaded.origins["url"]
 
-    assert url() == ("memory://b", "winch.toml")
-    assert url(env={"WINCH_CONFIG": str(tmp_path / "given.toml")})[0] == "memory://c"
+    assert url() == ("memory://code", "code")
+    given = {"WINCH_CONFIG": str(tmp_path / "given.toml")}
+    assert url(env=given) == ("memory://code", "code")
+    assert load(env=given, folder=tmp_path).settings.url == "memory://c"
+    assert load(env={}, folder=tmp_path).origins["url"] == "winch.toml"
     assert url(env={"WINCH_URL": "memory://d"}) == ("memory://d", "$WINCH_URL")
     assert url(env={"WINCH_URL": "memory://d"}, cli={"url": "memory://e"}) == (
         "memory://e",
@@ -69,6 +74,37 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, mess
     (tmp_path / "winch.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load(env={}, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("WINCH_CONCURENCY", r" \(did you mean 'WINCH_CONCURRENCY'\?\)"),
+        ("WINCH_URL_FIEL", r" \(did you mean 'WINCH_URL_FILE'\?\)"),
+        ("WINCH_QQ", "; unset it"),
+    ],
+)
+def test_an_unknown_variable_is_refused(tmp_path: Path, name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"variable {name} is no setting of Winch{hint}"):
+        load(env={name: "7"}, folder=tmp_path)
+
+
+def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
+    names = (
+        *("WINCH_SERVICE_HOST", "WINCH_SERVICE_PORT", "WINCH_SERVICE_PORT_HTTP", "WINCH_PORT"),
+        *("WINCH_PORT_8090_TCP", "WINCH_PORT_8090_TCP_ADDR", "WINCH_DASHBOARD_SERVICE_HOST"),
+        *("WINCH_TEST_PG", "WINCH_BENCH_CACHE", "WINCH_LOG_STYLE", "WINCH_LISTEN_URL", "WINCHESTER"),
+    )
+    assert load(env=dict.fromkeys(names, "x"), folder=tmp_path).settings.concurrency == 10
+
+
+def test_every_variable_that_the_code_reads_is_known(tmp_path: Path) -> None:
+    root = Path(winch.__file__).parent
+    text = "\n".join(path.read_text() for path in root.rglob("*.py"))
+    found = set(re.findall(r'"(WINCH_[A-Z_]*[A-Z])"', text)) - {"WINCH_ACCESS", "WINCH_READ_ONLY"}
+    assert {"WINCH_LISTEN_URL", "WINCH_METRICS_TOKEN"} <= found
+    found -= {f"WINCH_{name.upper()}" for name in Settings.__struct_fields__} | {"WINCH_CONFIG"}
+    assert load(env=dict.fromkeys(found, "x"), folder=tmp_path).settings == Settings()
 
 
 def test_threads_that_ask_at_once_get_one_driver(tmp_path: Path) -> None:

@@ -265,7 +265,9 @@ def test_no_exception_of_a_handler_ends_its_worker(kind: type[BaseException], is
         return 1
 
     async def body(_: Any) -> None:
-        await until(await task.aenqueue(), JobState.DEAD)
+        job = await task.aenqueue()
+        await until(job, JobState.DEAD)
+        assert job.refresh().record.error.type == kind.__name__, "it is kept as what was raised"
         assert await (await plain.aenqueue()) == 1
 
     run(app, body, concurrency=1)

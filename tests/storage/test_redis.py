@@ -14,10 +14,12 @@ import pytest
 
 import winch.drivers.redis
 from tests.redis_servers import RedisServer
+from winch import App
 from winch.core.errors import ConfigError, StorageFull, StorageUnavailable
 from winch.core.fingerprint import fingerprint_of_trace
 from winch.core.ids import job_id, random_id
 from winch.core.lifecycle import JobState
+from winch.drivers.connect import connect
 from winch.drivers.redis.carry import TRIES, Route, Send, carried
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.keys import KEYS, KEYS_OF, KEYS_OF_TWO
@@ -25,6 +27,7 @@ from winch.drivers.redis.place import parse_url
 from winch.drivers.redis.scripts import Pause, call, command, names, script
 from winch.storage.params import Answer, ClaimParams, Enqueued, Finish, JobFilter, NewJob, NewSession
 from winch.storage.protocol import ClaimingBell
+from winch.testing.conformance.target import WallClock
 
 LUA = Path(winch.drivers.redis.__file__).parent / "lua"
 SQL = LUA.parents[1] / "postgres" / "sql"
@@ -278,6 +281,35 @@ def test_a_script_that_reads_says_so() -> None:
 
 
 # -- where the store is ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scheme, same",
+    [
+        ("valkey", "redis"),
+        ("valkeys", "rediss"),
+        ("valkey+sentinel", "redis+sentinel"),
+        ("valkeys+cluster", "rediss+cluster"),
+    ],
+)
+def test_valkey_is_another_word_for_redis(scheme: str, same: str) -> None:
+    path = "/main" if "sentinel" in scheme else ""
+    assert parse_url(f"{scheme}://db.example:7000{path}") == parse_url(f"{same}://db.example:7000{path}")
+    driver = connect(f"{scheme}://db.example:7000{path}", clock=WallClock())
+    assert driver.describe().startswith(f"{same}://")
+
+
+def test_a_store_is_used_by_its_valkey_address(server: RedisServer) -> None:
+    app = App(server.url.replace("redis://", "valkey://"))
+
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    job = add.enqueue(1, 2)
+    app.run_worker(burst=True)
+    assert job.result() == 3
+    app.close()
 
 
 def test_urls_are_taken_apart() -> None:

@@ -27,8 +27,8 @@ SECRET = frozenset({"alert_secret", "alert_webhook"})
 def config(said: Said, origin: bool) -> None:
     """Show the settings in force; secrets are masked.
 
-    The command line goes before $WINCH_..., --config or $WINCH_CONFIG, winch.toml, [tool.winch] in
-    pyproject.toml, the app's code, and the defaults.
+    The command line goes before $WINCH_..., the app's code, --config or $WINCH_CONFIG, winch.toml,
+    [tool.winch] in pyproject.toml, and the defaults.
     """
     with opened(said, must_exist=False, app=said.app_spec) as app:
         loaded = app.loaded

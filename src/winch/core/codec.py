@@ -7,6 +7,7 @@ characters, lone surrogates, integers past 64 bits, nesting past 64 levels.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 from collections import Counter
@@ -45,6 +46,43 @@ def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) ->
             "Store the data elsewhere and pass a reference to it"
         )
     return raw.decode()
+
+
+def check_kept(value: object, stored: object, what: str) -> None:
+    """Raise InvalidPayload where something in `value` comes back as another type: `stored` is the value
+    as the reader gets it. JSON has no bytes, sets or moments. An annotation brings them back; without
+    one they would silently become texts and lists."""
+    for kinds, name, instead in _CHANGING:
+        if isinstance(value, kinds):
+            if not isinstance(stored, kinds):
+                raise InvalidPayload(
+                    f"{what} holds {name}, which JSON does not have and which would come back as "
+                    f"{type(stored).__name__}; annotate its type, or pass {instead}"
+                )
+            return
+    if isinstance(value, dict) and isinstance(stored, dict):
+        for item, kept in zip(value.values(), stored.values(), strict=False):
+            check_kept(item, kept, what)
+    elif isinstance(value, list | tuple) and isinstance(stored, list | tuple):
+        for item, kept in zip(value, stored, strict=False):
+            check_kept(item, kept, what)
+
+
+_CHANGING: tuple[tuple[tuple[type, ...], str, str], ...] = (
+    ((bytes, bytearray, memoryview), "bytes", "text, such as base64"),
+    ((set, frozenset), "a set", "a list"),
+    ((dt.date, dt.time), "a date or time", "its text, from isoformat()"),
+    ((dt.timedelta,), "a timedelta", "a number of seconds"),
+)
+
+
+def holds_changing(value: object) -> bool:
+    """Whether something in this value has a type that JSON does not have."""
+    if isinstance(value, dict):
+        return any(map(holds_changing, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_changing, value))
+    return any(isinstance(value, kinds) for kinds, _, _ in _CHANGING)
 
 
 class Truncated(msgspec.Struct, frozen=True, tag_field="winch", tag="truncated"):

@@ -62,7 +62,7 @@ class Limit:
 
 class Rate:
     """At most `n` jobs start within `per`: of the task, of each value of the argument `key`, or of all
-    tasks that name the same `scope`.
+    tasks that name the same `scope`. `Rate("5/s")` is short for `Rate(5, per="1s")`.
 
     `kind`: "sliding" (no stretch of that length ever has more), "fixed" (windows of the clock; at an
     edge two windows' worth may meet), or "bucket" (a steady flow; `burst` may start at once).
@@ -73,15 +73,21 @@ class Rate:
 
     def __init__(
         self,
-        n: int,
+        n: int | str,
         *,
-        per: Duration,
+        per: Duration | None = None,
         kind: str = SLIDING,
         burst: int | None = None,
         key: str | None = None,
         scope: str | None = None,
         weight: int = 1,
     ) -> None:
+        if isinstance(n, str):
+            if per is not None:
+                raise ConfigError(f"Rate({n!r}) names its time itself; leave out per={per!r}")
+            n, per = parse_rate(n, "Rate")
+        elif per is None:
+            raise ConfigError(f"Rate({n!r}) needs a time: Rate({n!r}, per='1s') or Rate('{n}/s')")
         self.n: int = _whole(n, "Rate")
         self.per: timedelta = parse_duration(per, "Rate per")
         if self.per < timedelta(milliseconds=1):

@@ -19,6 +19,12 @@ SCHEMES = (
     "rediss+sentinel",
     "redis+cluster",
     "rediss+cluster",
+    "valkey",
+    "valkeys",
+    "valkey+sentinel",
+    "valkeys+sentinel",
+    "valkey+cluster",
+    "valkeys+cluster",
 )
 
 
@@ -54,6 +60,6 @@ def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool =
             ) from error
         return RedisDriver.from_url(url, schema=schema, events=events)
     raise ConfigError(
-        f"url must begin with sqlite:///, postgresql://, redis:// or memory://, got scheme {scheme!r}"
-        f"{did_you_mean(scheme, SCHEMES)}"
+        "url must begin with sqlite:///, postgresql://, redis://, valkey:// or memory://, got scheme "
+        f"{scheme!r}{did_you_mean(scheme, SCHEMES)}"
     )

@@ -71,7 +71,9 @@ class Arguments:
                 pass  # the long way says what is wrong with it
         values = self._by_name(args, kwargs)
         text = codec.dumps(values, what=f"the arguments of {self._task}", limit=self._max_bytes)
-        self._decode(text)
+        stored = self._decode(text)
+        for name, value in values.items():
+            codec.check_kept(value, getattr(stored, name), f"argument {name!r} of {self._task}")
         return text
 
     def pack_partial(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
@@ -84,7 +86,12 @@ class Arguments:
             )
         values = self._by_name([None, *args], kwargs)
         values.pop(first, None)
-        return codec.dumps(values, what=f"the arguments of {self._task}", limit=self._max_bytes)
+        text = codec.dumps(values, what=f"the arguments of {self._task}", limit=self._max_bytes)
+        stored = codec.loads(text, what="arguments")
+        for name in stored:
+            if self._hints.get(name, Any) is Any:
+                codec.check_kept(values[name], stored[name], f"argument {name!r} of {self._task}")
+        return text
 
     def completed(self, text: str, value: Any) -> str:
         """The stored partial call with its first argument, checked."""

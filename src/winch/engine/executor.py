@@ -23,6 +23,7 @@ from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome
 from winch.core.queue_settings import QueueSettings
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
 from winch.core.steps import is_history
+from winch.engine import results
 from winch.engine.attempt import Attempt, Interrupt, JobTimeout
 from winch.engine.collected import Collected, CollectedArguments
 from winch.engine.context import Context
@@ -44,6 +45,8 @@ from winch.storage.protocol import Driver
 # A job of a newer version than this worker's waits this long before somebody looks again.
 NEWER_PAUSE = timedelta(seconds=5)
 # A job whose key this worker does not have: another may have it, or a deploy brings it.
+# What the traceback of a handler that tried to end its process says besides.
+NOT_ITS_WORKER = "The attempt failed with this; a job must not end its worker."
 KEY_PAUSE = timedelta(seconds=15)
 # How most attempts end: completed, with nothing to tell.
 COMPLETED = Settled(JobState.COMPLETED, "completed")
@@ -178,7 +181,7 @@ class Executor:
 
     def returned(self, attempt: Attempt, plan: Plan, value: object) -> Settled | None:
         """How an attempt ends whose handler returned this at once."""
-        return self._ended(attempt, plan, self._returned(value, attempt.claim), 0.0)
+        return self._ended(attempt, plan, self._returned(value, attempt.claim, plan.task), 0.0)
 
     def raised(self, attempt: Attempt, plan: Plan, error: BaseException) -> Settled | None:
         """How an attempt ends whose handler raised this at once."""
@@ -189,7 +192,7 @@ class Executor:
         outcome: Outcome | None
         try:
             value = await resumed(paused)
-            outcome = self._returned(value, attempt.claim)
+            outcome = self._returned(value, attempt.claim, plan.task)
         except BaseException as error:  # whatever a handler raises is its outcome
             outcome = _raised(error, attempt, plan)
         finally:
@@ -203,7 +206,9 @@ class Executor:
             return self._ended(attempt, plan, _raised(call.error, attempt, plan), call.spent)
         if call.value is None:
             return COMPLETED
-        return self._ended(attempt, plan, self._returned(call.value, attempt.claim), call.spent)
+        return self._ended(
+            attempt, plan, self._returned(call.value, attempt.claim, plan.task), call.spent
+        )
 
     def given_up(self, attempt: Attempt, plan: Plan, spent: float) -> Settled | None:
         """How an attempt ends whose handler does not."""
@@ -218,10 +223,10 @@ class Executor:
             return Settled(JobState.COMPLETED, "completed", result=outcome.result, reason=outcome.note)
         return self._settle(attempt.claim, outcome, plan.retry, timedelta(seconds=spent))
 
-    def _returned(self, value: object, claim: Claim) -> Outcome:
+    def _returned(self, value: object, claim: Claim, task: Task[Any, Any]) -> Outcome:
         if isinstance(value, Directive):
             return _directive(value)
-        return _done(value, claim, self._runtime.keys())
+        return _done(value, claim, task, self._runtime.keys())
 
     async def run(self, attempt: Attempt, plan: Plan) -> Settled | Crash | None:
         """How one attempt ends; None when the handler was interrupted and says nothing."""
@@ -302,7 +307,7 @@ class Executor:
                 value = await self._in_thread(together, task, [], given, None)
         except BaseException as error:  # whatever a handler raises is its outcome
             if isinstance(error, KeyboardInterrupt | SystemExit):
-                return RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
+                error.add_note(NOT_ITS_WORKER)
             return error
         finally:
             if attempts[0].is_stopping:
@@ -336,7 +341,7 @@ class Executor:
             return _interrupted(attempt, plan)
         said = raised if said is None else said
         if said is None or said == "done":
-            return _done(job.result, attempt.claim, self._runtime.keys())
+            return _done(job.result, attempt.claim, plan.task, self._runtime.keys())
         return _directive(said) if isinstance(said, Directive) else _failed(said, plan)
 
     def _settle(self, claim: Claim, outcome: Outcome, policy: Retry, spent: timedelta) -> Settled:
@@ -381,7 +386,7 @@ class Executor:
         finally:
             if attempt.is_stopping:
                 uncancel()
-        return self._returned(value, claim)
+        return self._returned(value, claim, plan.task)
 
     def _opened(self, claim: Claim) -> Claim:
         """The claim with its arguments and checkpoint in plain text, for this attempt only."""
@@ -520,7 +525,7 @@ def _raised(error: BaseException, attempt: Attempt, plan: Plan) -> Outcome | Non
     if attempt.steps is not None and (decided := attempt.steps.decided(error)) is not None:
         return decided
     if isinstance(error, KeyboardInterrupt | SystemExit):
-        error = RuntimeError(f"the handler raised {error!r}; a job must not end its worker")
+        error.add_note(NOT_ITS_WORKER)
     return _failed(error, plan)  # a cancellation too: the handler's own doing, not ours
 
 
@@ -532,11 +537,11 @@ def _directive(directive: Directive) -> Outcome:
     return directive  # type: ignore[return-value]  # the four directives are outcomes as they are
 
 
-def _done(value: object, claim: Claim, keys: Keyring | None) -> Outcome:
+def _done(value: object, claim: Claim, task: Task[Any, Any], keys: Keyring | None) -> Outcome:
     if value is None:
         return Done(None)
     try:
-        text = codec.dumps_result(value)
+        text = results.dumps(task, value)
     except InvalidPayload as error:
         # The work is done; running it again would do it twice. Only its result is missing.
         log.warning("job %s completed, but %s; its result is not kept", claim.id, error)

@@ -11,6 +11,7 @@ from typing import Any
 from winch.core import codec
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import (
+    ConfigError,
     DuplicateJob,
     InvalidPayload,
     InvalidTransition,
@@ -43,8 +44,16 @@ def actor() -> str:
 # -- looking -----------------------------------------------------------------------------------------
 
 
+def _known(job_id: str) -> str:
+    """The id as stores have it. No job has an id that is no UUID."""
+    try:
+        return parse_id(job_id, "job id")
+    except ConfigError as error:
+        raise JobNotFound(str(job_id)[:100]) from error
+
+
 def get(driver: Driver, job_id: str) -> Operation[JobRecord]:
-    [record] = yield driver.get([parse_id(job_id, "job id")])
+    [record] = yield driver.get([_known(job_id)])
     if record is None:
         raise JobNotFound(job_id)
     found: JobRecord = record
@@ -91,7 +100,7 @@ def result_of(record: JobRecord, keys: Keyring | None) -> Any:
 
 
 def why(driver: Driver, job_id: str) -> Operation[str]:
-    facts = yield driver.explain(parse_id(job_id, "job id"))
+    facts = yield driver.explain(_known(job_id))
     if facts is None:
         raise JobNotFound(job_id)
     return explain(facts)
@@ -101,17 +110,17 @@ def why(driver: Driver, job_id: str) -> Operation[str]:
 
 
 def cancel(driver: Driver, job_id: str, reason: str | None, by: str | None) -> Operation[JobState]:
-    ids = [parse_id(job_id, "job id")]
+    ids = [_known(job_id)]
     return (yield from _operate("cancel", driver.cancel(ids, by=by or actor(), reason=reason)))
 
 
 def retry(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
-    ids = [parse_id(job_id, "job id")]
+    ids = [_known(job_id)]
     return (yield from _operate("retry", driver.retry(ids, by=by or actor())))
 
 
 def delete(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
-    ids = [parse_id(job_id, "job id")]
+    ids = [_known(job_id)]
     return (yield from _operate("delete", driver.delete(ids, by=by or actor())))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +45,57 @@ class Registry:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._tasks))
+
+
+def refuse_unfit(fn: object) -> None:
+    """Raise ConfigError with a reason for what cannot be a task: a worker must be able to call it with
+    the job's arguments alone, and to find it by its name."""
+    for is_unfit, what, advice in _UNFIT:
+        if is_unfit(fn):
+            name = getattr(fn, "__qualname__", None) or repr(fn)
+            raise ConfigError(f"@app.task takes a function; {name} is {what}. {advice}")
+    if not callable(fn):
+        raise ConfigError(f"@app.task takes a function, got {fn!r}")
+    if not hasattr(fn, "__qualname__"):
+        raise ConfigError(f"@app.task takes a function, got {fn!r}. Write a function that calls it")
+
+
+def _is_generator(fn: object) -> bool:
+    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+
+
+def _takes_self(fn: object) -> bool:
+    """Whether it is a function in the body of a class that is called on an object."""
+    if not inspect.isfunction(fn):
+        return False
+    scope = fn.__qualname__.rpartition(".")[0]
+    first = next(iter(fn.__code__.co_varnames), "")
+    return bool(scope) and not scope.endswith("<locals>") and first in ("self", "cls")
+
+
+_UNFIT: tuple[tuple[Callable[[object], bool], str, str], ...] = (
+    (
+        lambda fn: isinstance(fn, functools.partial | functools.partialmethod),
+        "a functools.partial, whose fixed arguments a worker would not have",
+        "Write a function, or fix arguments with task.partial(…)",
+    ),
+    (inspect.isclass, "a class", "Write a function that makes the object"),
+    (
+        lambda fn: inspect.ismethod(fn) or _takes_self(fn),
+        "a method, whose object a worker would not have",
+        "Write a function that gets the object",
+    ),
+    (
+        lambda fn: isinstance(fn, staticmethod | classmethod),
+        "a method of a class",
+        "Put @staticmethod above @app.task, or write a function",
+    ),
+    (
+        _is_generator,
+        "a generator, which runs nothing when it is called",
+        "Return a list, enqueue a job for each item, or use ctx.step for parts",
+    ),
+)
 
 
 def default_name(fn: Callable[..., Any]) -> str:

@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from winch.core import codec
-from winch.core.errors import ResultMismatch, within
+from winch.core.errors import ConfigError, ResultMismatch, within
 from winch.core.outcome import Directive
 
 if TYPE_CHECKING:
     from winch.engine.task import Task
+
+
+def dumps(task: Task[Any, Any], value: Any) -> str:
+    """A handler's result as JSON text; raises InvalidPayload where callers would get another type."""
+    text = codec.dumps_result(value)
+    if codec.holds_changing(value):
+        try:
+            stored = typed(task, codec.loads(text, what="the result"), "")
+        except (ResultMismatch, ConfigError):
+            return text  # callers are told when they read it
+        codec.check_kept(value, stored, f"the result of {task.name}")
+    return text
 
 
 def typed(task: Task[Any, Any], value: Any, job_id: str) -> Any:

@@ -1,12 +1,14 @@
 """Settings and where each value came from.
 
-Precedence: command line, `WINCH_*` environment, the file named by --config or $WINCH_CONFIG,
-winch.toml, pyproject.toml [tool.winch], code (`App(…)`), defaults. Unknown keys are errors.
+Precedence: command line, `WINCH_*` environment, code (`App(…)`), the file named by --config or
+$WINCH_CONFIG, winch.toml, pyproject.toml [tool.winch], defaults: what stands in the call wins over a
+file elsewhere. Unknown keys and unknown `WINCH_*` variables are errors.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -24,6 +26,31 @@ from winch.core.size import parse_size
 from winch.engine.keyring import Keyring
 
 EVENTS = ("off", "full")
+# Variables that are no settings of an app: what commands, child processes, the tests, the benchmarks and
+# the example worker in another language read.
+_OTHER_VARIABLES = frozenset(
+    {
+        "WINCH_BURST",
+        "WINCH_CELL_LINE",
+        "WINCH_CHILD_LINK",
+        "WINCH_CONFIG",
+        "WINCH_FAULTS_AT_ONCE",
+        "WINCH_HISTORY",
+        "WINCH_LISTEN_URL",
+        "WINCH_LOG_STYLE",
+        "WINCH_METRICS_TOKEN",
+        "WINCH_SERVER",
+        "WINCH_TOKEN",
+        "WINCH_UPDATE_GOLDEN",
+    }
+)
+_OTHER_FAMILIES = ("WINCH_TEST_", "WINCH_BENCH_")
+# Kubernetes gives every pod the addresses of the services beside it: those of one named `winch` or
+# `winch-…` begin like ours.
+_OF_A_SERVICE = re.compile(
+    r"WINCH_(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT|"
+    r"PORT_[0-9]{1,5}_(?:TCP|UDP|SCTP)(?:_PROTO|_PORT|_ADDR)?)"
+)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +132,7 @@ def load(
             values[name] = _parse(name, value, origin)
             origins[name] = origin
 
-    put(code or {}, "code")
+    _refuse_unknown(env)
     put(_table(folder / "pyproject.toml", ("tool", "winch")), "pyproject.toml")
     put(_table(folder / "winch.toml", ()), "winch.toml")
     named = config or env.get("WINCH_CONFIG")
@@ -113,6 +140,7 @@ def load(
         if not Path(named).is_file():
             raise ConfigError(f"the configuration file {named!r} does not exist")
         put(_table(Path(named), ()), named)
+    put(code or {}, "code")
     for name in Settings.__struct_fields__:
         found = _from_env(name, env)
         if found is not None:
@@ -125,6 +153,23 @@ def load(
         values["url"] = env[variable]
         origins["url"] += f" (${variable})"
     return Loaded(Settings(**values), origins)
+
+
+def _refuse_unknown(env: Mapping[str, str]) -> None:
+    """Raise for a `WINCH_*` variable that nothing reads: a typing error must not pass for a setting."""
+    settings = {f"WINCH_{name.upper()}" for name in Settings.__struct_fields__}
+    known = settings | {f"{name}_FILE" for name in settings} | _OTHER_VARIABLES
+    for name in sorted(env):
+        if not name.startswith("WINCH_") or name in known or name.startswith(_OTHER_FAMILIES):
+            continue
+        if len(name) > 256 or not _OF_A_SERVICE.fullmatch(name):
+            # Without what all of them begin with, or any two would look alike.
+            ends = [one.removeprefix("WINCH_") for one in known]
+            hint = did_you_mean(name.removeprefix("WINCH_"), ends).replace("'", "'WINCH_", 1)
+            raise ConfigError(
+                f"the environment variable {name} is no setting of Winch{hint}; "
+                "unset it, or see docs/configuration.md for those there are"
+            )
 
 
 def _from_env(name: str, env: Mapping[str, str]) -> tuple[str, str] | None:

@@ -104,6 +104,8 @@ class RedisSink:
         source: str = "winch",
         type: str | None = None,
     ) -> None:
+        if url.startswith(("valkey://", "valkeys://")):
+            url = url.replace("valkey", "redis", 1)
         if not url.startswith(("redis://", "rediss://")):
             raise ConfigError(f"a Redis sink takes a redis:// or rediss:// URL, got {url!r}")
         if max_length is not None and max_length < 1:

@@ -74,8 +74,9 @@ class Place:
 
 
 def parse_url(url: str, *, schema: str | None = None) -> Place:
-    """Take a URL apart; raises ConfigError that names what is wrong with it."""
+    """Take a URL apart; raises ConfigError that names what is wrong with it. valkey:// is redis://."""
     parts = urlsplit(url)
+    scheme = parts.scheme.replace("valkey", "redis", 1)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in OPTIONS:
@@ -86,7 +87,7 @@ def parse_url(url: str, *, schema: str | None = None) -> Place:
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     path = unquote(parts.path.strip("/"))
-    is_sentinel, is_cluster = parts.scheme.endswith("+sentinel"), parts.scheme.endswith("+cluster")
+    is_sentinel, is_cluster = scheme.endswith("+sentinel"), scheme.endswith("+cluster")
     if is_sentinel and not path:
         raise ConfigError(
             "a redis+sentinel:// URL names what the sentinels watch over: "
@@ -97,7 +98,7 @@ def parse_url(url: str, *, schema: str | None = None) -> Place:
     if is_cluster and path not in ("", "0"):
         raise ConfigError(f"a Redis Cluster has database 0 only, got {path!r}")
     return Place(
-        scheme=parts.scheme,
+        scheme=scheme,
         addresses=_addresses(hosts, SENTINEL_PORT if is_sentinel else DEFAULT_PORT),
         schema=_schema(schema or options.get("schema") or DEFAULT_SCHEMA),
         user=unquote(user) or None,

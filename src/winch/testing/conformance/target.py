@@ -361,7 +361,7 @@ def target_for(url: str) -> Target:
             return SqliteTarget(path.parent)
         case "postgresql" | "postgres":
             return PostgresTarget(url)
-        case scheme if scheme.startswith("redis"):
+        case scheme if scheme.startswith(("redis", "valkey")):
             return RedisTarget(url)
         case scheme:
             raise ConfigError(

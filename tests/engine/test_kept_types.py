@@ -1,0 +1,101 @@
+"""What JSON would bring back as another type is refused, unless an annotation names its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from winch import App, InvalidPayload, JobState
+
+MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
+CHANGING = [
+    (b"raw", "bytes"),
+    (bytearray(b"raw"), "bytes"),
+    ({1, 2}, "a set"),
+    (frozenset({1}), "a set"),
+    (MOMENT, "a date or time"),
+    (date(2026, 3, 1), "a date or time"),
+    (timedelta(seconds=3), "a timedelta"),
+]
+
+
+def untyped(value):  # type: ignore[no-untyped-def]
+    return value
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def star(*value: Any) -> Any:
+    return value
+
+
+def loose(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+def typed(raw: bytes, some: set[int], at: datetime, inner: dict[str, list[date]]) -> list[str]:
+    return [type(raw).__name__, type(some).__name__, type(at).__name__, str(inner["x"][0].year)]
+
+
+def ran(app: App, job: Any) -> Any:
+    app.run_worker(burst=True)
+    return job.refresh()
+
+
+@pytest.mark.parametrize("fn", [untyped, anything, star])
+@pytest.mark.parametrize("value, name", CHANGING)
+def test_an_untyped_argument_is_refused(fn: Callable[..., Any], value: Any, name: str) -> None:
+    task = App("memory://").task(fn)
+    for given in (value, [value], {"a": (1, [value])}):
+        with pytest.raises(InvalidPayload, match=f"'value' of .* holds {name}.*annotate its type"):
+            task.enqueue(given)
+
+
+@pytest.mark.parametrize("value, name", CHANGING)
+def test_an_annotation_that_leaves_parts_open_is_no_help(value: Any, name: str) -> None:
+    task = App("memory://").task(loose)
+    with pytest.raises(InvalidPayload, match=f"holds {name}"):
+        task.enqueue({"a": value})
+
+
+@pytest.mark.parametrize("value, name", CHANGING)
+def test_a_partial_call_is_refused_too(value: Any, name: str) -> None:
+    def last(first: Any, second: Any) -> None: ...
+
+    with pytest.raises(InvalidPayload, match=f"'second' of .* holds {name}"):
+        App("memory://").task(last).partial(value)
+
+
+def test_annotated_arguments_come_back_as_they_were() -> None:
+    app = App("memory://")
+    job = app.task(typed).enqueue(b"raw", {1}, MOMENT, {"x": [date(2026, 3, 1)]})
+    assert ran(app, job).result() == ["bytes", "set", "datetime", "2026"]
+
+
+@pytest.mark.parametrize("value, name", CHANGING)
+def test_an_untyped_result_is_not_kept(value: Any, name: str) -> None:
+    app = App("memory://")
+
+    @app.task
+    def give() -> Any:
+        return {"a": [value]}
+
+    job = ran(app, give.enqueue())
+    assert job.state is JobState.COMPLETED, "the work is done, whatever its result is"
+    with pytest.raises(InvalidPayload, match=f"result not kept: the result of .*give holds {name}"):
+        job.result()
+
+
+def test_an_annotated_result_comes_back_as_it_was() -> None:
+    app = App("memory://")
+
+    @app.task
+    def give() -> tuple[bytes, dict[str, datetime]]:
+        return b"raw", {"at": MOMENT}
+
+    assert ran(app, give.enqueue()).result() == (b"raw", {"at": MOMENT})
