@@ -58,6 +58,7 @@ CALLBACK = "the end of a job is not told to those that wait for it"
 ARCHIVE = "a repeated finish is not looked up among the kept jobs"
 HANDOVER = "a job that leaves its shard arrives as often as it is told, also when it has ended"
 OWN_GATE = "a gate that opens makes a job ready that waits for something else"
+ORDER = "members of a FIFO key are numbered in another order than that of the call"
 LOCK = "gates are not locked before they are looked at"
 BREAKER = "an attempt from before the trip moves a tripped breaker"
 OFFER_ENDED = "a job is handed over to a session that has ended"
@@ -100,6 +101,11 @@ MUTATIONS = (
         "permit", "sqlite", PERMIT,
         (("sqlite/sql/admit.sql", "DELETE FROM winch_permit\nWHERE job IN (SELECT value", "DELETE FROM winch_permit\nWHERE 0 AND job IN (SELECT value"),),
         ("conformance:gates",),
+    ),
+    Mutation(
+        "fifo order", "sqlite", ORDER,
+        (("sqlite/producing.py", "{job.id: first + place for place, job in enumerate(members)}", "{job.id: first for job in members}"),),
+        ("conformance:fifo",),
     ),
     Mutation(
         "own gate", "sqlite", OWN_GATE,
@@ -154,6 +160,11 @@ MUTATIONS = (
         ("conformance:gates",),
     ),
     Mutation(
+        "fifo order", "postgres", ORDER,
+        (("postgres/sql/enqueue.sql", "ORDER BY ordinality", "ORDER BY id"),),
+        ("conformance:fifo",),
+    ),
+    Mutation(
         "own gate", "postgres", OWN_GATE,
         (("postgres/sql/admit.sql", "\n            AND job.gate = chosen.gate", ""),),
         ("conformance:gates",),
@@ -197,6 +208,11 @@ MUTATIONS = (
         "archive look-up", "redis", ARCHIVE,
         (("redis/lua/parts/record.lua", "return s and was_ended_by(read(s), token) and 'already' or 'lost'", "return 'lost'"),),
         ("conformance:finish",),
+    ),
+    Mutation(
+        "fifo order", "redis", ORDER,
+        (("redis/lua/parts/admit.lua", "if last then number = math.max(number, last + 1) end", ""),),
+        ("conformance:fifo",),
     ),
     Mutation(
         "own gate", "redis", OWN_GATE,

@@ -413,15 +413,66 @@ def test_a_callback_with_a_fifo_key_runs_after_the_members_of_its_batch(app: App
     told_in_turn = tasks.told.using(fifo="orders")
     with virtual(app) as world:
         told_in_turn.enqueue("before")
-        world.advance("1s")
         with batch("import", on_success=told_in_turn.bind("success")) as made:
             made.enqueue(tasks.score.using(delay="1h").bind(2))
-        world.advance("1s")
         told_in_turn.enqueue("behind")
         world.advance("30m")
         assert tasks.did == ["told before"]
         world.advance("1h")
         assert tasks.did == ["told before", "score 2", "told success", "told behind"]
+
+
+def test_a_member_with_the_fifo_key_of_a_callback_is_refused(app: App, tasks: Tasks) -> None:
+    """It would wait for the callback, which waits for it."""
+
+    @app.task(retry=ONCE)
+    def load(*, ctx: Context) -> None:
+        ctx.batch.enqueue(tasks.score.using(fifo="orders").bind(1))
+
+    with virtual(app) as world:
+        with batch("import", on_complete=tasks.told.using(fifo="orders").bind("complete")) as made:
+            with pytest.raises(ConfigError, match="'orders': a callback of its batch has that key"):
+                made.enqueue(tasks.score.using(fifo="orders").bind(1))
+            made.enqueue(tasks.score.using(fifo="others").bind(2))
+            made.enqueue(load.bind())  # type: ignore[call-arg]
+        world.run_all()
+        [dead] = world.jobs(state="dead")
+        assert "a callback of its batch has that key" in dead.why()
+        assert told(tasks) == ["told complete"]
+
+
+@pytest.mark.parametrize("shape", ["chain", "group", "chord", "map", "flow", "batch"])
+def test_members_of_a_flow_share_a_fifo_key(app: App, tasks: Tasks, shape: str) -> None:
+    """They run one at a time, in the order in which they are given and after those before them."""
+    score, total = tasks.score.using(fifo="orders"), tasks.total.using(fifo="orders")
+    expected = [f"score {number}" for number in range(4)]
+    for _ in range(20):
+        tasks.did.clear()
+        with virtual(app) as world:
+            calls = [score.bind(number) for number in range(4)]
+            if shape == "chain":
+                chain(*calls).enqueue()
+            elif shape == "group":
+                group(calls).enqueue()
+            elif shape == "chord":
+                chord(calls, total.partial()).enqueue()
+                assert world.jobs(task="total")[0].state is JobState.BLOCKED
+            elif shape == "map":
+                made = flow()
+                made.add_many(calls, parallel=2)
+                made.enqueue()
+            elif shape == "flow":
+                made = flow()
+                first = made.add(calls[0])
+                after = [made.add(calls[1], after=[first]), made.add(calls[2], after=[first])]
+                made.add(calls[3], after=after)
+                made.enqueue()
+            else:
+                with batch("import", on_success=tasks.told.bind("success")) as b:
+                    b.enqueue(*calls)
+            world.run_all()
+            assert all(job.state is JobState.COMPLETED for job in world.jobs())
+        assert [line for line in tasks.did if line.startswith("score")] == expected
 
 
 def test_a_batch_grows_from_inside(app: App, tasks: Tasks) -> None:

@@ -107,6 +107,19 @@ def test_the_next_enqueue_that_works_takes_the_rest_along(folder: Path) -> None:
     assert left(folder) == set()
 
 
+def test_a_member_of_a_fifo_key_comes_after_those_in_the_spool(folder: Path) -> None:
+    app = an_app(folder)
+    work = app.tasks.get("t").using(fifo="orders")
+    real = app.driver.run
+    lose_store(app)
+    jobs = [work.enqueue(n) for n in range(3)]
+    app.driver.run = real  # type: ignore[method-assign]
+    jobs.append(work.enqueue(3))
+    numbers = [job.record.seq or 0 for job in jobs]
+    assert numbers == sorted(set(numbers))
+    assert min(numbers) > 0
+
+
 def test_a_store_that_is_gone_before_the_first_enqueue_is_no_obstacle(folder: Path) -> None:
     app = an_app(folder)
     work = app.tasks.get("t")

@@ -237,6 +237,29 @@ def test_children_run_on_any_worker_and_their_results_come_back_in_order(
     assert did == ["2", "1", "0", "9"]
 
 
+def test_a_child_with_the_fifo_key_of_its_parent_is_not_waited_for(app: App, did: list[str]) -> None:
+    """The parent keeps its turn while it waits. A child that it only spawns runs after it."""
+
+    @app.task(retry=ONCE)
+    def child(number: int) -> None:
+        did.append(f"child {number}")
+
+    @app.task(retry=ONCE)
+    async def parent(*, ctx: Context) -> None:
+        await ctx.spawn(child.using(fifo="orders").bind(1))
+        await ctx.gather(child.using(fifo="others").bind(2))
+        did.append("parent")
+        await ctx.gather(child.using(fifo="orders").bind(3))
+
+    with virtual(app) as world:
+        job = parent.using(fifo="orders").enqueue()  # type: ignore[call-arg]
+        world.run_all()
+        assert job.refresh().state is JobState.DEAD
+        assert "ctx.gather cannot wait for" in job.why()
+        assert "with the FIFO key 'orders'" in job.why()
+    assert did == ["child 2", "parent", "child 1"]
+
+
 def test_children_that_fail_are_told_when_all_are_final(app: App, did: list[str]) -> None:
     @app.task(retry=ONCE)
     def child(number: int) -> None:

@@ -58,6 +58,7 @@ column winch.archive.35 result: text
 column winch.archive.36 reason: text
 column winch.archive.37 fingerprint: text
 column winch.archive.38 has_undo: boolean
+column winch.archive.39 seq: bigint
 column winch.archive_default.01 id: uuid not null
 column winch.archive_default.02 created_at: timestamp with time zone not null
 column winch.archive_default.03 run_at: timestamp with time zone not null
@@ -96,6 +97,7 @@ column winch.archive_default.35 result: text
 column winch.archive_default.36 reason: text
 column winch.archive_default.37 fingerprint: text
 column winch.archive_default.38 has_undo: boolean
+column winch.archive_default.39 seq: bigint
 column winch.book_line.01 book: text not null
 column winch.book_line.02 key: text not null
 column winch.book_line.03 body: text not null
@@ -146,6 +148,7 @@ column winch.job.35 reason: text
 column winch.job.36 gate: text
 column winch.job.37 has_undo: boolean
 column winch.job.38 filed: text not null default 'ready'::text
+column winch.job.39 seq: bigint
 column winch.job_event.01 seq: bigint not null identity
 column winch.job_event.02 job: uuid not null
 column winch.job_event.03 v: integer not null
@@ -280,7 +283,7 @@ index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (cancel
 index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (filed = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
 index winch.job_event_of_job: CREATE UNIQUE INDEX job_event_of_job ON winch.job_event USING btree (job, v) -- serves the triggers: the number of a job's next change
 index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_event USING btree (seq)
-index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, created_at, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: who is first of a FIFO key
+index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, seq, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: who is first of a FIFO key
 index winch.job_gated: CREATE INDEX job_gated ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NULL)) -- serves claim and explain of jobs with gates
 index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
 index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NULL)) -- serves claim and explain; has what claims by the hundred run, too
@@ -495,6 +498,28 @@ BEGIN
     RETURN NEW;
 END
 function winch.micros(timestamp with time zone): returns bigint immutable
+function winch.next_seq(): returns bigint 
+
+DECLARE
+    given bigint := nextval('"winch".job_seq');
+    clock bigint := "winch".micros(clock_timestamp());
+    behind CONSTANT bigint := 3600000000;
+    own CONSTANT bigint := hashtextextended('"winch".job_seq', 0);
+BEGIN
+    FOR look IN 1..100 LOOP
+        EXIT WHEN given >= clock - behind;
+        IF pg_try_advisory_lock(own) THEN
+            IF (SELECT last_value FROM "winch".job_seq) < clock - behind THEN
+                PERFORM setval('"winch".job_seq', clock);
+            END IF;
+            PERFORM pg_advisory_unlock(own);
+        ELSE
+            PERFORM pg_sleep(0.001);
+        END IF;
+        given := nextval('"winch".job_seq');
+    END LOOP;
+    RETURN given;
+END
 function winch.note(text,timestamp with time zone,text,text): returns jsonb stable
 function winch.open_gate(text,integer): returns integer 
 
@@ -507,7 +532,7 @@ BEGIN
             RETURN 0;
         END IF;
         chosen := ARRAY(
-            SELECT id FROM "winch".job WHERE fifo = substr(opened, 6) ORDER BY created_at, id LIMIT 1
+            SELECT id FROM "winch".job WHERE fifo = substr(opened, 6) ORDER BY seq, id LIMIT 1
         );
         chosen := ARRAY(
             SELECT id

@@ -167,7 +167,7 @@ CREATE TABLE winch_archive (
     result TEXT,
     reason TEXT,
     drop_at INTEGER NOT NULL,
-    deleted_at INTEGER, fingerprint TEXT, has_undo INTEGER NOT NULL DEFAULT 0,
+    deleted_at INTEGER, fingerprint TEXT, has_undo INTEGER NOT NULL DEFAULT 0, seq INTEGER,
     CONSTRAINT archive_state_is_final CHECK (
         state = 'completed' OR state = 'cancelled' OR state = 'dead'
     ),
@@ -236,7 +236,7 @@ CREATE TABLE winch_job (
     -- NULL: a plain job. Else it has gates: '' while it does not wait, and the key of the gate while it is
     -- blocked.
     gate TEXT,
-    has_undo INTEGER NOT NULL DEFAULT 0,
+    has_undo INTEGER NOT NULL DEFAULT 0, seq INTEGER,
     -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
     CONSTRAINT job_state_is_live CHECK (
         state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'retrying'
@@ -382,7 +382,7 @@ CREATE INDEX winch_job_cancel ON winch_job (session) WHERE state = 'running' AND
 
 CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
 
-CREATE INDEX winch_job_fifo ON winch_job (fifo, created_at, id) WHERE fifo IS NOT NULL;
+CREATE INDEX winch_job_fifo ON winch_job (fifo, coalesce(seq, created_at), id) WHERE fifo IS NOT NULL;
 
 CREATE INDEX winch_job_gated ON winch_job (queue, tenant, sort_key, id)
 WHERE state = 'ready' AND gate IS NOT NULL;

@@ -82,6 +82,9 @@ REWIND_BEATS = Scope("rewind, beats", workers=1, draws=1, beats=True, restores=1
 
 FIFO_KEY = FifoScope("two members of a FIFO key")
 FIFO_OF_THREE = FifoScope("three members of a FIFO key", members=3)
+FIFO_CLOCK = FifoScope("a FIFO key, a clock that goes back", failures=0, stored="one by one")
+FIFO_CHAIN = FifoScope("a chain in a FIFO key", failures=0, stored="as a chain")
+FIFO_CALLBACK = FifoScope("a callback in a FIFO key", members=3, failures=0, stored="with a callback")
 LIMIT_OF_ONE = LimitScope("limit of one", restarts=1)
 LIMIT_OF_TWO = LimitScope("limit of two", limit=2, jobs=3)
 BATCH = BatchScope("batch")
@@ -185,7 +188,7 @@ HOLDS: tuple[Case, ...] = (
     ),
     *(
         Case("the protocol", s.name, None, partial(explore, FifoModel(FifoDesign(), s)))
-        for s in (FIFO_KEY, FIFO_OF_THREE)
+        for s in (FIFO_KEY, FIFO_OF_THREE, FIFO_CLOCK, FIFO_CHAIN, FIFO_CALLBACK)
     ),
     *(
         Case("the protocol", s.name, None, partial(explore, BatchModel(BatchDesign(), s)))
@@ -511,6 +514,21 @@ BROKEN: tuple[Case, ...] = (
         FIFO_KEY.name,
         Rule.FIFO,
         partial(explore, FifoModel(FifoDesign(turn_ends="with its claim"), FIFO_KEY), (Rule.FIFO,)),
+    ),
+    *(
+        Case(
+            "orders the members of a key by the moment of their enqueue and their ids",
+            scope.name,
+            rule,
+            partial(explore, FifoModel(FifoDesign(order="by moment and id"), scope), (rule,)),
+        )
+        for scope, rule in ((FIFO_KEY, Rule.FIFO), (FIFO_CLOCK, Rule.FIFO), (FIFO_CHAIN, Rule.SETTLES))
+    ),
+    Case(
+        "makes the first member ready whatever it waits for",
+        FIFO_CALLBACK.name,
+        Rule.EARLY,
+        partial(explore, FifoModel(FifoDesign(admits="who is first"), FIFO_CALLBACK), (Rule.EARLY,)),
     ),
     # Limits.
     _limit_breaks(

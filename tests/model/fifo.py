@@ -3,6 +3,9 @@
 Each verb is walked as the statements of one transaction, as in `gates`: it locks the key's gate, looks
 at the members in a later statement, and commits. A claim that finds it is not its member's turn leaves
 it blocked; whoever ends a member makes the next one ready.
+
+Members have numbers, which the store draws in the order of the call. The ids of the members descend, as
+those of a flow may, so that an order by id is the wrong one.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from tests.model.store import FINAL
 
 NOBODY = -1
 UNREAD = -2
+CALLBACK = 1
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,10 @@ class FifoDesign:
     reads: Literal["after the lock", "with the lock"] = "after the lock"
     # How long a member that has started keeps the turn.
     turn_ends: Literal["when it is final", "with its claim"] = "when it is final"
+    # What the order of a key is: numbers that only grow, or the moment of the enqueue and then the id.
+    order: Literal["by number", "by moment and id"] = "by number"
+    # Which first member is made ready: one that waits at the gate, or any that is blocked.
+    admits: Literal["who waits at the gate", "who is first"] = "who waits at the gate"
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,9 @@ class FifoScope:
     failures: int = 1
     rescues: int = 1
     cancels: int = 1
+    # All in one call; one after another, by a clock that may go back; each after the one before it; or
+    # the second as the callback of something else.
+    stored: Literal["at once", "one by one", "as a chain", "with a callback"] = "at once"
 
 
 class Verb(NamedTuple):
@@ -52,11 +63,14 @@ class Verb(NamedTuple):
 
 class FifoState(NamedTuple):
     states: tuple[str, ...]
+    numbers: tuple[int, ...]
     turn: int = NOBODY
     under_way: tuple[Verb, ...] = ()
     failures: int = 0
     rescues: int = 0
     cancels: int = 0
+    clock: int = 1
+    has_come: bool = False
 
 
 FifoSteps = Iterator[Step[FifoState]]
@@ -64,14 +78,22 @@ BEGINS = {"claim": "ready", "finish": "running", "fail": "running", "rescue": "r
 
 
 class FifoModel:
-    """Members 1, 2, … of one key, all stored, claimed and ended by anybody at any time."""
+    """Members 1, 2, … of one key, stored in that order, claimed and ended by anybody at any time."""
 
     def __init__(self, design: FifoDesign, scope: FifoScope) -> None:
         self.design = design
         self.scope = scope
 
     def initial(self) -> FifoState:
-        return FifoState(("ready",) * self.scope.members)
+        members = range(self.scope.members)
+        words = {
+            "at once": ["ready" for _ in members],
+            "one by one": ["unstored" for _ in members],
+            "as a chain": ["waiting" if n else "ready" for n in members],
+            "with a callback": ["waiting" if n == CALLBACK else "ready" for n in members],
+        }[self.scope.stored]
+        is_numbered = self.design.order == "by number"
+        return FifoState(tuple(words), tuple(n if is_numbered else 0 for n in members))
 
     def is_settled(self, state: FifoState) -> bool:
         return all(word in FINAL for word in state.states)
@@ -79,6 +101,8 @@ class FifoModel:
     def breaches(self, state: FifoState) -> tuple[Rule, ...]:
         running = [n for n, word in enumerate(state.states) if word == "running"]
         is_early = any(state.states[k] not in FINAL for n in running for k in range(n))
+        if self.scope.stored == "with a callback" and CALLBACK in running and not state.has_come:
+            return (Rule.EARLY,)
         return (Rule.FIFO,) if len(running) > 1 or is_early else ()
 
     def describe(self, state: FifoState) -> str:
@@ -98,12 +122,32 @@ class FifoModel:
                     counted = state._replace(**{field: getattr(state, field) + 1})
                 for step in self._proceed(counted, Verb(name, number)):
                     yield step._replace(is_help=name == "cancel")
+            yield from self._arrivals(state, number, word)
             if word == "retrying":
                 states = _changed(state.states, number, "ready")
                 yield Step(f"job {number + 1} is due again", state._replace(states=states))
         for verb in state.under_way:
             others = tuple(other for other in state.under_way if other != verb)
             yield from self._proceed(state._replace(under_way=others), verb)
+
+    def _arrivals(self, state: FifoState, number: int, word: str) -> FifoSteps:
+        """A member is stored, or what it waits for has come."""
+        name = f"job {number + 1}"
+        if word == "unstored" and "unstored" not in state.states[:number]:
+            drawn = state.clock
+            if self.design.order == "by number" and number > 0:
+                drawn = max(state.numbers[number - 1] + 1, state.clock)
+            numbers = (*state.numbers[:number], drawn, *state.numbers[number + 1 :])
+            states = _changed(state.states, number, "ready")
+            yield Step(f"{name} is stored", state._replace(states=states, numbers=numbers))
+            if state.clock > 0:
+                yield Step("the clock goes back", state._replace(clock=state.clock - 1))
+        if word == "waiting":
+            is_chain = self.scope.stored == "as a chain"
+            if not is_chain or state.states[number - 1] in FINAL:
+                states = _changed(state.states, number, "ready")
+                after = state._replace(states=states, has_come=not is_chain)
+                yield Step(f"what {name} waits for has come", after)
 
     def _verbs(self, state: FifoState, word: str) -> Iterator[str]:
         if word == "ready":
@@ -114,7 +158,7 @@ class FifoModel:
                 yield "fail"
             if state.rescues < self.scope.rescues:
                 yield "rescue"
-        if word in ("ready", "blocked", "retrying") and state.cancels < self.scope.cancels:
+        if word in ("ready", "blocked", "retrying", "waiting") and state.cancels < self.scope.cancels:
             yield "cancel"
 
     def _proceed(self, state: FifoState, verb: Verb) -> FifoSteps:
@@ -141,10 +185,10 @@ class FifoModel:
         """For a claim whose turn it is; else the next who waits, once this member is out of the way."""
         if verb.name == "claim" and state.turn != NOBODY:
             return state.turn
-        live = [n for n, word in enumerate(state.states) if word not in FINAL]
+        live = [n for n, word in enumerate(state.states) if word not in (*FINAL, "unstored")]
         if verb.name != "claim":
             live = [n for n in live if n != verb.member]
-        return live[0] if live else NOBODY
+        return min(live, key=lambda n: (state.numbers[n], -n), default=NOBODY)  # ids descend
 
     def _commit(self, state: FifoState, verb: Verb) -> Step[FifoState]:
         number = verb.member
@@ -162,7 +206,8 @@ class FifoModel:
             turn = NOBODY
         label = f"{verb} commits"
         is_free = turn == NOBODY and (is_over or self.design.turn_ends == "with its claim")
-        if is_free and verb.first != NOBODY and states[verb.first] == "blocked":
+        held = ("blocked",) if self.design.admits == "who waits at the gate" else ("blocked", "waiting")
+        if is_free and verb.first != NOBODY and states[verb.first] in held:
             states = _changed(states, verb.first, "ready")
             label += f" and makes job {verb.first + 1} ready"
         if self.design.turn_ends == "with its claim" and turn == NOBODY and not is_over:

@@ -69,7 +69,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `fingerprint` is a dead job's: which other deaths its own is like. `gate`: where a blocked one waits.
     `has_undo`: it has done what must be undone before it ends, so a cancel, or the crash that would be
-    its death, lets it run once more.
+    its death, lets it run once more. `seq`: the number that the store gave a member of a FIFO key; the
+    members run in the order of their numbers.
     """
 
     id: str
@@ -110,6 +111,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
     gate: str | None = None
     has_undo: bool = False
+    seq: int | None = None
 
     @property
     def error(self) -> Failure | None:
@@ -200,6 +202,12 @@ def sort_key(arrival: datetime, priority: int) -> int:
     """Where a ready job stands in its queue, in µs: arrival minus a head start per priority level."""
     micros = to_micros(arrival)
     return micros - priority * (HEAD_START // timedelta(microseconds=1))
+
+
+def fifo_order(job: JobRecord) -> tuple[int, str]:
+    """Where a member stands in its FIFO key. One that was stored before jobs had numbers counts by the
+    moment of that, as numbers do: they are never less than it."""
+    return to_micros(job.created_at) if job.seq is None else job.seq, job.id
 
 
 def to_micros(moment: datetime) -> int:

@@ -413,6 +413,7 @@ class Client:
                 driver, is_checked = self._unchecked()
                 if not is_checked:
                     yield Blocking(self._driver)
+                yield from self._forward_members(driver, jobs)
                 yield from self.index(jobs)
                 answers: list[Enqueued] = yield driver.enqueue(jobs, is_repeat=is_uncertain)
             except StorageUnavailable as error:
@@ -452,6 +453,12 @@ class Client:
             "the store is out of reach; %d jobs are kept in %s: %s", len(jobs), spool.path, error
         )
         return [Enqueued(job.id, is_new=True) for job in jobs]
+
+    def _forward_members(self, driver: Driver, jobs: Sequence[NewJob]) -> Operation[None]:
+        """A member of a FIFO key comes after those that this process has spooled before it."""
+        spool = self._spool()
+        if spool is not None and spool.has_waiting and any(job.fifo is not None for job in jobs):
+            yield from self._forward_own(driver)
 
     def _forward_own(self, driver: Driver) -> Operation[None]:
         """The store answers again: hand it what this process has spooled."""

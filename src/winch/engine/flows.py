@@ -432,6 +432,8 @@ class Batch:
         self._claim: ClaimRef | None = None
         self._numbers = itertools.count()  # one `next` each: threads of a handler may add at once
         self._kinds: tuple[Wants, ...] = tuple(k for k, call in self._callbacks.items() if call)
+        self._turns: tuple[str, ...] = ()
+        """The FIFO keys of the callbacks, which come before all members."""
 
     # -- the block ---------------------------------------------------------------------------------
 
@@ -513,6 +515,8 @@ class Batch:
                 tags = (f"{tag_of(self.id)}:callback",)
                 new = member(call, member_id(self.id, kind), tags, headers)
                 jobs.append(new)
+                if new.fifo is not None:
+                    self._turns += (new.fifo,)
                 waits.append((new.id, [Wait(signal_key(self._gate))]))
         note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds)
         yield from write_note(self._client, self.id, note, self._conn)
@@ -529,6 +533,8 @@ class Batch:
             AWAITED_HEADER: together + EACH if "death" in self._kinds else together,
             BATCH_HEADER: ",".join(self._kinds),
         }
+        if self._turns:
+            headers[TURNS_HEADER] = msgspec.json.encode(self._turns).decode()
         is_given = self._claim is not None  # a later attempt of the member adds the same ones
         for some in _chunks(calls, CHUNK):
             jobs: list[NewJob] = []
@@ -539,6 +545,7 @@ class Batch:
                 check_whole(call, f"batch {self.name!r}")
                 job_id = prefix + numbered(next(self._numbers))
                 new = member(call, job_id, (tag_of(self.id),), headers, is_given=is_given)
+                self._check_turn(new)
                 jobs.append(new)
                 if "death" in self._kinds:
                     deaths = waits.setdefault(member_id(self.id, "death"), [])
@@ -546,6 +553,14 @@ class Batch:
             answers = yield from send(self._client, jobs, list(waits.items()), self._conn, self._claim)
             handles += self._client.handles(answers)
         return handles
+
+    def _check_turn(self, new: NewJob) -> None:
+        if new.fifo in self._turns:
+            raise ConfigError(
+                f"{new.task} cannot be a member with the FIFO key {new.fifo!r}: a callback of its batch "
+                "has that key and was stored first, so each would wait for the other. Give the callback "
+                "another key"
+            )
 
     @property
     def _name(self) -> str:
@@ -561,6 +576,7 @@ class Batch:
 
 
 BATCH_HEADER = "winch-batch"
+TURNS_HEADER = "winch-batch-fifo"
 
 
 def batch(
@@ -589,6 +605,8 @@ def batch_of(ctx: Context) -> Batch:
     made._claim = ctx.claim_ref
     made._client = ctx._client
     made._kinds = tuple(kind for kind in headers[BATCH_HEADER].split(",") if kind)  # type: ignore[misc]
+    if TURNS_HEADER in headers:
+        made._turns = msgspec.json.decode(headers[TURNS_HEADER], type=tuple[str, ...])
     return made
 
 

@@ -23,6 +23,7 @@ from winch.core.errors import (
     PayloadTooLarge,
     SignalTimeout,
 )
+from winch.core.gates import FIFO, gates_of
 from winch.core.job import Failure, JobRecord, keep_awaited
 from winch.core.lifecycle import JobState
 from winch.core.steps import StepRecord
@@ -114,6 +115,7 @@ def gather(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
             check_call(call, self.client, "ctx.gather")
             check_whole(call, "ctx.gather")
         _needs_waits(self, "ctx.gather")
+        _check_turns(self, calls)
         ids = yield from _create(self, calls, name)
         record = StepRecord(name=name, kind="children", place=place, at=self.now(), result=_text(ids))
         self.put(record)
@@ -150,6 +152,18 @@ def _typed(name: str, calls: Sequence[Bound[Any]], found: list[Any], ids: Sequen
     return [
         typed(call.task, value, job_id) for call, value, job_id in zip(calls, found, ids, strict=True)
     ]
+
+
+def _check_turns(self: Steps, calls: Sequence[Bound[Any]]) -> None:
+    """A parent keeps the turn of its FIFO key while it waits: a child of that key would wait for it."""
+    held = {use.key.removeprefix("fifo:") for use in gates_of(self.claim.options) if use.kind == FIFO}
+    for call in calls if held else ():
+        if (key := call.new_job("").fifo) in held:
+            raise ConfigError(
+                f"ctx.gather cannot wait for {call.task.name} with the FIFO key {key!r}: this job keeps "
+                "the turn of that key until it is final. Give the child another key, or use ctx.spawn, "
+                "which does not wait"
+            )
 
 
 def _collected(

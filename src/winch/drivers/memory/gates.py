@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from winch.core import gates
 from winch.core.gates import Admission, Candidate, Draw, Fair, GateSpec, GateUse, Look
-from winch.core.job import JobRecord, from_micros, to_micros
+from winch.core.job import JobRecord, fifo_order, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.storage.gates import Setting, gate_info, limit_info, why_ended
 from winch.storage.params import ClaimParams, Finish, GateInfo, LimitInfo
@@ -54,18 +54,18 @@ class Gates:
         )
 
     def _head(self, key: str) -> str | None:
-        """The first live member of a FIFO key, in the order of enqueuing."""
+        """The first live member of a FIFO key."""
         members = [
             job
             for job in self.live.values()
             if any(use.key == key for use in gates.gates_of(job.options))
         ]
-        return min(members, key=lambda job: (job.created_at, job.id)).id if members else None
+        return min(members, key=fifo_order).id if members else None
 
     def waiting(self, key: str) -> list[JobRecord]:
         found = [job for job in self.live.values() if job.state is JobState.BLOCKED and job.gate == key]
         if key.startswith("fifo:"):
-            return sorted(found, key=lambda job: (job.created_at, job.id))
+            return sorted(found, key=fifo_order)
         return sorted(found, key=lambda job: (self.keys[job.id], job.id))
 
     # -- claiming ----------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ GRANT SELECT, INSERT, UPDATE ON {schema}.unique_kept TO {producer};
 GRANT SELECT (id, queue, state, run_at) ON {schema}.job TO {producer};
 GRANT SELECT (id) ON {schema}.given_id, {schema}.archive TO {producer};
 GRANT SELECT (name, waiting_until) ON {schema}.queue TO {producer};
+GRANT SELECT, UPDATE ON SEQUENCE {schema}.job_seq TO {producer}, {worker};
 GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
 -- It may send signals. Flows, whose members wait for each other, are stored by a worker's account.
 GRANT INSERT ON {schema}.signal, {schema}.recheck TO {producer};

@@ -333,6 +333,7 @@ def read_job(row: Row) -> JobRecord:
         fingerprint,
         gate,
         has_undo,
+        seq,
     ) = row
     return JobRecord(
         id=id_,
@@ -373,6 +374,7 @@ def read_job(row: Row) -> JobRecord:
         fingerprint=fingerprint,
         gate=gate,
         has_undo=has_undo,
+        seq=seq,
     )
 
 

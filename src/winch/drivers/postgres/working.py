@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -89,11 +89,10 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             return [Enqueued(job.id, True) for job in jobs]
 
         def checked(jobs: Sequence[NewJob]) -> Body[list[Enqueued]]:
-            first = {job.id: job for job in reversed(jobs)}
             rows = yield self._step(
                 "enqueue.checked",
                 is_alone=not is_repeat,
-                jobs=write_jobs(first.values()),
+                jobs=write_jobs(_each_once(jobs)),
                 now=now,
                 soon_seconds=SOON_SECONDS,
             )
@@ -648,3 +647,11 @@ def _are_unlike(outcomes: Sequence[Finish]) -> bool:
 def _is_plain(outcome: Finish) -> bool:
     """Whether the outcome goes the short way: completed, with nothing to add to the row."""
     return outcome.to is JobState.COMPLETED and outcome.log is None and outcome.reason is None
+
+
+def _each_once(jobs: Sequence[NewJob]) -> Collection[NewJob]:
+    """The first job of each id, in the order of the call: members of FIFO keys are numbered in it."""
+    found: dict[str, NewJob] = {}
+    for job in jobs:
+        found.setdefault(job.id, job)
+    return found.values()

@@ -91,7 +91,7 @@ KEYS_OF = {
     "fair": "zset: the tenants of a queue that are ahead of its virtual time, by how far",
     "stopped": "zset: jobs that wait at a gate, in the order in which it lets them go",
     "permits": "hash: job that holds a permit of a gate -> its weight",
-    "members": "zset: live members of a FIFO key, by the moment of their creation",
+    "members": "zset: live members of a FIFO key, by their numbers",
     "scheduled": "zset: scheduled jobs of a queue, by run_at",
     "retrying": "zset: retrying jobs of a queue, by run_at",
     "blocked": "zset: blocked jobs of a queue, by run_at; what each waits for is kept beside it",

@@ -70,6 +70,7 @@ class State(msgspec.Struct):
     g: str | None = None
     G: str | None = None
     U: bool = False
+    N: int | None = None
 
 
 class _Claim(msgspec.Struct, array_like=True):
@@ -251,6 +252,7 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
         fingerprint=s.g,
         gate=s.G,
         has_undo=s.U,
+        seq=s.N,
     )
 
 

@@ -199,6 +199,7 @@ def _fresh(
 def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
     ring = Ring()
+    numbers = yield from _numbers(jobs, at)
     for job, args in _groups(jobs):
         if len(args) > 1 and _is_plain(job):
             yield from PlainBulk(job, args).steps(at)
@@ -222,6 +223,7 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
             "state": "scheduled" if is_later else "ready",
             "tenant": job.tenant,
             "fifo": job.fifo,
+            "seq": numbers.get(job.id),
             "unique_key": job.unique_key,
             "tags": to_json(job.tags) if job.tags else "[]",
             "headers": to_json(job.headers) if job.headers else "{}",
@@ -233,6 +235,9 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         }
         if len(args) == 1:
             yield Step("enqueue.one", values)
+        elif job.fifo is not None:
+            rows = [(job_id, text, numbers[job_id]) for job_id, text in args.items()]
+            yield Step("enqueue.numbered", {**values, "jobs": to_json(rows)})
         else:
             yield Step("enqueue", {**values, "jobs": to_json(args)})
         if not is_later:
@@ -240,6 +245,18 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         elif run_at - at < RING_WITHIN_MICROS:
             ring.due = True
     yield ring
+
+
+def _numbers(jobs: Sequence[NewJob], at: int) -> Body[dict[str, int]]:
+    """The numbers of those with a FIFO key, in the order of the call: greater than those of all live
+    members of their keys, and no less than the moment. Whoever reads them is the only writer."""
+    members = [job for job in jobs if job.fifo is not None]
+    if not members:
+        return {}
+    keys = to_json(list({job.fifo for job in members}))
+    ((last,),) = yield from ask("enqueue.last", keys=keys)
+    first = at if last is None else max(last + 1, at)
+    return {job.id: first + place for place, job in enumerate(members)}
 
 
 def _kept(job: NewJob, at: int) -> dict[str, object]:

@@ -103,6 +103,7 @@ def read_job(row: Row) -> JobRecord:
         fingerprint,
         gate,
         has_undo,
+        seq,
     ) = row
     return JobRecord(
         id=id_,
@@ -143,6 +144,7 @@ def read_job(row: Row) -> JobRecord:
         fingerprint=fingerprint,
         gate=gate,
         has_undo=bool(has_undo),
+        seq=seq,
     )
 
 

@@ -91,7 +91,8 @@ def every_field_comes_back_as_it_was_given(bench: Bench) -> None:
         keep=timedelta(days=3, microseconds=7),
     )
     bench.enqueue(new)
-    assert bench.get(new.id) == JobRecord(
+    stored = bench.get(new.id)
+    assert stored == JobRecord(
         id=new.id,
         task="report.build",
         version=3,
@@ -110,6 +111,7 @@ def every_field_comes_back_as_it_was_given(bench: Bench) -> None:
         expires_at=bench.at + timedelta(seconds=90, microseconds=1),
         max_attempts=5,
         keep=timedelta(days=3, microseconds=7),
+        seq=stored.seq,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from winch.core.gates import FIFO, LIMIT, RATE, SLIDING, GateUse, gates_of
-from winch.core.job import HISTORY_LIMIT, JobRecord
+from winch.core.job import HISTORY_LIMIT, JobRecord, fifo_order
 from winch.core.lifecycle import FINAL
 from winch.storage.params import Event
 from winch.testing.history.records import Violation
@@ -52,10 +52,7 @@ def i7_unique_key(facts: Facts) -> Iterator[Violation]:
 def i9_fifo_order(facts: Facts) -> Iterator[Violation]:
     """A member of a FIFO key starts only when all before it, and all that have started, are final."""
     for key, members in _sharing(facts, FIFO).items():
-        ranks = {
-            job.id: rank
-            for rank, job in enumerate(sorted(members, key=lambda job: (job.created_at, job.id)))
-        }
+        ranks = {job.id: rank for rank, job in enumerate(sorted(members, key=fifo_order))}
         last: dict[str, Event] = {}
         started: set[str] = set()
         begun: dict[str, Event] = {}  # when a member became live, the last time

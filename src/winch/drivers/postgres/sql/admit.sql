@@ -160,7 +160,7 @@ SELECT
         SELECT job.id::text
         FROM {schema}.job
         WHERE job.fifo = wanted.fifo
-        ORDER BY job.fifo, job.created_at, job.id
+        ORDER BY job.fifo, job.seq, job.id
         LIMIT 1
     ),
     limit_set.spec,
@@ -313,6 +313,6 @@ SELECT
             AND other.gate = :key
             AND CASE
                 WHEN mine.fifo IS NULL THEN (other.sort_key, other.id) < (mine.sort_key, mine.id)
-                ELSE (other.created_at, other.id) < (mine.created_at, mine.id)
+                ELSE (other.seq, other.id) < (mine.seq, mine.id)
             END
     );

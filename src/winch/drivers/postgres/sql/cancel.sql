@@ -43,7 +43,7 @@ kept AS (
     INSERT INTO {schema}.archive (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log, history, result, reason
     )
     SELECT
@@ -53,7 +53,7 @@ kept AS (
         {schema}.drop_on('cancelled', keep_seconds, clock.now),
         is_suspect,
         is_given_id, 'cancelled', queue, task, args, session, ended_token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log,
         {schema}.grown(history, {schema}.note('cancelled', clock.now, :by::text, :reason::text)),
         NULL,

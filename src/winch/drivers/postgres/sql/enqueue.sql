@@ -1,7 +1,8 @@
 -- enqueue: -> ready | scheduled, for ids that Winch drew. Locks nothing that another producer needs.
 -- The jobs are one JSON text: a single parameter fits every caller's connection. Rings in the same
 -- statement, so the wake-up leaves with the commit; the function is not even called when nobody waits at
--- all, because the call costs as much as the insert.
+-- all, because the call costs as much as the insert. Members of FIFO keys are numbered in the order of the call: the
+-- sort stands below the numbers.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -9,25 +10,25 @@ new AS MATERIALIZED (
     SELECT
         job.*,
         greatest(clock.now, job.run_at, clock.now + make_interval(secs => job.delay_seconds)) AS due
-    FROM json_to_recordset(:jobs::json) AS job (
+    FROM ROWS FROM (json_to_recordset(:jobs::json) AS (
         id uuid, task text, version integer, args text, queue text, priority integer,
         delay_seconds double precision, run_at timestamptz, tenant text, fifo text, unique_key text,
         tags text[], headers text, options text, expires_seconds double precision,
         max_attempts integer, keep_seconds double precision, is_given_id boolean
-    ), clock
+    )) WITH ORDINALITY AS job, clock
 ),
 stored AS (
     INSERT INTO {schema}.job (
         id, created_at, run_at, sort_key, version, priority, is_given_id, state, filed, queue, task, args,
-        expires_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options
+        expires_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options
     )
     SELECT
         id, clock.now, due, {schema}.sort_key(due, priority), version, priority, is_given_id,
         CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END,
         CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, queue, task, args,
         clock.now + make_interval(secs => expires_seconds), keep_seconds, max_attempts, tenant, fifo,
-        unique_key, tags, headers, options
-    FROM new, clock
+        CASE WHEN fifo IS NOT NULL THEN {schema}.next_seq() END, unique_key, tags, headers, options
+    FROM (SELECT * FROM new ORDER BY ordinality) AS new, clock
     RETURNING queue, state, run_at
 )
 SELECT CASE WHEN EXISTS (
@@ -156,12 +157,12 @@ new AS MATERIALIZED (
     SELECT
         job.*,
         greatest(clock.now, job.run_at, clock.now + make_interval(secs => job.delay_seconds)) AS due
-    FROM json_to_recordset(:jobs::json) AS job (
+    FROM ROWS FROM (json_to_recordset(:jobs::json) AS (
         id uuid, task text, version integer, args text, queue text, priority integer,
         delay_seconds double precision, run_at timestamptz, tenant text, fifo text, unique_key text,
         tags text[], headers text, options text, expires_seconds double precision,
         max_attempts integer, keep_seconds double precision, is_given_id boolean
-    ), clock
+    )) WITH ORDINALITY AS job, clock
 ),
 given AS (
     INSERT INTO {schema}.given_id (id)
@@ -177,17 +178,21 @@ given AS (
 stored AS (
     INSERT INTO {schema}.job (
         id, created_at, run_at, sort_key, version, priority, is_given_id, state, filed, queue, task, args,
-        expires_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options
+        expires_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options
     )
     SELECT
         id, clock.now, due, {schema}.sort_key(due, priority), version, priority, is_given_id,
         CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END,
         CASE WHEN due > clock.now THEN 'scheduled' ELSE 'ready' END, queue, task, args,
         clock.now + make_interval(secs => expires_seconds), keep_seconds, max_attempts, tenant, fifo,
-        unique_key, tags, headers, options
-    FROM new, clock
-    WHERE (NOT is_given_id OR id IN (SELECT id FROM given))
-        AND NOT EXISTS (SELECT FROM {schema}.archive WHERE archive.id = new.id)
+        CASE WHEN fifo IS NOT NULL THEN {schema}.next_seq() END, unique_key, tags, headers, options
+    FROM (
+        SELECT *
+        FROM new
+        WHERE (NOT is_given_id OR id IN (SELECT id FROM given))
+            AND NOT EXISTS (SELECT FROM {schema}.archive WHERE archive.id = new.id)
+        ORDER BY ordinality
+    ) AS new, clock
     ON CONFLICT (id) DO NOTHING
     RETURNING id, queue, state, run_at
 ),

@@ -33,14 +33,14 @@ gone AS (
     RETURNING
         id, created_at, run_at, fence, version, priority, attempt, crashes, rescues, is_suspect,
         is_given_id, queue, task, args, session, token, claimed_at, expires_at, cancel_requested_at,
-        keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options, progress, checkpoint,
+        keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options, progress, checkpoint,
         log, history
 ),
 kept AS (
     INSERT INTO {schema}.archive (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log, history, result, reason
     )
     SELECT
@@ -53,7 +53,7 @@ kept AS (
         END,
         is_suspect,
         is_given_id, 'completed', queue, task, args, session, token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log,
         history,
         CASE WHEN clock.results IS NULL THEN :result::text ELSE clock.results ->> id::text END,
@@ -139,7 +139,7 @@ kept AS (
     INSERT INTO {schema}.archive (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log, history, result, reason, fingerprint, has_undo
     )
     SELECT
@@ -149,7 +149,7 @@ kept AS (
         {schema}.drop_on(next, keep_seconds, clock.now),
         is_suspect,
         is_given_id, next, queue, task, args, session, by_token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, {schema}.longer(log, more_log),
         CASE
             WHEN next = 'completed' THEN history

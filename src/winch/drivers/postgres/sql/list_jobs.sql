@@ -5,7 +5,7 @@
         id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
         tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
         fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-        history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE
+        history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
     FROM {schema}.job
     WHERE :is_live::boolean
         AND (:after::uuid IS NULL OR id < :after::uuid)
@@ -22,7 +22,7 @@ UNION ALL
         id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
         tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
         fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-        history::text, finished_at, result, reason, fingerprint, NULL, has_undo IS TRUE
+        history::text, finished_at, result, reason, fingerprint, NULL, has_undo IS TRUE, seq
     FROM {schema}.archive
     WHERE :is_kept::boolean
         AND (:after::uuid IS NULL OR id < :after::uuid)
@@ -39,7 +39,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, finished_at, result, reason, fingerprint, NULL, has_undo IS TRUE
+    history::text, finished_at, result, reason, fingerprint, NULL, has_undo IS TRUE, seq
 FROM {schema}.archive
 WHERE state <> 'completed'
     AND (:after::uuid IS NULL OR id < :after::uuid)
@@ -55,7 +55,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, finished_at, result, reason, fingerprint, NULL, has_undo IS TRUE
+    history::text, finished_at, result, reason, fingerprint, NULL, has_undo IS TRUE, seq
 FROM {schema}.archive
 WHERE fingerprint = :fingerprint::text
     AND (:after::uuid IS NULL OR id < :after::uuid)
@@ -71,7 +71,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
 FROM {schema}.job
 WHERE id IN (SELECT id FROM {schema}.claimed)
     AND state = 'running'
@@ -88,7 +88,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
 FROM {schema}.job
 WHERE filed = ANY (:states::text[])
     AND (:after::uuid IS NULL OR id < :after::uuid)

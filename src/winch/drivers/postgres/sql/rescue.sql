@@ -105,7 +105,7 @@ kept AS (
     INSERT INTO {schema}.archive (
         id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
         is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log, history, result, reason, fingerprint, has_undo
     )
     SELECT
@@ -115,7 +115,7 @@ kept AS (
         {schema}.drop_on(next, keep_seconds, clock.now),
         true,
         is_given_id, next, queue, task, args, session, ended_token, claimed_at, expires_at,
-        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, unique_key, tags, headers, options,
+        cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log,
         told,
         NULL,

@@ -38,14 +38,15 @@ final AS (
 anew AS (
     INSERT INTO {schema}.job (
         id, created_at, run_at, sort_key, fence, version, priority, is_suspect, is_given_id, state, queue,
-        task, args, session, ended_token, claimed_at, expires_at, keep_seconds, max_attempts, tenant, fifo,
+        task, args, session, ended_token, claimed_at, expires_at, keep_seconds, max_attempts, tenant, fifo, seq,
         unique_key, tags, headers, options, progress, checkpoint, log, history, has_undo
     )
     SELECT
         id, created_at, again.run_at, {schema}.sort_key(again.run_at, priority), fence,
         coalesce(:version::integer, version), priority, is_suspect, is_given_id, 'ready',
         coalesce(:queue::text, queue), task, coalesce(:args::text, args), session, ended_token, claimed_at,
-        expires_at, keep_seconds, coalesce(:max_attempts::integer, max_attempts), tenant, fifo, unique_key,
+        expires_at, keep_seconds, coalesce(:max_attempts::integer, max_attempts), tenant, fifo,
+        CASE WHEN fifo IS NOT NULL THEN coalesce(seq, {schema}.micros(created_at)) END, unique_key,
         tags, headers, coalesce(:options::text, options), progress,
         CASE WHEN state <> 'completed' THEN checkpoint END, log,
         {schema}.grown(

@@ -14,7 +14,7 @@ for place, change in ipairs(A.changes) do
     if j.s == 'ready' then stand_down(id, j.env) end
     j.env[OPTIONS], j.env[PRIORITY] = to_options, to_priority
     save_env(j)
-    if is_gated(j.env) then join(id, j.created, j.env) end
+    if is_gated(j.env) then join(id, j.env, j.N or j.created) end
     if j.s == 'ready' then
       stand(id, j.env, sort_key(j))
     elseif j.G and string.sub(j.G, 1, 5) ~= 'fifo:' then

@@ -34,7 +34,7 @@ return operate('retry', function(j)
     j.env[place] = value
   end
   save_env(j)
-  if is_gated(j.env) then join(j.id, j.created, j.env) end
+  if is_gated(j.env) then join(j.id, j.env, j.N or j.created) end
   if call('SADD', K.tasks(j.env[QUEUE]), j.env[1]) > 0 then call('SADD', K.queues, j.env[QUEUE]) end
   enter(j, 'retried', nil, nil)
 end, holder_of)

@@ -84,7 +84,13 @@ LEFT JOIN winch_gate ON winch_gate.key = wanted.value;
 -- admit.head: the first live member of each of these FIFO keys.
 SELECT
     wanted.value,
-    (SELECT id FROM winch_job WHERE fifo = wanted.value ORDER BY created_at, id LIMIT 1)
+    (
+        SELECT id
+        FROM winch_job
+        WHERE fifo = wanted.value
+        ORDER BY coalesce(seq, created_at), id
+        LIMIT 1
+    )
 FROM json_each(:keys) AS wanted;
 
 -- admit.specs: what is set by these names.
@@ -183,5 +189,5 @@ WHERE other.state = 'blocked'
     AND other.gate = mine.gate
     AND CASE
         WHEN mine.fifo IS NULL THEN (other.sort_key, other.id) < (mine.sort_key, mine.id)
-        ELSE (other.created_at, other.id) < (mine.created_at, mine.id)
+        ELSE (coalesce(other.seq, other.created_at), other.id) < (coalesce(mine.seq, mine.created_at), mine.id)
     END;

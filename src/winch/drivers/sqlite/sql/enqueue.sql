@@ -1,26 +1,47 @@
--- enqueue: -> ready | scheduled. One statement for all jobs of a call that share an envelope:
+-- enqueue: -> ready | scheduled. One statement for all jobs of a call that share an envelope and have no FIFO key:
 -- :jobs is a JSON object of id -> args. Binding twenty values for each job costs twice as much.
 -- Its options tell whether a job has gates.
 INSERT INTO winch_job (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
 )
 SELECT
-    new.key, :task, :version, new.atom, :queue, :priority, :now, :run_at, :state, :tenant, :fifo,
+    new.key, :task, :version, new.atom, :queue, :priority, :now, :run_at, :state, :tenant,
     :unique_key, :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
     CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 FROM json_each(:jobs) AS new;
 
 -- enqueue.one: the same for a single job, which most calls bring.
 INSERT INTO winch_job (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
 )
 VALUES (
-    :id, :task, :version, :args, :queue, :priority, :now, :run_at, :state, :tenant, :fifo, :unique_key,
+    :id, :task, :version, :args, :queue, :priority, :now, :run_at, :state, :tenant, :fifo, :seq, :unique_key,
     :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
     CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 );
+
+-- enqueue.numbered: the same for members of one FIFO key; :jobs is a JSON list of [id, args, number].
+INSERT INTO winch_job (
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
+    headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
+)
+SELECT
+    new.value ->> 0, :task, :version, new.value ->> 1, :queue, :priority, :now, :run_at, :state, :tenant, :fifo,
+    new.value ->> 2, :unique_key, :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
+    CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
+FROM json_each(:jobs) AS new;
+
+-- enqueue.last: the greatest number of live members of these FIFO keys.
+SELECT max((
+    SELECT coalesce(seq, created_at)
+    FROM winch_job
+    WHERE fifo = wanted.value
+    ORDER BY coalesce(seq, created_at) DESC
+    LIMIT 1
+))
+FROM json_each(:keys) AS wanted;
 
 -- enqueue.plain_many: enqueue for jobs that are ready at once and ask for nothing more: two thirds of the
 -- values for each row.

@@ -8,13 +8,13 @@ WHERE id IN (SELECT value FROM json_each(:ids))
 -- finish.archive: running -> completed, fenced by (id, token). :results is a JSON object of id -> result.
 -- What has gates, and everything but completed, goes through record.put or record.archive.
 INSERT OR REPLACE INTO winch_archive (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
     session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history, finished_at,
     result, reason, drop_at
 )
 SELECT
-    winch_job.id, task, version, args, queue, priority, created_at, run_at, 'completed', tenant, fifo,
+    winch_job.id, task, version, args, queue, priority, created_at, run_at, 'completed', tenant, fifo, seq,
     unique_key, tags, headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues,
     is_suspect, fence, session, claimed_at, token, cancel_requested_at, progress, checkpoint, log, history,
     :now, ended.atom, NULL, :now + coalesce(keep, :keep_completed)

@@ -18,13 +18,13 @@ WHERE id = :id;
 
 -- record.archive: a live job becomes final. The live row is deleted after (record.leave).
 INSERT OR REPLACE INTO winch_archive (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
     session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history, finished_at,
     result, reason, fingerprint, has_undo, drop_at
 )
 SELECT
-    id, task, version, args, queue, priority, created_at, run_at, :state, tenant, fifo, unique_key, tags,
+    id, task, version, args, queue, priority, created_at, run_at, :state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, :attempt, :crashes, :rescues, :is_suspect, fence,
     session, claimed_at, :ended_token, cancel_requested_at, progress, checkpoint, :log, :history, :now, :result,
     :reason, :fingerprint, has_undo, :drop_at

@@ -1,13 +1,14 @@
 -- retry: completed | cancelled | dead -> ready, anew with attempt 0; history and fence stay.
 -- Scheduled and retrying jobs are brought forward by record.put.
 INSERT INTO winch_job (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key, tags,
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
     session, claimed_at, ended_token, progress, checkpoint, log, history, has_undo, sort_key, changed_at,
     gate
 )
 SELECT
-    id, task, :version, :args, :queue, priority, created_at, :run_at, 'ready', tenant, fifo, unique_key, tags,
+    id, task, :version, :args, :queue, priority, created_at, :run_at, 'ready', tenant, fifo,
+    CASE WHEN fifo IS NOT NULL THEN coalesce(seq, created_at) END, unique_key, tags,
     headers, :options, expires_at, :max_attempts, keep, 0, 0, 0, is_suspect, fence, session, claimed_at,
     ended_token, progress, CASE WHEN state <> 'completed' THEN checkpoint END, log, :history, has_undo,
     :run_at - priority * :head_start, :now, CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END

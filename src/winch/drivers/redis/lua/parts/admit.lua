@@ -72,9 +72,21 @@ local function open_gate(key)
   return let_in(ids)
 end
 
--- A FIFO key's live members, in the order of their enqueuing.
-local function join(id, created, env)
+-- A FIFO key's live members, by their numbers. Answers the member's: the one that it has, or the next, which is greater
+-- than those of all live members of its key and no less than the moment. Nil for a job without such a key.
+local function join(id, env, number)
+  local keys = {}
   for _, use in ipairs(gates().uses(env[OPTIONS])) do
-    if use.kind == 'fifo' then call('ZADD', K.members(use.key), string.format('%d', created), id) end
+    if use.kind == 'fifo' then keys[#keys + 1] = K.members(use.key) end
   end
+  if #keys == 0 then return nil end
+  if not number then
+    number = now
+    for _, key in ipairs(keys) do
+      local last = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+      if last then number = math.max(number, last + 1) end
+    end
+  end
+  for _, key in ipairs(keys) do call('ZADD', key, string.format('%d', number), id) end
+  return number
 end

@@ -197,7 +197,7 @@ local function draw(queue, free, gated, task_of)
     blocked[#blocked + 1], blocked[#blocked + 2] = string.format('%d', state.t or created), item.id
     states[#states + 1], states[#states + 2] = item.id, pack(state)
     local list = stopped[item.gate] or {}
-    list[#list + 1], list[#list + 2] = item.kind == 'fifo' and string.format('%d', created) or key, item.id
+    list[#list + 1], list[#list + 2] = item.kind == 'fifo' and string.format('%d', state.N or created) or key, item.id
     stopped[item.gate] = list
     event(item.id, 'held', 'blocked', nil, nil, state.x, item.attempt)
   end

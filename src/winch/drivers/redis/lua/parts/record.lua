@@ -4,8 +4,8 @@
 --      max_attempts, keep (false where there is none)
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
---      R result, w reason, g fingerprint, U has_undo, G gate it waits at; and, not stored: id, env, created,
---      token, n0 (fence before)
+--      R result, w reason, g fingerprint, U has_undo, G gate it waits at, N number in its FIFO key; and, not
+--      stored: id, env, created, token, n0 (fence before)
 local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
 local gave_back  -- of parts/admit.lua, for scripts that end claims
 

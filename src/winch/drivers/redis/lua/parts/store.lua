@@ -103,13 +103,14 @@ local function insert(job)
   end
   if job[NEW_KEEP] then call('HSET', K.keep, id, string.format('%d', job[NEW_KEEP])) end
   local env = job[HAS_GATES] and read(job[ENVELOPE])
-  if env then join(id, now, env) end
+  local number = env and join(id, env, nil) or nil
   if due then
-    call('HSET', K.st, id, pack({s = 'scheduled', t = due}))
+    call('HSET', K.st, id, pack({s = 'scheduled', t = due, N = number}))
     call('ZADD', K.scheduled(queue), string.format('%d', due), id)
     if due - now < 2000000 then is_due = true end
   else
     local key = string.format('%d', now - job[NEW_PRIORITY] * HEAD_START)
+    if number then call('HSET', K.st, id, pack({N = number})) end
     if env then stand(id, env, key) else call('ZADD', K.ready(queue), key, id) end
     ring(queue)
   end
