@@ -11,6 +11,7 @@ from winch.core.job import Claim, Entry, Failure, JobRecord, Note
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Directive
 from winch.core.queue_settings import OnFull, Order, QueueSettings
+from winch.core.redact import mask_text
 from winch.core.schedule import Misfire, Overlap, Timing
 from winch.core.unique import Duplicate, Until
 from winch.engine.context import AttemptLog
@@ -104,4 +105,5 @@ __all__ = [
     "Until",
     "Using",
     "Wait",
+    "mask_text",
 ]

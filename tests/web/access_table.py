@@ -92,6 +92,7 @@ TABLE: dict[str, Row] = {
     "GET /livez": Row(ALL, "free"),
     "GET /readyz": Row(ALL, "free"),
     "GET /healthz": Row(ALL, "free"),
+    "GET /startupz": Row(ALL, "free"),
     "GET /login": Row(ALL, "free"),
     "POST /login": Row(ALL, "free"),
     "POST /logout": Row(ALL, "free"),

@@ -210,7 +210,9 @@ def _trace(argv: Sequence[str]) -> bool:
         elif word.startswith("-v") and set(word[1:]) == {"v"}:
             times += len(word) - 1
     if times >= 2:
-        traceback.print_exc()
+        from winch.core.redact import mask_text
+
+        click.echo(mask_text(traceback.format_exc()), err=True, nl=False)
     return times >= 2
 
 

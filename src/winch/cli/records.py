@@ -35,7 +35,7 @@ def summary(job: JobRecord, *, reveal: bool) -> dict[str, Any]:
         "queue": job.queue,
         "priority": level_of(job.priority),
         "args": shown(job.args, reveal=reveal),
-        "tags": list(job.tags),
+        "tags": _tags(job, reveal),
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "created_at": job.created_at,
@@ -80,6 +80,10 @@ def detail(job: JobRecord, workers: Workers, *, reveal: bool) -> dict[str, Any]:
             for entry in job.history
         ],
     }
+
+
+def _tags(job: JobRecord, reveal: bool) -> list[str]:
+    return [tag if reveal else mask_text(tag) for tag in job.tags]
 
 
 def _told(value: str | None, reveal: bool) -> str | None:
@@ -200,7 +204,7 @@ def _facts(job: JobRecord, at: datetime, reveal: bool) -> list[tuple[str, str]]:
         ("attempt", tries),
     ]
     if job.tags:
-        facts.append(("tags", ", ".join(job.tags)))
+        facts.append(("tags", ", ".join(_tags(job, reveal))))
     if job.state in (JobState.SCHEDULED, JobState.RETRYING):
         facts.append(("due", f"{text.ago(job.run_at, at)} ({text.stamp(job.run_at)})"))
     if job.expires_at is not None and not job.state.is_final:

@@ -1,4 +1,4 @@
-"""An exception as data: type, message, and a traceback without local variables, all bounded."""
+"""An exception as data: type, message, and a traceback without local variables, masked and bounded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 
 from winch.core.codec import MAX_ERROR_BYTES, clean_text
 from winch.core.job import Failure
+from winch.core.redact import stored_text
 
 MAX_FRAMES = 50
 MAX_MESSAGE_BYTES = 8 * 1024
@@ -32,8 +33,8 @@ def describe(error: BaseException) -> Failure:
         frames = f"<the traceback cannot be shown: {type(broken).__name__}>"
     return Failure(
         clean_text(name, 512),
-        clean_text(message, MAX_MESSAGE_BYTES),
-        clean_text(frames, MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 512),
+        stored_text(message, MAX_MESSAGE_BYTES),
+        stored_text(frames, MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 512),
     )
 
 

@@ -12,6 +12,7 @@ from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec
 from winch.core.queue_settings import NO_SETTINGS, QueueSettings, changed
+from winch.core.redact import mask_text
 from winch.engine.binding import bind_queue
 from winch.engine.door import BOOK, PAUSED, UNTIL, read_settings
 from winch.engine.job_desk import actor
@@ -53,7 +54,13 @@ def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation
 
 
 def pause(
-    driver: Driver, queue: str, reason: str | None, until: Duration | datetime | None, now: datetime
+    driver: Driver,
+    queue: str,
+    reason: str | None,
+    until: Duration | datetime | None,
+    now: datetime,
+    *,
+    by: str | None = None,
 ) -> Operation[None]:
     """Pause a queue, for a time where one is given."""
     lines = []
@@ -75,15 +82,17 @@ def pause(
         ]
     if driver.capabilities.keeps_books:
         yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
-    yield driver.pause(queue, by=actor(), reason=reason)
+    # Everybody who looks at the queue or at a job in it reads the reason.
+    reason = None if reason is None else mask_text(reason)
+    yield driver.pause(queue, by=by or actor(), reason=reason)
     if lines:
         yield driver.write_lines(lines)
 
 
-def resume(driver: Driver, queue: str) -> Operation[None]:
+def resume(driver: Driver, queue: str, *, by: str | None = None) -> Operation[None]:
     if driver.capabilities.keeps_books:
         yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
-    yield driver.resume(queue, by=actor())
+    yield driver.resume(queue, by=by or actor())
 
 
 def _check(driver: Driver) -> None:

@@ -18,6 +18,7 @@ from winch.core.errors import (
     did_you_mean,
 )
 from winch.core.lifecycle import JobState
+from winch.core.redact import mask_text
 from winch.core.schedule import (
     DEFAULT_CATCH_UP,
     MISSED_AFTER,
@@ -244,7 +245,7 @@ class ScheduleDesk:
         return [_schedule(row, found.now) for row in found.found]
 
     def pause(self, name: str, reason: str | None) -> Operation[None]:
-        yield from self._change(name, Pause(reason=reason))
+        yield from self._change(name, Pause(reason=None if reason is None else mask_text(reason)))
 
     def resume(self, name: str) -> Operation[None]:
         yield from self._change(name, Resume())

@@ -8,13 +8,14 @@ import msgspec
 
 from winch.core.duration import format_duration
 from winch.core.lifecycle import JobState
+from winch.core.redact import mask_text
 from winch.storage.params import MOST_AHEAD, Facts, GateInfo
 
 OTHERS = "other jobs"
 
 
 def explain(facts: Facts, *, names_others: bool = True) -> str:
-    """One or two sentences with names and numbers.
+    """One or two sentences with names and numbers; secrets in errors and reasons are masked.
 
     Without `names_others` they hold neither the id nor the number of other jobs.
     """
@@ -26,7 +27,7 @@ def explain(facts: Facts, *, names_others: bool = True) -> str:
             f" Its unique key {facts.job.unique_key!r} is held by {_job(facts.key_holder)} now, so it "
             "cannot be retried before that one is final."
         )
-    return said
+    return mask_text(said)
 
 
 def _without_others(facts: Facts) -> Facts:

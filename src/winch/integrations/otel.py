@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -23,7 +24,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from winch import ConfigError, JobState, Middleware, RetryAfter, __version__
-from winch.types import FLOW_HEADER, SCHEDULE_HEADER, Directive
+from winch.types import FLOW_HEADER, SCHEDULE_HEADER, Directive, mask_text
 
 if TYPE_CHECKING:
     from winch import App, Context
@@ -327,14 +328,15 @@ def _directed(span: Span, directive: Directive) -> Attributes:
     span.set_attribute("messaging.winch.job.outcome", word)
     if not isinstance(directive, RetryAfter):
         return {}
-    span.set_status(Status(StatusCode.ERROR, str(directive)))
+    span.set_status(Status(StatusCode.ERROR, mask_text(str(directive))))
     span.set_attribute("error.type", _name_of(directive))
     return {"error.type": _name_of(directive)}
 
 
 def _fail(span: Span, error: BaseException) -> None:
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, str(error)))
+    message, frames = mask_text(str(error)), mask_text("".join(format_exception(error)))
+    span.record_exception(error, {"exception.message": message, "exception.stacktrace": frames})
+    span.set_status(Status(StatusCode.ERROR, message))
     span.set_attribute("error.type", _name_of(error))
 
 

@@ -21,6 +21,7 @@ from winch.core.errors import ConfigError, did_you_mean
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord, level_of
 from winch.core.lifecycle import JobState
+from winch.core.redact import mask_text, shown
 from winch.core.search import text_of
 from winch.storage.params import JobFilter
 
@@ -124,12 +125,24 @@ def _text_test(word: str) -> Test:
     wanted = word.lower()
 
     def holds(job: JobRecord) -> bool:
-        if wanted in job.task.lower() or wanted in job.args.lower():
+        if wanted in job.task.lower() or _is_in(wanted, _error_of(job), mask_text):
             return True
-        error = job.error
-        return error is not None and wanted in f"{error.type}: {error.message}".lower()
+        return _is_in(wanted, job.args, _shown_args)
 
     return holds
+
+
+def _is_in(wanted: str, text: str, masked: Callable[[str], str]) -> bool:
+    """Whether the text as it is shown holds `wanted`. Few texts do, so few are masked."""
+    return wanted in text.lower() and wanted in masked(text).lower()
+
+
+def _error_of(job: JobRecord) -> str:
+    return "" if job.error is None else f"{job.error.type}: {job.error.message}"
+
+
+def _shown_args(args: str) -> str:
+    return msgspec.json.encode(shown(args)).decode()
 
 
 def _test(name: str, value: str) -> Test:
@@ -142,9 +155,7 @@ def _test(name: str, value: str) -> Test:
             return lambda job: value in (job.session, *(entry.session for entry in job.history))
         case "error":
             wanted = value.lower()
-            return lambda job: (
-                job.error is not None and wanted in f"{job.error.type}: {job.error.message}".lower()
-            )
+            return lambda job: _is_in(wanted, _error_of(job), mask_text)
         case "attempt":
             compare = _number(value, "attempt")
             return lambda job: compare(job.attempt)
@@ -177,10 +188,7 @@ def _args_test(path: list[str], value: str) -> Test:
     def holds(job: JobRecord) -> bool:
         if hint not in job.args:  # a hundred thousand are looked at, and few have it
             return False
-        try:
-            found = json.loads(job.args)
-        except (ValueError, RecursionError):
-            return False
+        found = shown(job.args)
         for part in path:
             if not isinstance(found, dict) or part not in found:
                 return False

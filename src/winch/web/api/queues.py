@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -65,16 +65,25 @@ async def get_queue(call: Call) -> Reply:
     raise Problem("not-found", f"no queue {name!r}: no job, no setting, nobody serves it")
 
 
+async def pause_queue(call: Call, name: str, reason: str | None) -> None:
+    driver, now = call.site.driver, datetime.now(UTC)
+    await call.site.client.arun(queue_desk.pause(driver, name, reason, None, now, by=call.by))
+
+
+async def resume_queue(call: Call, name: str) -> None:
+    await call.site.client.arun(queue_desk.resume(call.site.driver, name, by=call.by))
+
+
 async def pause(call: Call) -> Reply:
-    name, driver = check_queue(call.queue()), call.site.driver
-    await driver.arun(driver.pause(name, by=call.by, reason=call.body.reason))
+    name = check_queue(call.queue())
+    await pause_queue(call, name, call.body.reason)
     call.note(name, reason=call.body.reason)
     return Reply({"queue": name, "is_paused": True})
 
 
 async def resume(call: Call) -> Reply:
-    name, driver = check_queue(call.queue()), call.site.driver
-    await driver.arun(driver.resume(name, by=call.by))
+    name = check_queue(call.queue())
+    await resume_queue(call, name)
     call.note(name)
     return Reply({"queue": name, "is_paused": False})
 

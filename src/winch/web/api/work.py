@@ -25,7 +25,7 @@ from winch.core.ids import parse_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Failed, settle
-from winch.core.redact import shown
+from winch.core.redact import shown, stored_text
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
 from winch.engine.keyring import seal, unseal
 from winch.engine.options import StoredOptions, check_queue
@@ -251,8 +251,8 @@ def _failure(said: str | ErrorOut) -> Failure:
     half = codec.MAX_ERROR_BYTES // 2
     return Failure(
         codec.clean_text(said.type, 256),
-        codec.clean_text(said.message, half),
-        None if said.traceback is None else codec.clean_text(said.traceback, half),
+        stored_text(said.message, half),
+        None if said.traceback is None else stored_text(said.traceback, half),
     )
 
 

@@ -20,6 +20,7 @@ from winch.web.pages.base import page
 from winch.web.pages.charts import Chart, Row, bars, lines
 from winch.web.pages.show import span
 from winch.web.routes import Call, Route
+from winch.web.wire import group_out
 
 # name -> (resolution, spans, spans in one bar)
 RANGES = {
@@ -102,7 +103,7 @@ async def overview(call: Call) -> Response:
             _latency("Wait in queue", "wait", folded, labels, total),
             await _backlog(call, chosen),
         ],
-        groups=groups,
+        groups=[group_out(group) for group in groups],
         slowest=_slowest(series),
         warnings=[*_warnings(queues, sessions), *await _alerts(call)],
         is_empty=not total.ended and not sum(counts.values()),

@@ -18,7 +18,7 @@ from winch.engine.options import check_queue
 from winch.engine.rates import MINUTE, percentile
 from winch.storage.params import JobFilter, QueueInfo
 from winch.web import search
-from winch.web.api.queues import visible_queues, visible_sessions
+from winch.web.api.queues import pause_queue, resume_queue, visible_queues, visible_sessions
 from winch.web.pages.base import go, one, page, part
 from winch.web.pages.charts import Row, bars, lines, spark
 from winch.web.pages.show import span
@@ -129,16 +129,16 @@ async def detail_page(call: Call) -> Response:
 
 
 async def pause(call: Call) -> Response:
-    name, driver = check_queue(call.queue()), call.site.driver
+    name = check_queue(call.queue())
     reason = one(call.body, "reason")
-    await driver.arun(driver.pause(name, by=call.by, reason=reason))
+    await pause_queue(call, name, reason)
     call.note(name, reason=reason)
     return go(call, f"/queues/{part(name)}", did="paused")
 
 
 async def resume(call: Call) -> Response:
-    name, driver = check_queue(call.queue()), call.site.driver
-    await driver.arun(driver.resume(name, by=call.by))
+    name = check_queue(call.queue())
+    await resume_queue(call, name)
     call.note(name)
     return go(call, f"/queues/{part(name)}", did="resumed")
 

@@ -36,7 +36,7 @@ def _common(job: JobRecord, *, with_traceback: bool) -> dict[str, Any]:
         "priority": level_of(job.priority),
         "tenant": job.tenant,
         "args": shown(job.args),
-        "tags": list(job.tags),
+        "tags": [mask_text(tag) for tag in job.tags],
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "created_at": job.created_at,
@@ -63,8 +63,8 @@ def job_detail(job: JobRecord) -> JobDetail:
         crashes=job.crashes,
         rescues=job.rescues,
         session=job.session,
-        unique=job.unique_key,
-        fifo=job.fifo,
+        unique=_told(job.unique_key),
+        fifo=_told(job.fifo),
         result=shown(job.result),
         log=_told(job.log),
         history=[_entry_out(entry) for entry in job.history],
@@ -91,7 +91,7 @@ def queue_out(queue: QueueInfo) -> QueueOut:
         name=queue.name,
         counts=dict(queue.counts),
         paused_at=queue.paused_at,
-        pause_reason=queue.pause_reason,
+        pause_reason=_told(queue.pause_reason),
         oldest_ready_at=queue.oldest_ready_at,
         sessions=queue.sessions,
     )
@@ -111,7 +111,7 @@ def worker_out(session: SessionInfo) -> WorkerOut:
         started_at=session.started_at,
         lease_until=session.lease_until,
         ended_at=session.ended_at,
-        end_reason=session.end_reason,
+        end_reason=_told(session.end_reason),
     )
 
 
