@@ -99,4 +99,17 @@ def test_an_error_that_no_store_should_raise_does_not_end_the_writing(
     store, job, others = ends(app, 1, FileNotFoundError(2, "of the event loop"))
     assert store.refused == 1
     assert {one.state for one in [job, *others]} == {JobState.COMPLETED}
-    assert "finisher failed; the loop goes on" in caplog.text
+    assert "outcomes are refused together and sent apart: FileNotFoundError" in caplog.text
+
+
+def test_one_value_that_breaks_the_driver_does_not_keep_its_neighbours(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = UnicodeEncodeError("utf-8", "\udce9", 0, 1, "surrogates not allowed")
+    _, job, others = ends(app, 1000, broken)
+    assert job.state is JobState.DEAD
+    assert {other.state for other in others} == {JobState.COMPLETED}
+    assert "UnicodeEncodeError" in caplog.text
+    error = job.record.error
+    assert error is not None
+    assert error.message.startswith("its outcome (completed) could not be stored: UnicodeEncodeError")

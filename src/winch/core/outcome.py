@@ -12,10 +12,13 @@ from datetime import timedelta
 
 import msgspec
 
+from winch.core.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES, clean_text
 from winch.core.duration import Duration, parse_duration
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.core.retry import Retry
+
+MAX_REASON_BYTES = 8 * 1024
 
 
 class Directive(Exception):
@@ -103,7 +106,14 @@ def settle(
     policy: Retry,
     rng: random.Random,
 ) -> Settled:
-    """Decide what becomes of attempt number `attempt` of a job of this age."""
+    """Decide what becomes of attempt number `attempt` of a job of this age. Every store can hold the
+    texts of what it returns."""
+    return _storable(_settle(outcome, attempt, age, policy, rng))
+
+
+def _settle(
+    outcome: Outcome, attempt: int, age: timedelta, policy: Retry, rng: random.Random
+) -> Settled:
     match outcome:
         case Settled():
             return outcome
@@ -125,6 +135,32 @@ def settle(
             if fitting is None:
                 return Settled(JobState.DEAD, "failed", error=error, reason="never retried, by policy")
             return _again(error, fitting, attempt, age, fitting.delay(attempt, rng))
+
+
+def _storable(settled: Settled) -> Settled:
+    """The same with texts that are valid UTF-8 without NUL. A handler's reason may hold a file name of
+    any bytes, and an outcome is stored together with its neighbours."""
+    error = settled.error
+    if error is not None:
+        error = Failure(
+            clean_text(error.type, MAX_ERROR_BYTES),
+            clean_text(error.message, MAX_ERROR_BYTES),
+            _clean(error.traceback, MAX_ERROR_BYTES),
+        )
+    return msgspec.structs.replace(
+        settled,
+        error=error,
+        reason=_clean(settled.reason, MAX_REASON_BYTES),
+        log=_clean(settled.log, MAX_RESULT_BYTES),
+        brake=_clean(settled.brake, MAX_REASON_BYTES),
+    )
+
+
+def _clean(text: str | None, limit: int) -> str | None:
+    # Nearly all are ASCII, and need no copy.
+    if text is None or (text.isascii() and "\0" not in text and len(text) <= limit):
+        return text
+    return clean_text(text, limit)
 
 
 def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: timedelta) -> Settled:

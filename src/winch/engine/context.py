@@ -171,7 +171,9 @@ class Context:
         """Say how far the job is, for people to see. Never waits; stored twice a second."""
         if not 0 <= percent <= 100:
             raise ConfigError(f"progress must be from 0 to 100, got {percent!r}")
-        said = {"percent": percent} if message is None else {"percent": percent, "message": message}
+        said: dict[str, object] = {"percent": percent}
+        if message is not None:
+            said["message"] = codec.clean_text(message, MAX_LOG_LINE // 2)
         self._reports.sign()
         self._reports.progress(codec.dumps(said, what="progress", limit=MAX_LOG_LINE))
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
+from winch.engine.failure import describe
 from winch.engine.log import log
 from winch.engine.service import Backoff, Surprises
 from winch.storage.params import Answer, ClaimRef, Finish
@@ -35,6 +36,7 @@ class _Refused:
     """An outcome that the store refused when it stood alone."""
 
     outcome: Finish
+    error: Exception
     tries: int
     due: float
 
@@ -167,13 +169,14 @@ class Finisher:
         now = self._now()
         for one in [one for one in self._refused if one.due <= now]:
             # It stays in the list, and so in `tokens`, until it is answered.
-            outcome = one.outcome if one.tries < len(AGAIN) else _unstorable(one.outcome)
+            outcome = one.outcome if one.tries < len(AGAIN) else _unstorable(one)
             try:
                 answers = await self._driver.arun(self._driver.finish([outcome]))
             except (StorageUnavailable, StorageFull) as error:
                 one.due = self._now() + self._backoff.failed(error)
-            except StorageError as error:
-                log.error("job %s: its outcome was refused again: %s", outcome.id, error)
+            except Exception as error:
+                log.error("job %s: its outcome was refused again: %r", outcome.id, error)
+                one.error = error
                 one.tries += 1
                 one.due = self._now() + AGAIN[min(one.tries, len(AGAIN)) - 1]
             else:
@@ -193,7 +196,7 @@ class Finisher:
             except (StorageUnavailable, StorageFull) as error:
                 await asyncio.sleep(self._backoff.failed(error))
                 continue
-            except StorageError as error:
+            except Exception as error:  # a driver may fail on a value in ways that no store would
                 await self._finish_apart(batch, error)
                 return
             self._backoff.worked()
@@ -204,20 +207,21 @@ class Finisher:
                         self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
             return
 
-    async def _finish_apart(self, batch: Sequence[Finish], error: StorageError) -> None:
+    async def _finish_apart(self, batch: Sequence[Finish], error: Exception) -> None:
         if len(batch) > 1:
+            log.warning("%d outcomes are refused together and sent apart: %r", len(batch), error)
             middle = len(batch) // 2
             await self._finish(batch[:middle])
             await self._finish(batch[middle:])
             return
         [outcome] = batch
         log.error(
-            "job %s: the store refuses its outcome: %s. It is tried again %d times",
+            "job %s: the store refuses its outcome: %r. It is tried again %d times",
             outcome.id,
             error,
             len(AGAIN),
         )
-        self._refused.append(_Refused(outcome, 0, self._now() + AGAIN[0]))
+        self._refused.append(_Refused(outcome, error, 0, self._now() + AGAIN[0]))
 
     async def _repeat(self, verb: Callable[[], Verb[list[Answer]]], refs: Sequence[ClaimRef]) -> None:
         while True:
@@ -243,12 +247,16 @@ class Finisher:
         )
 
 
-def _unstorable(outcome: Finish) -> Finish:
+def _unstorable(refused: _Refused) -> Finish:
+    outcome, complaint = refused.outcome, describe(refused.error)
     return Finish(
         id=outcome.id,
         token=outcome.token,
         to=JobState.DEAD,
         what="unstorable",
-        error=Failure("StorageError", "its outcome could not be stored"),
-        reason="its outcome could not be stored; the worker's log has the store's complaint",
+        error=Failure(
+            "StorageError",
+            f"its outcome ({outcome.what}) could not be stored: {complaint.type}: {complaint.message}",
+        ),
+        reason="its outcome could not be stored",
     )
