@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections import Counter
@@ -314,8 +315,9 @@ def test_wrong_compositions_are_refused(app: App, tasks: Tasks) -> None:
     other = flow()
     node = other.add(tasks.fetch.bind("u"))
     with virtual(app):
-        with pytest.raises(ConfigError, match="has no members"):
-            group([]).enqueue()
+        for empty in (flow(), chain()):
+            with pytest.raises(ConfigError, match="has no members; add one before"):
+                empty.enqueue()
         with pytest.raises(ConfigError, match="has returned"):
             flow().add(tasks.fetch.bind("u"), after=[node])
         with pytest.raises(ConfigError, match="on_failure"):
@@ -719,3 +721,178 @@ def test_a_delay_is_refused_where_a_job_waits_for_others(app: App, tasks: Tasks)
             batch(on_success=late.bind(1)).__enter__()
         assert not world.jobs()
         assert group([late.bind(1), late.bind(2)]).enqueue().result() == [1, 4]
+
+
+# -- none, one, and compositions inside batches --------------------------------------------------------
+
+
+def test_an_empty_group_or_map_has_the_empty_result(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        for empty in (
+            group([]),
+            group(iter(())),
+            map_(tasks.score, []),
+            map_(tasks.score, (), parallel=2),
+        ):
+            made = empty.enqueue()
+            assert made.result() == []
+            assert made.last == ()
+            with pytest.raises(ConfigError, match="is enqueued already"):
+                empty.enqueue()
+        assert asyncio.run(group([]).aenqueue()).result() == []
+        assert not world.jobs()
+        assert chord([], tasks.total.partial()).enqueue().result() == 0
+        assert chain(group([]), tasks.total.partial()).enqueue().result() == 0
+        assert chain(map_(tasks.score, []), tasks.total.partial()).enqueue().result() == 0
+
+
+def test_the_result_of_a_group_or_map_is_a_list_also_with_one_member(app: App, tasks: Tasks) -> None:
+    with virtual(app):
+        assert group([tasks.score.bind(3)]).enqueue().result() == [9]
+        assert map_(tasks.score, [3]).enqueue().result() == [9]
+        assert group([chain(tasks.score.bind(2), tasks.score.partial())]).enqueue().result() == [16]
+        assert chain(tasks.score.bind(2), tasks.score.partial()).enqueue().result() == 16
+
+
+def test_a_composition_is_a_member_of_a_batch_as_a_whole(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        with batch(
+            "import",
+            on_success=tasks.told.bind("success"),
+            on_complete=tasks.told.bind("complete"),
+            on_death=tasks.told.bind("death"),
+        ) as members:
+            last = members.enqueue(
+                tasks.score.bind(1),
+                chain(tasks.fetch.bind("u"), tasks.upload.partial()),
+                chord([tasks.score.bind(n) for n in (2, 3)], tasks.total.partial()),
+                group([]),
+            )
+            assert members.enqueue(map_(tasks.score, [4, 5], parallel=1))
+        world.run_all()
+        assert [job.refresh().result() for job in last] == [1, "b/<u>", 13]
+        assert sorted(tasks.did[-2:]) == ["told complete", "told success"]
+        assert len(app.flows.members(members.id)) == 8 + 3
+    assert "told death" not in tasks.did
+
+
+@pytest.mark.parametrize("is_in_chain", [True, False])
+def test_a_batch_is_told_of_a_death_inside_a_composition(
+    app: App, tasks: Tasks, is_in_chain: bool
+) -> None:
+    bad = tasks.score.bind(-1)
+    with virtual(app) as world:
+        with batch(
+            "import",
+            on_success=tasks.told.bind("success"),
+            on_complete=tasks.told.bind("complete"),
+            on_death=tasks.told.bind("death"),
+        ) as members:
+            members.enqueue(chain(bad, tasks.score.partial()) if is_in_chain else group([bad]))
+        world.run_all()
+    assert sorted(tasks.did) == ["score -1", "told complete", "told death"]
+
+
+def test_a_member_adds_a_composition_once_however_often_it_runs(app: App, tasks: Tasks) -> None:
+    attempts: list[int] = []
+
+    @app.task(name="splits", retry=Retry.fixed("1s", attempts=2))
+    async def splits(*, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        await ctx.batch.aenqueue(chain(tasks.fetch.bind("a"), tasks.upload.partial()))
+        await ctx.batch.aenqueue(chain(tasks.fetch.bind("b"), tasks.upload.partial()))
+        if ctx.attempt == 1:
+            raise ConnectionError("once more")
+
+    with virtual(app) as world:
+        with batch("import", on_success=tasks.told.bind("success")) as members:
+            members.enqueue(splits.bind())  # type: ignore[call-arg]
+        world.run_all()
+        assert attempts == [1, 2]
+        assert len(world.jobs(task="fetch")) == len(world.jobs(task="upload")) == 2
+    assert tasks.did[-1] == "told success"
+    assert sorted(tasks.did[:-1]) == ["fetch a", "fetch b", "upload <a>", "upload <b>"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_batch_waits_for_the_members_and_callbacks_of_the_one_inside(
+    app: App, tasks: Tasks, fails: bool
+) -> None:
+    @app.task(name="slow")
+    async def slow() -> None:
+        await asyncio.sleep(5)
+        tasks.did.append("slow")
+
+    with virtual(app) as world:
+        with batch(
+            "outer",
+            on_success=tasks.told.bind("outer success"),
+            on_complete=tasks.told.bind("outer complete"),
+            on_death=tasks.told.bind("outer death"),
+        ) as outer:
+            outer.enqueue(tasks.fetch.bind("u"))
+            with outer.batch(
+                "inner", on_success=tasks.told.bind("inner success"), on_complete=slow.bind()
+            ) as inner:
+                inner.enqueue(tasks.grow.bind(1), tasks.score.bind(-1 if fails else 1))  # type: ignore[call-arg]
+        world.run_all()
+        assert not [job for job in world.jobs() if not job.record.state.is_final]
+        assert len(app.flows.members(inner.id)) == 4 + 2
+        assert len(app.flows.members(outer.id)) == 5 + 3
+    complete, slowly = tasks.did.index("told outer complete"), tasks.did.index("slow")
+    assert slowly < complete
+    told = {word for word in tasks.did if word.startswith("told")}
+    assert told == (
+        {"told outer complete", "told outer death"}
+        if fails
+        else {"told outer complete", "told outer success", "told inner success"}
+    )
+
+
+def test_batches_inside_batches_of_every_depth(app: App, tasks: Tasks) -> None:
+    with virtual(app) as world:
+        # The second has no callbacks, and no members of its own.
+        with batch("1", on_complete=tasks.told.bind("1")) as one, one.batch("2") as two:
+            with two.batch("3", on_complete=tasks.told.bind("3")) as three:
+                three.enqueue(tasks.grow.bind(2))  # type: ignore[call-arg]
+            with two.batch("empty", on_complete=tasks.told.bind("empty")):
+                pass
+        world.run_all()
+        assert one.id != two.id != three.id
+    grown = [place for place, word in enumerate(tasks.did) if word.startswith("grown")]
+    assert max(grown) < tasks.did.index("told 3") < tasks.did.index("told 1")
+    assert tasks.did.index("told empty") < tasks.did.index("told 1")
+    assert len(grown) == 5
+
+
+def test_wrong_uses_of_batches_are_refused(app: App, tasks: Tasks) -> None:
+    @app.task(name="nests", retry=ONCE)
+    def nests(*, ctx: Context) -> None:
+        ctx.batch.batch("inner")
+
+    with virtual(app) as world:
+        with batch("outer", on_complete=tasks.told.bind("outer")) as outer:
+            with pytest.raises(ConfigError, match=r"with outer\.batch\('inner', …\) as inner"):
+                outer.enqueue(batch("inner"))  # type: ignore[arg-type]
+            outer.enqueue(nests.bind())  # type: ignore[call-arg]
+        with pytest.raises(ConfigError, match="batch 'outer' is closed"):
+            outer.enqueue(tasks.fetch.bind("u"))
+        with pytest.raises(ConfigError, match="batch 'outer' is closed"):
+            outer.batch("late")
+        world.run_all()
+        assert "it opens no batch inside it" in world.jobs(task="nests")[0].why()
+        outer = batch("outer").__enter__()
+        outer.batch("inner").__enter__().enqueue(tasks.fetch.bind("u"))
+        with pytest.raises(ConfigError, match="batch 'inner' is open, and batch 'outer' around it ends"):
+            outer.__exit__(None)
+
+
+def test_a_fifo_key_of_an_outer_callback_is_refused_inside(app: App, tasks: Tasks) -> None:
+    last, words = tasks.told.using(fifo="k"), "cannot be a member with the FIFO key 'k'"
+    with virtual(app), batch("outer", on_complete=last.bind("outer")) as outer:
+        with pytest.raises(ConfigError, match=words):
+            outer.enqueue(group([tasks.told.bind("free"), last.bind("inside")]))
+        with pytest.raises(ConfigError, match=words):
+            outer.batch("inner", on_complete=last.bind("inner")).__enter__()
+        with outer.batch("inner") as inner, pytest.raises(ConfigError, match=words):
+            inner.enqueue(last.bind("inside"))

@@ -55,11 +55,21 @@ def _tenth(store: str) -> set[str]:
 @pytest.fixture(scope="session")
 def url_of(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], str]]:
-    """The URL of an empty store by its name; its server is started when first asked for."""
+) -> Iterator[Callable[..., str]]:
+    """The URL of an empty store by its name; its server is started when first asked for. Redis tells
+    stores apart by `schema`."""
+    servers: dict[str, str] = {}
     with ExitStack() as stack:
 
-        def get(store: str) -> str:
+        def redis(store: str) -> str:
+            if store not in servers:
+                if store == "redis":
+                    servers[store] = stack.enter_context(RedisServer()).url
+                else:
+                    servers[store] = stack.enter_context(RedisCluster()).url
+            return servers[store]
+
+        def get(store: str, schema: str = "matrix") -> str:
             match store:
                 case "memory":
                     return "memory://"
@@ -68,10 +78,8 @@ def url_of(
                 case "postgres":
                     databases: Databases = request.getfixturevalue("postgres_server")
                     return databases.new_store()
-                case "redis":
-                    return stack.enter_context(RedisServer()).url
                 case _:
-                    return stack.enter_context(RedisCluster()).url
+                    return f"{redis(store)}?schema={schema}"
 
         yield get
 
@@ -79,7 +87,7 @@ def url_of(
 @pytest.fixture(scope="session")
 def played(
     request: pytest.FixtureRequest,
-    url_of: Callable[[str], str],
+    url_of: Callable[..., str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Played]:
     """What became of the pairs on a store, of all that this run of pytest wants to know about."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import msgspec
 
@@ -37,13 +37,23 @@ from winch.core.flow import (
     numbered,
     tag_of,
 )
+from winch.core.ids import random_id
 from winch.core.job import keep_awaited
+from winch.engine.entropy import entropy
 from winch.engine.handle import Job
 from winch.engine.operation import OnConnection, Operation, Pause
 from winch.engine.parts import check_part
 from winch.engine.task import Bound, Partial, Task, Using, check_call, check_whole
 from winch.storage.params import ClaimRef, Enqueued, Line, NewJob, Wait
-from winch.storage.waits import AWAITED_HEADER, EACH, all_key, death_key, job_key, signal_key
+from winch.storage.waits import (
+    AWAITED_HEADER,
+    EACH,
+    PREFIX,
+    all_key,
+    death_key,
+    job_key,
+    signal_key,
+)
 
 if TYPE_CHECKING:
     from winch.core.duration import Duration
@@ -55,8 +65,11 @@ PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 BOOK = "flow"
 KEEP_NOTE = timedelta(days=180)
 MAX_NODES = 200
+# The kinds whose result is a list, whatever the number of members.
+LISTS = ("group", "map")
 
 Waits = list[tuple[str, list[Wait]]]
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -189,30 +202,49 @@ class Flow:
         return node
 
     def enqueue(self, *, conn: object = None) -> FlowHandle:
-        """Store it: each member once, also when the store's answer is lost on the way."""
+        """Store it: each member once, also when the store's answer is lost on the way. A group or map
+        without members stores nothing; its result is the empty list."""
         client = self._client()
+        if client is None:
+            return self._empty()
         return client.surroundings.run(client.driver(), self._enqueue(client, conn))
 
     async def aenqueue(self, *, conn: object = None) -> FlowHandle:
         """`enqueue` without blocking the event loop."""
         client = self._client()
+        if client is None:
+            return self._empty()
         return await client.surroundings.arun(client.driver(), self._enqueue(client, conn))
 
-    def _client(self) -> Client:
+    def _client(self) -> Client | None:
+        """Where the members are stored; None where there are none."""
         for node in self._nodes:
             first, node.calls = _begun(node.calls)
             if first:
                 client: Client = first[0].task.client
                 return client
-        raise ConfigError(f"{self.kind} {self.name!r} has no members")
+        return None
 
-    def _enqueue(self, client: Client, conn: object) -> Operation[FlowHandle]:
+    def _empty(self) -> FlowHandle:
+        if not self._is_list:
+            raise ConfigError(f"{self.kind} {self.name!r} has no members; add one before enqueue()")
+        self._begin_storing()
+        return FlowHandle(None, random_id(entropy(16)), self.name, self.kind, (), is_list=True)
+
+    def _begin_storing(self) -> None:
         if self._is_stored:
             raise ConfigError(f"{self.kind} {self.name!r} is enqueued already; make a new one")
-        for node in self._nodes:
-            for call in node.calls if isinstance(node.calls, list) else ():
-                self._check_stored(call, client, is_first=not node.after)
         self._is_stored = True
+
+    @property
+    def _is_list(self) -> bool:
+        """Whether the result is a list: that of a group or map is one with a single member, too."""
+        last = [node for node in self._nodes if not node.is_awaited]
+        return self.kind in LISTS or len(last) > 1 or any(node.is_many for node in last)
+
+    def _enqueue(self, client: Client, conn: object) -> Operation[FlowHandle]:
+        self._check_all(client)
+        self._begin_storing()
         flow = client.draw_id()
         gate = f"winch-flow:{flow}"
         members = self._members(flow, client)
@@ -228,7 +260,12 @@ class Flow:
             yield from write_note(client, flow, self._note(), conn)  # how many there are is known now
             yield from client.signal(gate, 1, "stored", conn)
         last = tuple((node.name, node.count) for node in self._nodes if not node.is_awaited)
-        return FlowHandle(client, flow, self.name, self.kind, last)
+        return FlowHandle(client, flow, self.name, self.kind, last, is_list=self._is_list)
+
+    def _check_all(self, client: Client) -> None:
+        for node in self._nodes:
+            for call in node.calls if isinstance(node.calls, list) else ():
+                self._check_stored(call, client, is_first=not node.after)
 
     def _check_stored(self, call: Bound[Any], client: Client, *, is_first: bool) -> None:
         """Raise where this flow cannot store the call. Known only now: until it is stored, the flow may
@@ -237,17 +274,20 @@ class Flow:
         if is_first:
             check_whole(call, f"{self.kind} {self.name!r}")
 
-    def _members(self, flow: str, client: Client) -> Iterator[tuple[NewJob, list[Wait]]]:
-        """The members in order, made as they are asked for; a node's are counted when they all are."""
-        tags = (tag_of(flow),)
+    def _members(
+        self, flow: str, client: Client, owner: _Owner | None = None
+    ) -> Iterator[tuple[NewJob, list[Wait]]]:
+        """The members in order, made as they are asked for; a node's are counted when they all are.
+        `owner`: the batch that this flow is a part of."""
+        tags = (tag_of(flow),) if owner is None else owner.tags
         for node in self._nodes:
             prefix = members_prefix(flow, node.name)
             before = [wait for one, _ in node.after for wait in one.waits(flow)]
             edges = tuple(Edge(one.name, one.count, policy) for one, policy in node.after)
-            plain = {FLOW_HEADER: flow}
-            if node.lanes is not None:
+            plain = {FLOW_HEADER: flow} if owner is None else dict(owner.headers)
+            if node.lanes is not None or (owner is not None and owner.has_death):
                 plain[AWAITED_HEADER] = all_key(prefix) + EACH
-            elif node.is_awaited:
+            elif node.is_awaited or owner is not None:
                 plain[AWAITED_HEADER] = all_key(prefix)
             if edges:
                 plain[INPUTS_HEADER] = inputs_text(Inputs(flow, edges))
@@ -265,7 +305,9 @@ class Flow:
                     lane = prefix + numbered(number - node.lanes)  # its lane is free after that
                     waits = [*before, Wait(job_key(lane))]
                 headers = taking if isinstance(call, Partial) else plain
-                yield member(call, prefix + numbered(number), tags, headers), waits
+                is_given = owner is not None and owner.is_given
+                new = member(call, prefix + numbered(number), tags, headers, is_given=is_given)
+                yield new, waits
             node.count = number + 1
 
     def _note(self) -> FlowNote:
@@ -285,10 +327,19 @@ class FlowHandle:
     """A flow that was enqueued. `last` are the jobs that no other member waits for."""
 
     def __init__(
-        self, client: Client, flow: str, name: str, kind: str, last: tuple[tuple[str, int], ...]
+        self,
+        client: Client | None,
+        flow: str,
+        name: str,
+        kind: str,
+        last: tuple[tuple[str, int], ...],
+        *,
+        is_list: bool,
     ) -> None:
-        """`last`: the names of the nodes that nothing comes after, and how many members each has."""
+        """`last`: the names of the nodes that nothing comes after, and how many members each has. No
+        `client`: nothing was stored."""
         self._client = client
+        self._is_list = is_list
         self.id = flow
         self.name = name
         self.kind = kind
@@ -297,6 +348,8 @@ class FlowHandle:
     @cached_property
     def last(self) -> tuple[Job[Any], ...]:
         """Handles made when first asked for: a group may have a million members."""
+        if self._client is None:
+            return ()
         return tuple(self._client.handle(job_id) for job_id in self._last_ids())
 
     def _last_ids(self) -> Iterator[str]:
@@ -305,20 +358,22 @@ class FlowHandle:
             yield from (prefix + numbered(number) for number in range(count))
 
     def result(self, timeout: Duration | None = None) -> Any:
-        """The result of the last job, or the list of results where there are several.
+        """The result of the last job; of a group, a map and where several are last, the list of results.
 
         Raises JobFailed when one of them is dead or cancelled, TimeoutError when they take longer
         than `timeout` together.
         """
-        return self._client.run(self._result(timeout))
+        return [] if self._client is None else self._client.run(self._result(self._client, timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> Any:
         """`result` without blocking the event loop."""
-        return await self._client.arun(self._result(timeout))
+        if self._client is None:
+            return []
+        return await self._client.arun(self._result(self._client, timeout))
 
-    def _result(self, timeout: Duration | None) -> Operation[Any]:
-        found = yield from self._client.results(self._last_ids(), timeout)
-        return found[0] if len(found) == 1 else found
+    def _result(self, client: Client, timeout: Duration | None) -> Operation[Any]:
+        found = yield from client.results(self._last_ids(), timeout)
+        return found if self._is_list else found[0]
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r} {self.id}>"
@@ -406,10 +461,33 @@ def _chunk(members: Iterator[tuple[NewJob, list[Wait]]]) -> tuple[list[NewJob], 
 # -- batches -------------------------------------------------------------------------------------------
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    """What the members of one batch have alike. `is_given`: a later attempt of the member that adds them
+    gives the same ids again."""
+
+    tags: tuple[str, ...]
+    headers: dict[str, str]
+    has_death: bool
+    is_given: bool
+
+
+class _Callbacks(msgspec.Struct, frozen=True, array_like=True):
+    """The callbacks of one batch that wait for its members."""
+
+    batch: str
+    kinds: tuple[Wants, ...]
+
+    def ids(self) -> list[str]:
+        return [member_id(self.batch, kind) for kind in self.kinds]
+
+
 class Batch:
     """Jobs that belong together, with callbacks: `on_success` when all have completed, `on_complete`
-    when all are final, `on_death` when the first dies; each once. Members may be added until the block
-    ends, and by members while they run (`ctx.batch.enqueue(…)`)."""
+    when all are final, `on_death` when the first dies; each once. Members, compositions among them, may
+    be added until the block ends, and by members while they run (`ctx.batch.enqueue(…)`).
+
+    `with outer.batch("inner", …) as inner` opens a batch inside another: the members of the inner one
+    are members of both, and the callbacks of the outer one also wait for those of the inner one."""
 
     def __init__(
         self,
@@ -433,7 +511,43 @@ class Batch:
         self._numbers = itertools.count()  # one `next` each: threads of a handler may add at once
         self._kinds: tuple[Wants, ...] = tuple(k for k, call in self._callbacks.items() if call)
         self._turns: tuple[str, ...] = ()
-        """The FIFO keys of the callbacks, which come before all members."""
+        """The FIFO keys of the callbacks, those of outer batches too, which come before all members."""
+        self._outer: Batch | None = None
+        self._outers: tuple[_Callbacks, ...] = ()  # those of the batches around this one
+        self._is_open = True
+        self._has_jobs = False  # whether something of it may be stored
+        self._inside: list[Batch] = []
+        self._parts = itertools.count()
+        self._part_keys: list[str] = []  # what callbacks wait for besides the plain members
+
+    def batch(
+        self,
+        name: str = "batch",
+        *,
+        on_success: Bound[Any] | None = None,
+        on_complete: Bound[Any] | None = None,
+        on_death: Bound[Any] | None = None,
+    ) -> Batch:
+        """A batch inside this one, to be opened and closed while this one is open."""
+        if self._claim is not None:
+            raise ConfigError(
+                "a running member adds members to its batch with ctx.batch.enqueue(…); it opens no "
+                "batch inside it. Open the inner batch where the outer one is open"
+            )
+        self._check_open()
+        made = Batch(
+            name, on_success=on_success, on_complete=on_complete, on_death=on_death, conn=self._conn
+        )
+        made._outer = self
+        self._inside.append(made)
+        return made
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ConfigError(
+                f"batch {self.name!r} is closed: its block has ended. Add members inside the block, or "
+                "from a running member with ctx.batch"
+            )
 
     # -- the block ---------------------------------------------------------------------------------
 
@@ -446,7 +560,7 @@ class Batch:
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
-        if kind is None and self._client is not None:
+        if kind is None and self._is_to_close():
             self._run(self._close())
 
     async def __aenter__(self) -> Self:
@@ -458,36 +572,65 @@ class Batch:
         return self
 
     async def __aexit__(self, kind: object, *rest: object) -> None:
-        if kind is None and self._client is not None:
+        if kind is None and self._is_to_close():
             await self._arun(self._close())
 
-    def enqueue(self, *calls: Bound[Any]) -> list[Job[Any]]:
-        """Add members."""
+    def _is_to_close(self) -> bool:
+        for inner in self._inside:
+            if inner._is_open and inner._has_jobs:
+                raise ConfigError(
+                    f"batch {inner.name!r} is open, and batch {self.name!r} around it ends; end the "
+                    "block of the inner one first"
+                )
+        self._is_open = False
+        return self._client is not None
+
+    def enqueue(self, *calls: Bound[Any] | Flow) -> list[Job[Any]]:
+        """Add members. A composition is added whole; of it the last jobs are returned."""
         if not calls:
             return []
         self._begin(calls)
-        found: list[Job[Any]] = self._run(self._add(calls))
+        found: list[Job[Any]] = [] if self._client is None else self._run(self._add(calls))
         return found
 
-    async def aenqueue(self, *calls: Bound[Any]) -> list[Job[Any]]:
+    async def aenqueue(self, *calls: Bound[Any] | Flow) -> list[Job[Any]]:
         """`enqueue` without blocking the event loop."""
         if not calls:
             return []
         self._begin(calls)
-        found: list[Job[Any]] = await self._arun(self._add(calls))
+        found: list[Job[Any]] = [] if self._client is None else await self._arun(self._add(calls))
         return found
 
     # -- how ---------------------------------------------------------------------------------------
 
-    def _begin(self, calls: Sequence[Bound[Any]]) -> None:
+    def _begin(self, calls: Sequence[Bound[Any] | Flow]) -> None:
         """The first call brings the client; all others must be of the same app."""
+        self._check_open()
         for call in calls:
-            _check(call, has_before=False)
-            check_call(call, self._client, f"batch {self.name!r}")
-            if self._client is None:
-                self._client = call.task.client
-        if self._client is not None and not self.id:
-            self.id = self._client.draw_id()
+            if isinstance(call, Batch):
+                raise ConfigError(
+                    f"batch {self.name!r} cannot take a batch as a member; open it inside: "
+                    f"with outer.batch({call.name!r}, …) as inner"
+                )
+            if isinstance(call, Flow):
+                client = call._client()
+            else:
+                _check(call, has_before=False)
+                check_call(call, self._client, f"batch {self.name!r}")
+                client = call.task.client
+            if self._client is None and client is not None:
+                self._begin_with(client)
+
+    def _begin_with(self, client: Client) -> None:
+        self._client = client
+        if not self.id:
+            self.id = client.draw_id()
+        if self._outer is not None:
+            if self._outer._client is None:
+                self._outer._begin_with(client)
+            outer = self._outer
+            self._outers = (_Callbacks(outer.id, outer._kinds), *outer._outers)
+            self._turns = outer._turns
 
     def _run(self, op: Operation[Any]) -> Any:
         assert self._client is not None  # noqa: S101  # begun before
@@ -512,47 +655,103 @@ class Batch:
                 check_whole(call, f"batch {self.name!r}")
                 inputs = inputs_text(Inputs(self.id, wants=kind))
                 headers = {FLOW_HEADER: self.id, INPUTS_HEADER: inputs}
+                if self._outers:
+                    headers[AWAITED_HEADER] = all_key(members_prefix(self.id, kind))
                 tags = (f"{tag_of(self.id)}:callback",)
                 new = member(call, member_id(self.id, kind), tags, headers)
                 jobs.append(new)
+                if self._outer is not None:
+                    self._outer._check_turn(new)
                 if new.fifo is not None:
                     self._turns += (new.fifo,)
                 waits.append((new.id, [Wait(signal_key(self._gate))]))
+        self._has_jobs = True
         note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds)
         yield from write_note(self._client, self.id, note, self._conn)
         yield from send(self._client, jobs, waits, self._conn)
 
-    def _add(self, calls: Sequence[Bound[Any]]) -> Operation[list[Job[Any]]]:
-        assert self._client is not None  # noqa: S101  # begun before
+    def _add(self, calls: Sequence[Bound[Any] | Flow]) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
+        for is_flow, some in itertools.groupby(calls, lambda call: isinstance(call, Flow)):
+            for chunk in _chunks(list(some), 1 if is_flow else CHUNK):
+                if is_flow:
+                    handles += yield from self._add_flow(chunk[0])  # type: ignore[arg-type]
+                else:
+                    handles += yield from self._add_calls(chunk)  # type: ignore[arg-type]
+        return handles
+
+    def _add_calls(self, calls: Sequence[Bound[Any]]) -> Operation[list[Job[Any]]]:
+        assert self._client is not None  # noqa: S101  # begun before
+        owner = self._owner()
         # Those that a member adds are named after it, and waited for apart: it is unfinished till then.
         prefix = members_prefix(self.id, self._name)
         together = all_key(prefix)
-        headers = {
-            FLOW_HEADER: self.id,
-            AWAITED_HEADER: together + EACH if "death" in self._kinds else together,
-            BATCH_HEADER: ",".join(self._kinds),
-        }
+        headers = owner.headers | {AWAITED_HEADER: together + EACH if owner.has_death else together}
+        jobs: list[NewJob] = []
+        for call in calls:
+            check_whole(call, f"batch {self.name!r}")
+            job_id = prefix + numbered(next(self._numbers))
+            new = member(call, job_id, owner.tags, headers, is_given=owner.is_given)
+            self._check_turn(new)
+            jobs.append(new)
+        self._has_jobs = True
+        waits = self._waits_for([together] if owner.is_given else [], jobs)
+        answers = yield from send(self._client, jobs, waits, self._conn, self._claim)
+        return self._client.handles(answers)
+
+    def _add_flow(self, part: Flow) -> Operation[list[Job[Any]]]:
+        """Store a composition whose jobs are members of this batch."""
+        assert self._client is not None  # noqa: S101  # begun before
+        part._check_all(self._client)
+        part._begin_storing()
+        place = f"{self._name}.{next(self._parts)}"
+        for node in part._nodes:
+            node.name = f"{place}.{node.name}"
+        owner = self._owner()
+        keys = [all_key(members_prefix(self.id, node.name)) for node in part._nodes]
+        if not owner.is_given:
+            self._part_keys += keys  # waited for from the end of the block on
+        members = part._members(self.id, self._client, owner)
+        answers: list[Enqueued] = []
+        while (chunk := _chunk(members))[0]:
+            jobs, before = chunk
+            for new in jobs:
+                self._check_turn(new)
+            self._has_jobs = True
+            waits = before + self._waits_for(keys if owner.is_given else [], jobs)
+            answers += yield from send(self._client, jobs, waits, self._conn, self._claim)
+        last = [members_prefix(self.id, node.name) for node in part._nodes if not node.is_awaited]
+        return self._client.handles([one for one in answers if one.id[:PREFIX] in last])
+
+    def _owner(self) -> _Owner:
+        headers = {FLOW_HEADER: self.id, BATCH_HEADER: ",".join(self._kinds)}
+        if self._outers:
+            headers[OUTER_HEADER] = msgspec.json.encode(self._outers).decode()
         if self._turns:
             headers[TURNS_HEADER] = msgspec.json.encode(self._turns).decode()
-        is_given = self._claim is not None  # a later attempt of the member adds the same ones
-        for some in _chunks(calls, CHUNK):
-            jobs: list[NewJob] = []
-            waits: dict[str, list[Wait]] = {}
-            if is_given:
-                waits = {member_id(self.id, kind): [Wait(together)] for kind in self._kinds}
-            for call in some:
-                check_whole(call, f"batch {self.name!r}")
-                job_id = prefix + numbered(next(self._numbers))
-                new = member(call, job_id, (tag_of(self.id),), headers, is_given=is_given)
-                self._check_turn(new)
-                jobs.append(new)
-                if "death" in self._kinds:
-                    deaths = waits.setdefault(member_id(self.id, "death"), [])
-                    deaths.append(Wait(death_key(new.id), is_enough=True))
-            answers = yield from send(self._client, jobs, list(waits.items()), self._conn, self._claim)
-            handles += self._client.handles(answers)
-        return handles
+        return _Owner(
+            tags=tuple(tag_of(one.batch) for one in self._all_callbacks),
+            headers=headers,
+            has_death=any("death" in one.kinds for one in self._all_callbacks),
+            is_given=self._claim is not None,
+        )
+
+    @property
+    def _all_callbacks(self) -> tuple[_Callbacks, ...]:
+        """Those of this batch, then those of the batches around it."""
+        return (_Callbacks(self.id, self._kinds), *self._outers)
+
+    def _waits_for(self, keys: Sequence[str], jobs: Sequence[NewJob]) -> Waits:
+        """What callbacks wait for when these members are added: the keys, and the first death."""
+        waits: Waits = []
+        for one in self._all_callbacks:
+            for kind in one.kinds:
+                found = [Wait(key) for key in keys]
+                if kind == "death":
+                    found += [Wait(death_key(new.id), is_enough=True) for new in jobs]
+                if found:
+                    waits.append((member_id(one.batch, kind), found))
+        return waits
 
     def _check_turn(self, new: NewJob) -> None:
         if new.fifo in self._turns:
@@ -568,8 +767,13 @@ class Batch:
 
     def _close(self) -> Operation[None]:
         assert self._client is not None  # noqa: S101  # begun before
-        together = Wait(all_key(members_prefix(self.id, self._name)))
-        waits = [(member_id(self.id, kind), [together]) for kind in self._kinds]
+        members = [all_key(members_prefix(self.id, self._name)), *self._part_keys]
+        callbacks = [all_key(members_prefix(self.id, kind)) for kind in self._kinds]
+        waits: Waits = [
+            (one, [Wait(key) for key in members]) for one in _Callbacks(self.id, self._kinds).ids()
+        ]
+        for outer in self._outers:
+            waits += [(one, [Wait(key) for key in (*members, *callbacks)]) for one in outer.ids()]
         if waits:
             yield from _stored(self._client, [], waits, self._conn, None)
         yield from self._client.signal(self._gate, 1, "stored", self._conn)
@@ -577,6 +781,8 @@ class Batch:
 
 BATCH_HEADER = "winch-batch"
 TURNS_HEADER = "winch-batch-fifo"
+# The batches around a member's own, with the kinds of their callbacks.
+OUTER_HEADER = "winch-batch-outer"
 
 
 def batch(
@@ -607,6 +813,8 @@ def batch_of(ctx: Context) -> Batch:
     made._kinds = tuple(kind for kind in headers[BATCH_HEADER].split(",") if kind)  # type: ignore[misc]
     if TURNS_HEADER in headers:
         made._turns = msgspec.json.decode(headers[TURNS_HEADER], type=tuple[str, ...])
+    if OUTER_HEADER in headers:
+        made._outers = msgspec.json.decode(headers[OUTER_HEADER], type=tuple[_Callbacks, ...])
     return made
 
 
@@ -709,6 +917,6 @@ def _check(call: Bound[Any], *, has_before: bool) -> None:
         )
 
 
-def _chunks(calls: Sequence[Bound[Any]], size: int) -> Iterator[Sequence[Bound[Any]]]:
+def _chunks(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for at in range(0, len(calls), size):
         yield calls[at : at + size]

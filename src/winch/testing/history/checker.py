@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from winch.core.errors import InvalidPayload
-from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, read_inputs
+from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, TAG, Inputs, read_inputs
 from winch.core.job import JobRecord
 from winch.core.lifecycle import ENQUEUED, FINAL, TRANSITIONS, JobState
 from winch.storage.params import Event, SessionInfo
@@ -528,17 +528,12 @@ def i12_after_all_before(facts: _Facts) -> Iterator[Violation]:
     callbacks: dict[tuple[str, str], str] = {}
     members: dict[str, list[str]] = {}
     for job, records in facts.jobs.items():
-        headers = records[0].headers
-        if FLOW_HEADER in headers and INPUTS_HEADER not in headers:
-            members.setdefault(headers[FLOW_HEADER], []).append(job)
+        for flow in _batches_of(records[0]):
+            members.setdefault(flow, []).append(job)
     for job, records in facts.jobs.items():
-        text = records[0].headers.get(INPUTS_HEADER)
-        if text is None:
+        inputs = _inputs_of(records[0])
+        if inputs is None:
             continue
-        try:
-            inputs = read_inputs(text)
-        except InvalidPayload:
-            continue  # a row that no client wrote is no member of a flow
         if inputs.wants != "edges":
             other = callbacks.setdefault((inputs.flow, inputs.wants), job)
             if other != job:
@@ -548,6 +543,24 @@ def i12_after_all_before(facts: _Facts) -> Iterator[Violation]:
             [one for one, _ in inputs.ids()] if inputs.wants == "edges" else members.get(inputs.flow, [])
         )
         yield from _too_early(facts, job, inputs.wants, before)
+
+
+def _inputs_of(job: JobRecord) -> Inputs | None:
+    """What a member waits for; None where it waits for nothing, or no client wrote the row."""
+    try:
+        return read_inputs(job.headers[INPUTS_HEADER])
+    except (KeyError, InvalidPayload):
+        return None
+
+
+def _batches_of(job: JobRecord) -> set[str]:
+    """The batches that the job is a member of: one inside another has its members in both. A flow that
+    is no batch is named too; nothing waits for all of its members."""
+    inputs = _inputs_of(job)
+    if inputs is not None and inputs.wants != "edges":
+        return set()  # a callback
+    own = {job.headers[FLOW_HEADER]} if FLOW_HEADER in job.headers else set()
+    return own | {tag.removeprefix(TAG) for tag in job.tags if tag.startswith(TAG)}
 
 
 def _too_early(facts: _Facts, job: str, wants: str, before: Sequence[str]) -> Iterator[Violation]:
