@@ -9,6 +9,7 @@ import sys
 import time
 
 from winch.engine.board import Board
+from winch.engine.isolation import EX_IMPORT, CellFailed
 from winch.engine.link import (
     Counted,
     Drain,
@@ -95,8 +96,10 @@ class Child:
         if self.worker.broken is None:
             link.send(Drained(left))
         await self._driver.aclose()
-        if self.worker.broken is not None:
-            return EX_BROKEN
+        broken = self.worker.broken
+        if broken is not None:
+            is_import = isinstance(broken, CellFailed) and broken.is_import_error
+            return EX_IMPORT if is_import else EX_BROKEN
         return EX_LEFT if left else 0
 
     async def _start(self) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from winch.core.errors import ConfigError
 from winch.core.job import Claim
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt, Interrupt
@@ -26,12 +27,32 @@ from winch.engine.death import describe_death, oom_kills
 ENV = "WINCH_CELL_LINE"
 MAX_MESSAGE = 64 * 1024 * 1024
 OOMS_EVERY = 1.0
+EX_IMPORT = 2  # the process could not import the app, or its settings are wrong
 
 
 class Crash(msgspec.Struct, frozen=True):
     """The process that ran the job died of this."""
 
     cause: str
+
+
+class Unstarted(msgspec.Struct, frozen=True):
+    """The process ended before any job of it began: its import failed, mostly."""
+
+    code: int
+    cause: str
+
+
+class CellFailed(ConfigError):
+    """A process for isolated jobs cannot be started. That is the worker's failure and no job's, so no
+    job counts a crash for it."""
+
+    def __init__(self, failed: Unstarted) -> None:
+        super().__init__(
+            f"a process for isolated jobs ended before it could run one ({failed.cause}); it logs why. "
+            "It imports the app anew, by the name that the worker has for it"
+        )
+        self.is_import_error: bool = failed.code == EX_IMPORT
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
@@ -119,10 +140,11 @@ class Cell:
 
     async def run(
         self, claim: Claim, timeout: float | None, on_sign: Callable[[], None], *, weighs: bool
-    ) -> Ended | Crash:
+    ) -> Ended | Crash | Unstarted:
         """Run one job to its end, or to the cell's."""
         self.jobs += 1
-        if self.jobs > 1:
+        has_begun = self.jobs > 1
+        if has_begun:
             on_sign()  # it has imported everything and waits for this: its time begins now
         # Reading it costs more than many jobs do: what was killed within a second counts as this one.
         if time.monotonic() - self._ooms_at > OOMS_EVERY:
@@ -140,11 +162,13 @@ class Cell:
             if isinstance(report, Ended):
                 self.memory = report.memory
                 return report
+            has_begun = True
             on_sign()
         self.is_usable = False
         self._writer.close()
         code = await self.process.wait()
-        return Crash(describe_death(code, is_oom=oom_kills() > self._ooms))
+        cause = describe_death(code, is_oom=oom_kills() > self._ooms)
+        return Crash(cause) if has_begun else Unstarted(code, cause)
 
     def interrupt(self, why: Interrupt, *, is_silent: bool = False) -> None:
         if not self._writer.is_closing():
@@ -185,7 +209,8 @@ class Cells:
 
     async def run(self, attempt: Attempt, timeout: float | None) -> Settled | Crash | None:
         """Run the attempt's job in a cell. A cell that was killed because its job would not end is no
-        crash: None, as for any interrupted handler that says nothing."""
+        crash: None, as for any interrupted handler that says nothing. Raises CellFailed where no cell
+        can be started."""
         cell = await self._take()
         beat, attempt.heartbeat = attempt.heartbeat, None
         is_begun = False
@@ -219,7 +244,11 @@ class Cells:
         if isinstance(ended, Ended):
             attempt.is_finished = ended.is_finished
             return ended.settled
-        return None if handler.is_killed else ended
+        if handler.is_killed:
+            return None
+        if isinstance(ended, Unstarted):
+            raise CellFailed(ended)
+        return ended
 
     def _is_worn(self, cell: Cell) -> bool:
         return (self._max_jobs is not None and cell.jobs >= self._max_jobs) or (

@@ -89,8 +89,8 @@ class Loops:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def tell(ended: LoopEnded, what: str) -> None:
-    """Log the end of a loop, with the traceback of its cause."""
+def tell(ended: WinchError, what: str) -> None:
+    """Log what broke this process, with the traceback of its cause."""
     log.critical("%s. %s", ended, what, exc_info=ended.__cause__)
 
 

@@ -65,6 +65,7 @@ KILL_AFTER = 10.0
 DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
 QUICK_DEATH = 5.0
 SETTLE = 5.0
+MOST_FAILED_STARTS = 8  # about a minute with the growing pauses between them
 LONGEST_RESTART = 30.0
 
 
@@ -135,6 +136,7 @@ class Supervisor:
         self._left = 0
         self._code = 0
         self._quick_deaths = 0
+        self._failed_starts = 0
         self._tally = Tally(os.urandom(8).hex())
         self._tally.on_rates = self.vitals.counters.add
         self._rates: RateWriter | None = None
@@ -377,11 +379,22 @@ class Supervisor:
             log.error("the app cannot be started (exit code %d); waiting for the next change", code)
             self._spawn_soon(child.number, float("inf"))
             return
-        if self._driver is None and code in HOPELESS:
+        if self._is_hopeless(child, code):
+            log.error("children cannot be started (exit code %d); stopping", code)
             self._code = code
-            self._stop(0.0)
+            self._stop(DEFAULT_GRACE if self._grace is None else self._grace)
             return
         self._spawn_soon(child.number, self._restart_delay(child, code))
+
+    def _is_hopeless(self, child: _Child, code: int) -> bool:
+        """Whether starting another child would not help: none has ever come up, or a minute of tries has
+        ended with such exit codes. Code that is being replaced on disk is whole again by then."""
+        if code not in HOPELESS or time.monotonic() - child.started_at > LONGEST_RESTART:
+            self._failed_starts = 0
+        if code not in HOPELESS:
+            return False
+        self._failed_starts += 1
+        return self._driver is None or self._burst or self._failed_starts >= MOST_FAILED_STARTS
 
     def _replace(self, number: int) -> None:
         """Start a retiring child's successor beside it: its last jobs may take long.
@@ -397,6 +410,8 @@ class Supervisor:
 
     def _restart_delay(self, child: _Child, code: int) -> float:
         """A child that dies as soon as it starts is started again ever more slowly."""
+        if self._failed_starts:
+            return doubled(0.5, self._failed_starts - 1, LONGEST_RESTART)
         if code == 0 or time.monotonic() - child.started_at > QUICK_DEATH:
             self._quick_deaths = 0
             return 0.0
@@ -437,7 +452,7 @@ class Supervisor:
         """Replace the children whenever their code has changed."""
         async for what in changes():
             log.info("%s has changed; replacing the children", what)
-            self._quick_deaths = 0
+            self._quick_deaths = self._failed_starts = 0
             self._say(Retire(f"{what} has changed"))
             self._is_changed.set()  # and whoever waits after a failed start tries again now
             await asyncio.sleep(0)

@@ -32,7 +32,7 @@ from winch.engine.finisher import Finisher
 from winch.engine.gathering import Gatherings, Waiting
 from winch.engine.gating import declared, has_gates
 from winch.engine.handlers import OnLoop, Paused
-from winch.engine.isolation import Cells, CellStore
+from winch.engine.isolation import CellFailed, Cells, CellStore
 from winch.engine.lane import Begun, Lane
 from winch.engine.limits import Limits
 from winch.engine.link import Started
@@ -197,7 +197,7 @@ class Worker:
         # Burst: nothing left; else to be replaced, see why_retiring.
         self.drained: asyncio.Event = asyncio.Event()
         self.why_retiring: str | None = None
-        self.broken: LoopEnded | None = None
+        self.broken: LoopEnded | CellFailed | None = None
         self.is_stuck: bool = False
 
     # -- life --------------------------------------------------------------------------------------
@@ -395,9 +395,9 @@ class Worker:
         self._end_by = min(self._end_by, moment)
         self._is_sooner.set()
 
-    def broke(self, ended: LoopEnded) -> None:
-        """A loop has ended that should not have: this worker claims nothing more and wants to be
-        drained."""
+    def broke(self, ended: LoopEnded | CellFailed) -> None:
+        """A loop has ended that should not have, or no isolated job can run: this worker claims nothing
+        more and wants to be drained."""
         if self.broken is None:
             self.broken = ended
             tell(ended, "This worker takes no more jobs and stops")
@@ -581,8 +581,8 @@ class Worker:
         rest = None
         try:
             rest = self._start(item, now, on_loop, slot)
-        except Exception:
-            self._failed(item[0])
+        except Exception as error:
+            self._failed(item[0], error)
         if rest is not None:
             return await self._see_through(item[0], rest)
         ended = self._monotonic()
@@ -595,13 +595,16 @@ class Worker:
             self._wake_slot()
         try:
             await rest
-        except Exception:
-            self._failed(claim)
+        except Exception as error:
+            self._failed(claim, error)
         return self._monotonic()
 
-    def _failed(self, claim: Claim) -> None:
-        log.exception("job %s: the worker itself failed; the job is released", claim.id)
+    def _failed(self, claim: Claim, error: Exception) -> None:
         self._finisher.release([ref_of(claim)])
+        if isinstance(error, CellFailed):  # the next job would fare no better
+            self.broke(error)
+        else:
+            log.exception("job %s: the worker itself failed; the job is released", claim.id)
 
     async def _until_delivered(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
