@@ -9,14 +9,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 
 from tests.web.kit import Web
-from winch.cli import cli
 from winch.engine.vitals import Vitals
-from winch.web.mount import ROUTES
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -103,23 +100,3 @@ def test_every_metric_is_documented(make_web: Callable[..., Web]) -> None:
     vitals = Vitals(beaten_at=0.0)
     both = make_web("sqlite").ask("GET", "/metrics").text + vitals.metrics()
     assert set(re.findall(r"^# TYPE (\w+)", both, flags=re.MULTILINE)) == documented
-
-
-@pytest.mark.parametrize("file", ["systemd/winch-worker@.service", "systemd/winch-serve.service"])
-def test_units_start_commands_that_exist(file: str) -> None:
-    [command] = re.findall(
-        r"^ExecStart=\S*/winch (.*)$", (DEPLOY / file).read_text(), flags=re.MULTILINE
-    )
-    name, *options = command.split()
-    with click.Context(cli) as context:
-        found = cli.get_command(context, name)
-        assert found is not None
-        known = {option for param in found.params for option in param.opts}
-    assert {option for option in options if option.startswith("--")} <= known
-
-
-def test_the_scaler_asks_a_route_that_exists() -> None:
-    text = (DEPLOY / "keda/scaledobject.yaml").read_text()
-    [path] = re.findall(r"http://[^/]+(/[^?\"]+)", text)
-    assert path in {route.path for route in ROUTES}
-    assert "valueLocation: value" in text
