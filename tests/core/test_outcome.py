@@ -48,7 +48,7 @@ def test_cancel_cancels_with_its_reason() -> None:
 def test_discard_goes_to_the_dead_at_once() -> None:
     found = settled(Discard("bad address"))
     assert (found.to, found.what, found.reason) == (JobState.DEAD, "discarded", "bad address")
-    assert found.error == Failure("Discard", "bad address")
+    assert found.error == Failure("winch.Discard", "bad address")
 
 
 def test_a_failure_is_tried_again_after_the_policys_delay() -> None:
@@ -82,7 +82,7 @@ def test_the_fitting_policy_decides_not_the_tasks() -> None:
 def test_retry_after_counts_as_a_failure_with_its_own_delay() -> None:
     found = settled(RetryAfter("7m", "busy"))
     assert (found.to, found.delay, found.counts) == (JobState.RETRYING, timedelta(minutes=7), True)
-    assert found.error == Failure("RetryAfter", "busy")
+    assert found.error == Failure("winch.RetryAfter", "busy")
     assert settled(RetryAfter("7m"), attempt=3).to is JobState.DEAD
 
 

@@ -180,7 +180,7 @@ def test_failures_say_their_type_and_a_chosen_outcome_is_none(seen: Seen) -> Non
         for span in seen.spans("process")
     }
     assert spans["fails", StatusCode.ERROR]["error.type"] == "ValueError"
-    assert spans["later", StatusCode.ERROR]["error.type"] == "winch.core.outcome.RetryAfter"
+    assert spans["later", StatusCode.ERROR]["error.type"] == "winch.RetryAfter"
     assert ("snoozes", StatusCode.ERROR) not in spans
     assert ("snoozes", StatusCode.UNSET) in spans
     assert len(seen.spans("process")) == 2 + 1 + 2

@@ -106,7 +106,7 @@ def groups(said: Said, task: str | None, queue: str | None, limit: int, reveal: 
     )
     at = now()
     for group in found:
-        told = f"{group.error_type}: {_told(group.message, reveal)}"
+        told = f"{group.error_name}: {_told(group.message, reveal)}"
         table.add(
             group.fingerprint,
             f"{group.count:,}",

@@ -96,7 +96,7 @@ def dead_letters(app: App, stage: Stage) -> None:
     stage.until(lambda: job.refresh().state is JobState.DEAD, "the job to die", WAIT)
     stage.tell(f"it is {text.state('dead')}; winch dead groups says:")
     for group in app.dead.groups():
-        say_group = f"{group.count} x {group.task}: {group.error_type} {group.message}"
+        say_group = f"{group.count} x {group.task}: {group.error_name} {group.message}"
         stage.tell(f"    {text.one_line(say_group)}")
     done = app.dead.replay([job.id], args={"order": 108})
     stage.tell(f"winch dead replay --args '{{\"order\": 108}}': {done.replayed} replayed")

@@ -187,7 +187,7 @@ def _happened(entry: Entry) -> str:
     error = entry.error
     match entry.what:
         case "failed" if error is not None:
-            return f"failed at attempt {entry.attempt}: {error.type}: {text.one_line(error.message)}"
+            return f"failed at attempt {entry.attempt}: {error.name}: {text.one_line(error.message)}"
         case "crashed" if error is not None:
             return f"lost its process, {text.one_line(error.message)}; it is ready again at once"
         case "rescued":

@@ -11,6 +11,7 @@ from winch.cli import text
 from winch.cli.output import Column, Table, say, terminal_width
 from winch.cli.steps import shown_steps, step_lines
 from winch.core.envelope import MARK
+from winch.core.errors import SUSPECT_TYPES
 from winch.core.job import Entry, Failure, JobRecord, level_of
 from winch.core.lifecycle import JobState
 from winch.core.redact import mask, mask_text, shown
@@ -150,7 +151,7 @@ def when(job: JobRecord, at: datetime) -> str:
 
 def _cause(job: JobRecord, reveal: bool) -> str:
     error = job.error
-    said = f"{error.type}: {error.message}" if error else job.reason or ""
+    said = f"{error.name}: {error.message}" if error else job.reason or ""
     return text.one_line((said if reveal else mask_text(said)).strip())
 
 
@@ -283,11 +284,11 @@ def _entry(entry: Entry, workers: Workers, reveal: bool) -> str:
         return said
     message = entry.error.message if reveal else mask_text(entry.error.message)
     first = text.one_line(message.strip().partition("\n")[0])
-    if entry.error.type == entry.what:  # crashed, rescued: the error is the cause and no more
+    if entry.error.type == SUSPECT_TYPES.get(entry.what):  # the error is the cause and no more
         return f"{said}: {first}"
     # One line for each moment; the last error is shown whole below.
     room = terminal_width() - LEAD - text.width(said)
-    return f"{said}  {text.cut(f'{text.one_line(entry.error.type)}: {first}', max(room, 24))}"
+    return f"{said}  {text.cut(f'{text.one_line(entry.error.name)}: {first}', max(room, 24))}"
 
 
 def _where(session: str | None, workers: Workers) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from winch.core.errors import SUSPECT_TYPES
 from winch.core.fingerprint import fingerprint
 from winch.core.job import (
     HISTORY_LIMIT,
@@ -135,7 +136,7 @@ def suspected(
 ) -> JobRecord:
     """The job after its process died under it: a suspect, and dead when that happened too often. One
     that has something to undo may die so often again while it does that."""
-    history = _grown(job, what, at, Failure(what, cause), by_token=by_token)
+    history = _grown(job, what, at, Failure(SUSPECT_TYPES[what], cause), by_token=by_token)
     times = _recent(history, what, at - POISON_WINDOW)
     limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
     lives = UNDO_LIVES if job.has_undo else 1

@@ -18,6 +18,11 @@ WinchError
 ├── StepFailed             a step has failed as often as its own policy allows (.step)
 ├── SignalTimeout          no signal came in time (.signal); a TimeoutError too
 ├── ChildFailed            children that were waited for did not complete (.failed)
+├── FlowFailed             a job that this one waits for in its flow did not complete
+├── JobTimeout             an attempt took longer than its task allows; a TimeoutError too
+├── JobCancelled           raised inside a plain handler that must end
+├── JobCrashed             the process of an attempt died (never raised; in a job's history)
+├── JobRescued             the worker of an attempt was lost (never raised; in a job's history)
 └── LostClaim              someone else owns the job now
 
 Drivers translate their library's exceptions into this tree, so the same race gives the same error
@@ -202,6 +207,46 @@ class ChildFailed(WinchError):
 
 class LostClaim(WinchError):
     """This attempt's claim has ended: the job was rescued, and somebody else may be running it now."""
+
+
+class FlowFailed(WinchError):
+    """A job that this one waits for in its flow did not complete."""
+
+
+class JobTimeout(WinchError, TimeoutError):
+    """The attempt took longer than its task allows."""
+
+
+class JobCancelled(WinchError):  # names what happened, as asyncio's does
+    """Raised inside a synchronous handler whose job was cancelled, lost, or must stop."""
+
+
+class JobCrashed(WinchError):
+    """The process of the attempt died. Nothing raises it: it is the type of a failure in a job's
+    history."""
+
+
+class JobRescued(WinchError):
+    """The worker of the attempt was lost. Nothing raises it: it is the type of a failure in a job's
+    history."""
+
+
+# What the stores call the failure of an attempt that did not end by itself.
+SUSPECT_TYPES = {"crashed": "winch.JobCrashed", "rescued": "winch.JobRescued"}
+
+
+def type_name(kind: type[BaseException]) -> str:
+    """The name under which an exception type is stored, and can be imported: "ValueError",
+    "shop.Declined", "winch.JobTimeout"."""
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    if kind.__module__ in _PUBLIC_HOMES:
+        return f"winch.{kind.__qualname__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+# Modules whose exceptions are all at the top level of the package.
+_PUBLIC_HOMES = frozenset({__name__, "winch.core.outcome"})
 
 
 def within(sentence: str) -> str:

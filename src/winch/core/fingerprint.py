@@ -42,10 +42,27 @@ def fingerprint_of_trace(task: str, trace: str) -> str:
 
 def trace(error: Failure) -> str:
     """What is the same in all errors of one kind, whichever task they happened in."""
-    parts = [error.type, normal_message(error.message), *frames(error.traceback or "")]
+    parts = [_grouped_as(error.type), normal_message(error.message), *frames(error.traceback or "")]
     text = "".join(f"\n{part}" for part in parts)
     # It goes through the store to be hashed there, so it holds only what every store can hold.
     return text.replace("\0", " ").encode("utf-8", "replace").decode()
+
+
+def _grouped_as(error_type: str) -> str:
+    """The type as the groups of the dead have always had it: another name must not split a group."""
+    home, _, name = error_type.rpartition(".")
+    return _FORMER_NAMES.get(name, f"winch.core.errors.{name}") if home == "winch" else error_type
+
+
+_FORMER_NAMES = {
+    "JobCrashed": "crashed",
+    "JobRescued": "rescued",
+    "JobTimeout": "winch.engine.attempt.JobTimeout",
+    "JobCancelled": "winch.engine.attempt.JobCancelled",
+    "FlowFailed": "FlowFailed",
+    "RetryAfter": "RetryAfter",
+    "Discard": "Discard",
+}
 
 
 def normal_message(message: str) -> str:

@@ -38,8 +38,14 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error as data: never rebuilt into an exception."""
 
     type: str
+    """The type's name, as it can be imported: "ValueError", "shop.Declined", "winch.JobTimeout"."""
     message: str
     traceback: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The type for people: without the package, where it is Winch's own."""
+        return self.type.removeprefix("winch.")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

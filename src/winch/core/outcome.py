@@ -14,6 +14,7 @@ import msgspec
 
 from winch.core.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES, clean_text
 from winch.core.duration import Duration, parse_duration
+from winch.core.errors import type_name
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.core.retry import Retry
@@ -37,6 +38,8 @@ class RetryAfter(Directive):
         self.delay: timedelta = parse_duration(delay, "RetryAfter delay")
         self.reason = reason
         self.scope = scope
+        self.error: Failure | None = None
+        """The error that it was raised from, once it is known."""
 
 
 class Snooze(Directive):
@@ -54,6 +57,8 @@ class Discard(Directive):
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "discarded by the task")
         self.reason: str = reason or "discarded by the task"
+        self.error: Failure | None = None
+        """The error that it was raised from, once it is known."""
 
 
 class Cancel(Directive):
@@ -124,9 +129,10 @@ def _settle(
         case Cancel(reason=reason):
             return Settled(JobState.CANCELLED, "cancelled", reason=reason)
         case Discard(reason=reason):
-            return Settled(JobState.DEAD, "discarded", error=Failure("Discard", reason), reason=reason)
+            error = outcome.error or Failure(type_name(Discard), reason)
+            return Settled(JobState.DEAD, "discarded", error=error, reason=reason)
         case RetryAfter(delay=delay, reason=reason):
-            error = Failure("RetryAfter", reason or str(outcome))
+            error = outcome.error or Failure(type_name(RetryAfter), reason or str(outcome))
             settled = _again(error, policy, attempt, age, delay)
             if outcome.scope is None:
                 return settled

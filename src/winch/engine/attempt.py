@@ -23,14 +23,6 @@ class Interrupt(StrEnum):
     STOP = "stop"
 
 
-class JobTimeout(TimeoutError):
-    """The attempt took longer than its task allows."""
-
-
-class JobCancelled(Exception):  # names what happened, as asyncio's does
-    """Raised inside a synchronous handler whose job was cancelled, lost, or must stop."""
-
-
 class Handler(Protocol):
     """A handler that runs: a coroutine in its runner, a call in a thread, a job in its own process."""
 

@@ -15,20 +15,31 @@ import msgspec
 
 from winch.core import codec
 from winch.core.duration import format_duration
-from winch.core.errors import InvalidPayload, MissingKey, UnknownTask, WinchError
+from winch.core.errors import InvalidPayload, JobTimeout, MissingKey, UnknownTask, WinchError
 from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.core.outcome import Cancel, Directive, Discard, Done, Failed, Outcome, Settled, Snooze, settle
+from winch.core.outcome import (
+    Cancel,
+    Directive,
+    Discard,
+    Done,
+    Failed,
+    Outcome,
+    RetryAfter,
+    Settled,
+    Snooze,
+    settle,
+)
 from winch.core.queue_settings import QueueSettings
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
 from winch.core.steps import is_history
 from winch.engine import results
-from winch.engine.attempt import Attempt, Interrupt, JobTimeout
+from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.collected import Collected, CollectedArguments
 from winch.engine.context import Context
 from winch.engine.durable import DurableSide
-from winch.engine.failure import describe
+from winch.engine.failure import cause_of, describe, described
 from winch.engine.handlers import InThread, OnLoop, Paused, Together, in_own_context, resumed, uncancel
 from winch.engine.idempotency import current_job
 from winch.engine.injection import Injector
@@ -534,6 +545,9 @@ def _failed(error: BaseException, plan: Plan) -> Failed:
 
 
 def _directive(directive: Directive) -> Outcome:
+    if isinstance(directive, RetryAfter | Discard) and (cause := cause_of(directive)) is not None:
+        # The job failed with that error: what was done about it must not hide it.
+        directive.error = described(cause, directive.reason)
     return directive  # type: ignore[return-value]  # the four directives are outcomes as they are
 
 

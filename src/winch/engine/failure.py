@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from winch.core.codec import MAX_ERROR_BYTES, clean_text
+from winch.core.errors import type_name
 from winch.core.job import Failure
 from winch.core.redact import stored_text
 
@@ -16,10 +17,6 @@ MAX_MESSAGE_BYTES = 8 * 1024
 
 def describe(error: BaseException) -> Failure:
     """What is kept of an error. Never raises, whatever the exception's own methods do."""
-    kind = type(error)
-    name = (
-        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    )
     try:
         message = str(error)
     except Exception as broken:  # user code: its __str__ may do anything
@@ -32,10 +29,25 @@ def describe(error: BaseException) -> Failure:
     except Exception as broken:  # as above
         frames = f"<the traceback cannot be shown: {type(broken).__name__}>"
     return Failure(
-        clean_text(name, 512),
+        clean_text(type_name(type(error)), 512),
         stored_text(message, MAX_MESSAGE_BYTES),
         stored_text(frames, MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 512),
     )
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What an exception was raised from, or while handling what; None where `from None` hides it."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def described(cause: BaseException, reason: str | None) -> Failure:
+    """The error that a handler answered with RetryAfter or Discard, and the reason it gave."""
+    failure = describe(cause)
+    if reason is None:
+        return failure
+    return Failure(failure.type, f"{failure.message} ({stored_text(reason, 1024)})", failure.traceback)
 
 
 _ENGINE = str(Path(__file__).parent)

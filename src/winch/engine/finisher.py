@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from winch.core.errors import StorageError, StorageFull, StorageUnavailable
+from winch.core.errors import StorageError, StorageFull, StorageUnavailable, type_name
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.engine.failure import describe
@@ -255,8 +255,8 @@ def _unstorable(refused: _Refused) -> Finish:
         to=JobState.DEAD,
         what="unstorable",
         error=Failure(
-            "StorageError",
-            f"its outcome ({outcome.what}) could not be stored: {complaint.type}: {complaint.message}",
+            type_name(StorageError),
+            f"its outcome ({outcome.what}) could not be stored: {complaint.name}: {complaint.message}",
         ),
         reason="its outcome could not be stored",
     )

@@ -9,7 +9,8 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
-from winch.engine.attempt import Attempt, Handler, Interrupt, JobCancelled, JobTimeout
+from winch.core.errors import JobCancelled, JobTimeout
+from winch.engine.attempt import Attempt, Handler, Interrupt
 from winch.engine.threads import ThreadCall, Threads
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from winch.core import codec
-from winch.core.errors import InvalidPayload
+from winch.core.errors import FlowFailed, InvalidPayload, type_name
 from winch.core.flow import (
     INPUTS_HEADER,
     Inputs,
@@ -96,7 +96,8 @@ def _not_run(job_id: str, end: Ending | None, policy: str) -> Outcome:
     state = "gone" if end is None else str(end.state)
     reason = f"job {job_id}, which comes before it, is {state}"
     if policy == "fail":
-        return Settled(JobState.DEAD, "failed", error=Failure("FlowFailed", reason), reason=reason)
+        error = Failure(type_name(FlowFailed), reason)
+        return Settled(JobState.DEAD, "failed", error=error, reason=reason)
     return Cancel(reason)
 
 

@@ -84,7 +84,7 @@ def result_of(record: JobRecord, keys: Keyring | None) -> Any:
     """What the handler of a final job returned; raises where it did not complete."""
     if record.state is not JobState.COMPLETED:
         error = record.error
-        text = f"{error.type}: {error.message}" if error is not None else record.reason
+        text = f"{error.name}: {error.message}" if error is not None else record.reason
         raise JobFailed(record.id, record.state, text)
     if record.result is None and record.reason is not None:
         raise InvalidPayload(f"job {record.id} completed, but {record.reason}")

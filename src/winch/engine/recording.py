@@ -7,12 +7,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from winch.core.errors import JobTimeout, type_name
 from winch.core.fingerprint import fingerprint
 from winch.core.gates import holds_something
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
-from winch.engine.attempt import Attempt, Interrupt, JobTimeout
+from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.events import Events, JobEvent, kind_of
 from winch.engine.finisher import Finisher
 from winch.engine.isolation import Crash
@@ -22,7 +23,7 @@ from winch.engine.rates import Tally
 from winch.storage.params import ClaimRef, Finish, Wait
 from winch.storage.waits import AWAITED_HEADER
 
-_TIMEOUT = f"{JobTimeout.__module__}.{JobTimeout.__qualname__}"
+_TIMEOUT = type_name(JobTimeout)
 
 
 class Recorder:
@@ -155,7 +156,7 @@ def log_failure(claim: Claim, settled: Settled, error: Failure) -> None:
         __file__,
         0,
         "job %s (%s) attempt %d failed: %s: %s; %s",
-        (claim.id, claim.task, claim.attempt, error.type, error.message, next_up),
+        (claim.id, claim.task, claim.attempt, error.name, error.message, next_up),
         None,
     )
     record.exc_text = error.traceback

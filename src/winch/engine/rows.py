@@ -17,8 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from winch.core.errors import JobCancelled, JobTimeout
 from winch.core.outcome import Settled
-from winch.engine.attempt import Attempt, Interrupt, JobCancelled, JobTimeout
+from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.executor import Call, Executor, Plan
 from winch.engine.gathering import Waiting
 from winch.engine.log import log

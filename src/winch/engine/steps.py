@@ -416,7 +416,7 @@ def _for(delay: timedelta) -> str:
 
 
 def told(error: Failure | None) -> str:
-    return "no error" if error is None else f"{error.type}: {error.message}"
+    return "no error" if error is None else f"{error.name}: {error.message}"
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from winch.core import steps as documents
-from winch.core.errors import HistoryMismatch
+from winch.core.errors import SUSPECT_TYPES, HistoryMismatch, JobCancelled, type_name
 from winch.core.job import MAX_CRASHES, MAX_RESCUES, Failure
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
@@ -83,7 +83,7 @@ async def ended(steps: Steps, settled: Settled, retry: Retry) -> Settled:
     """The attempt has come to this; a job that is to end for good is undone first."""
     if steps.unwinding is not None and not steps.is_decided and (left := steps.history.to_undo):
         # Its time was over, or it was cancelled once more, in the middle of undoing.
-        why = settled.error or Failure(settled.what, settled.reason or "interrupted")
+        why = settled.error or Failure(type_name(JobCancelled), settled.reason or "interrupted")
         return await _not_undone(steps, left[0], why, retry)
     if settled.to not in (JobState.DEAD, JobState.CANCELLED):
         return settled
@@ -109,7 +109,7 @@ def wanted_end(record: JobRecord) -> Settled | None:
     ):
         if times >= most:
             deaths = [entry.error for entry in record.history if entry.what == what and entry.error]
-            error = deaths[-1] if deaths else Failure(what, "unknown")
+            error = deaths[-1] if deaths else Failure(SUSPECT_TYPES[what], "unknown")
             # As the store words it where there is nothing to undo.
             reason = f"{what} {times} times; last cause: {error.message}"
             return Settled(JobState.DEAD, "failed", error=error, reason=reason)

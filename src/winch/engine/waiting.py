@@ -22,6 +22,7 @@ from winch.core.errors import (
     LostClaim,
     PayloadTooLarge,
     SignalTimeout,
+    type_name,
 )
 from winch.core.gates import FIFO, gates_of
 from winch.core.job import Failure, JobRecord, keep_awaited
@@ -192,7 +193,7 @@ def _collected(
             words.append(str(error))
     if words:
         message = "; ".join(words[:3]) + (f"; and {len(words) - 3} more" if len(words) > 3 else "")
-        failure = Failure("ChildFailed", codec.clean_text(message, 4096))
+        failure = Failure(type_name(ChildFailed), codec.clean_text(message, 4096))
         done = msgspec.structs.replace(record, at=self.now(), is_failed=True, error=failure)
         self.put(done)
         yield SAVE
@@ -256,7 +257,7 @@ def _fate(job_id: str, child: JobRecord | None) -> str:
     if child is None:
         return f"job {job_id} is gone: deleted or pruned"
     error = child.error
-    why = f"{error.type}: {error.message}" if error is not None else child.reason or "no reason"
+    why = f"{error.name}: {error.message}" if error is not None else child.reason or "no reason"
     return f"job {job_id} ({child.task}) is {child.state}: {why}"
 
 

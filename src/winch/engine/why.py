@@ -82,7 +82,7 @@ def _completed(facts: Facts) -> str:
 
 def _error(facts: Facts) -> str:
     error = facts.job.error
-    return f"{error.type}: {_short(error.message)}" if error else "no error"
+    return f"{error.name}: {_short(error.message)}" if error else "no error"
 
 
 def _ready(facts: Facts) -> str:

@@ -24,6 +24,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from winch import ConfigError, JobState, Middleware, RetryAfter, __version__
+from winch.core.errors import type_name
 from winch.types import FLOW_HEADER, SCHEDULE_HEADER, Directive, mask_text
 
 if TYPE_CHECKING:
@@ -341,7 +342,4 @@ def _fail(span: Span, error: BaseException) -> None:
 
 
 def _name_of(error: BaseException) -> str:
-    kind = type(error)
-    return (
-        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    return type_name(type(error))

@@ -276,6 +276,11 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
     last_at: datetime
     sample_id: str
 
+    @property
+    def error_name(self) -> str:
+        """The type of the error for people."""
+        return Failure(self.error_type, self.message).name
+
     @classmethod
     def of(cls, sample: JobRecord, count: int, first_at: datetime, last_at: datetime) -> DeadGroup:
         error = sample.error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from winch.core.errors import SUSPECT_TYPES
 from winch.core.flow import FLOW_ALIKE, FLOW_HEADER, INPUTS_HEADER
 from winch.core.gates import MARK, RAMP_STEP, RAMP_STEPS
 from winch.core.job import (
@@ -201,4 +202,6 @@ def prelude(text: str) -> str:
     if "LIMITS" in text:
         lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
         lines.append(f"local UNDO_LIVES = {UNDO_LIVES}")
+        types = ", ".join(f"{what} = '{name}'" for what, name in SUSPECT_TYPES.items())
+        lines.append(f"local TYPES = {{{types}}}")
     return "\n".join(lines)

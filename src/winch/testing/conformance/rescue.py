@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from winch.core.job import MAX_RESCUES, POISON_WINDOW, Claim
+from winch.core.job import MAX_RESCUES, POISON_WINDOW, Claim, Failure
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, Rescued
 from winch.testing.conformance.bench import DAY, HOUR, LEASE, MINUTE, SECOND, Bench
@@ -198,6 +198,7 @@ def the_tenth_rescue_is_the_last(bench: Bench) -> None:
     assert (job.state, job.finished_at) == (JobState.DEAD, bench.now)
     assert (job.rescues, job.attempt, job.crashes) == (MAX_RESCUES, 0, 0)
     assert "rescued 10 times" in (job.reason or "")
+    assert job.error == Failure("winch.JobRescued", "lease over")
     assert bench.complete(claim) is Answer.LOST
 
 

@@ -186,7 +186,7 @@ def a_started_job_counts_the_crash_of_its_process(bench: Bench) -> None:
     (entry,) = job.history
     assert (entry.what, entry.at, entry.attempt) == ("crashed", bench.now, 1)
     assert (entry.session, entry.claimed_at) == (session, started)
-    assert entry.error == Failure("crashed", "signal 9")
+    assert entry.error == Failure("winch.JobCrashed", "signal 9")
 
 
 @case()

@@ -53,7 +53,7 @@ async def group_page(call: Call) -> Response:
     return await page(
         call,
         "group.html",
-        title=f"{sample.task}: {group.error_type}",
+        title=f"{sample.task}: {group.error_name}",
         group=group_out(group),
         sample=job_detail(sample),
         jobs=[job_out(job) for job in found.jobs],

@@ -140,7 +140,7 @@ async def as_csv(call: Call) -> Response:
             for job in map(job_out, jobs):
                 told: dict[str, Any] = {name: getattr(job, name, None) for name in COLUMNS}
                 told["tags"] = ", ".join(job.tags)
-                told["error"] = "" if job.error is None else f"{job.error.type}: {job.error.message}"
+                told["error"] = "" if job.error is None else f"{job.error.name}: {job.error.message}"
                 told["args"] = compact(job.args, 2000)
                 yield _line([cell(told[name]) for name in COLUMNS])
 

@@ -110,7 +110,7 @@ def _note(entry: Entry | None) -> str:
     if entry is None:
         return ""
     if entry.error is not None:
-        return mask_text(f"{entry.error.type}: {entry.error.message}")
+        return mask_text(f"{entry.error.name}: {entry.error.message}")
     return mask_text(entry.note or "")
 
 

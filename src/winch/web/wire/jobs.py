@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.web.wire.base import Body, Duration, Limit, Name, Uuid
 
@@ -73,6 +74,10 @@ class ErrorOut(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     message: str
     traceback: str | None = None
+
+    @property
+    def name(self) -> str:
+        return Failure(self.type, self.message).name
 
 
 class JobOut(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ told AS MATERIALIZED (
         CASE
             WHEN is_guilty THEN {schema}.grown(history, {schema}.entry(
                 'crashed', clock.now, attempt, CASE WHEN :is_own THEN token END, session, claimed_at,
-                jsonb_build_object('type', 'crashed', 'message', :cause::text), log
+                jsonb_build_object('type', 'winch.JobCrashed', 'message', :cause::text), log
             ))
             WHEN is_cancelled THEN {schema}.grown(history, {schema}.entry(
                 'cancelled', clock.now, attempt, NULL, session, claimed_at, NULL, log

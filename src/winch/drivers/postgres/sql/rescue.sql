@@ -60,7 +60,7 @@ told AS MATERIALIZED (
         id, token, session, is_cancelled, has_undo,
         {schema}.grown(history, {schema}.entry(
             'rescued', clock.now, attempt, NULL, session, claimed_at,
-            jsonb_build_object('type', 'rescued', 'message', :cause::text), log
+            jsonb_build_object('type', 'winch.JobRescued', 'message', :cause::text), log
         )) AS history
     FROM locked, clock
 ),

@@ -15,7 +15,7 @@ end
 local function suspect(j, what, cause, trace, by)
   local token = j.token
   leave(j)
-  grow(j, what, {type = what, message = cause}, by)
+  grow(j, what, {type = TYPES[what], message = cause}, by)
   local times = recent(j.H, what)
   local most = LIMITS[what] * (j.U and UNDO_LIVES or 1)
   j.s = after_claim(j, times >= most and 'dead' or 'ready')
