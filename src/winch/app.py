@@ -15,10 +15,12 @@ from winch.areas import Dead, Jobs, Limits, Queues, Schedules, Workers, schedule
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.drivers.connect import connect
+from winch.engine.audit import AuditLog, noted
 from winch.engine.client import Client, Surroundings
 from winch.engine.collected import Collected
 from winch.engine.events import JobEvent
 from winch.engine.middleware import Middleware
+from winch.engine.operation import Operation
 from winch.engine.options import TaskOptions, _name, task_options
 from winch.engine.registry import Registry, default_name, refuse_unfit
 from winch.engine.runtime import Runtime
@@ -420,13 +422,24 @@ class App:
         """Send a signal to the job that waits for this name (`ctx.wait_for`), or will. It is kept until
         one takes it. With `id` a repeat of the same signal changes nothing; returns whether it is
         new."""
-        return self.client.run(self.client.signal(name, payload, id, conn))
+        return self.client.run(self._signal(name, payload, id, conn))
 
     async def asignal(
         self, name: str, payload: object = None, *, id: str | None = None, conn: object = None
     ) -> bool:
         """`signal` without blocking the event loop."""
-        return await self.client.arun(self.client.signal(name, payload, id, conn))
+        return await self.client.arun(self._signal(name, payload, id, conn))
+
+    def _signal(self, name: str, payload: object, id: str | None, conn: object) -> Operation[bool]:
+        is_new = yield from self.client.signal(name, payload, id, conn)
+        if conn is None:  # in the caller's transaction it is one of the application's own writes
+            yield from noted(self.client.driver(), "signal", name, id=id, is_new=is_new)
+        return is_new
+
+    @property
+    def audit(self) -> AuditLog:
+        """Who did what: one line for each action of the library, the command line and the server."""
+        return AuditLog(self.client)
 
     def preflight(self, *, most: int = 100_000) -> Preflight:
         """Whether this code reads what is queued: run it with the new code before a deploy."""

@@ -16,10 +16,10 @@ from winch.core.errors import ConfigError, did_you_mean
 from winch.core.gates import GateSpec
 from winch.core.lifecycle import JobState
 from winch.engine import job_desk
+from winch.engine.audit import actor, noted
 from winch.engine.client import Client
 from winch.engine.gating import parse_limit
 from winch.engine.handle import Job
-from winch.engine.job_desk import actor
 from winch.engine.operation import Operation
 from winch.engine.options import check_queue
 from winch.engine.task import Unset
@@ -595,6 +595,7 @@ class Limits:
         if (before := known.get(name)) is not None and spec.per:
             spec = GateSpec(spec.n, spec.per, before.how)
         yield driver.set_limits({name: spec}, by=actor())
+        yield from noted(driver, "set limit", name, value=value)
 
     @twin(set)
     def aset(self) -> None:
@@ -603,7 +604,9 @@ class Limits:
     @blocking
     def reset(self, name: str) -> Operation[None]:
         """Forget what a person has set; what the code says counts again."""
-        yield self._client.driver().set_limits({name: None}, by=actor())
+        driver = self._client.driver()
+        yield driver.set_limits({name: None}, by=actor())
+        yield from noted(driver, "reset limit", name)
 
     @twin(reset)
     def areset(self) -> None:

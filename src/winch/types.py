@@ -14,6 +14,7 @@ from winch.core.queue_settings import OnFull, Order, QueueSettings
 from winch.core.redact import mask_text
 from winch.core.schedule import Misfire, Overlap, Timing
 from winch.core.unique import Duplicate, Until
+from winch.engine.audit import AuditLine
 from winch.engine.context import AttemptLog
 from winch.engine.dead import Refusal, Replayed
 from winch.engine.events import JobEvent
@@ -53,6 +54,7 @@ __all__ = [
     "AsyncContextTask",
     "AsyncTask",
     "AttemptLog",
+    "AuditLine",
     "Batch",
     "Bound",
     "Claim",

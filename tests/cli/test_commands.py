@@ -371,3 +371,37 @@ def test_doctor_fails_for_a_file_that_another_program_uses(winch: Command, app: 
 def test_doctor_on_a_store_without_schema_says_migrate(winch: Command) -> None:
     answer = winch("doctor")
     assert (answer.code, "run `winch migrate`" in answer.out) == (4, True)
+
+
+# -- the audit ---------------------------------------------------------------------------------------
+
+
+def test_the_audit_shows_who_did_what_from_every_side(winch: Command, app: App) -> None:
+    job = app.tasks.get("shop.add").using(delay="1h").enqueue(1)
+    with app.audit.actor("ada"):
+        app.jobs.cancel(job.id, reason="not wanted")
+    assert winch("queues", "pause", "mail", "--reason", "deploy").code == 0
+    paused, cancelled = winch("audit", "--json").json["lines"]
+    assert (cancelled["who"], cancelled["via"], cancelled["action"]) == ("ada", "library", "cancel")
+    assert (cancelled["target"], cancelled["detail"]["reason"]) == (job.id, "not wanted")
+    assert (paused["via"], paused["action"], paused["target"]) == ("cli", "pause queue", "mail")
+    assert datetime.fromisoformat(paused["at"]).tzinfo is not None
+
+    table = winch("audit").out.splitlines()
+    assert table[0].split() == ["WHEN", "ACTOR", "ACTION", "TARGET", "VIA", "ORIGIN", "DETAIL"]
+    assert len(table) == 3
+    assert "reason=not wanted" in table[2]
+    for words, found in (
+        (["--actor", "ada"], 1),
+        (["--action", "pause queue"], 1),
+        (["--since", "1h"], 2),
+        (["--since", "2020-01-01"], 2),
+        (["--since", "2099-01-01T00:00Z"], 0),
+        (["--limit", "1"], 1),
+        (["--actor", "ada", "--action", "pause queue"], 0),
+    ):
+        assert len(winch("audit", *words, "--json").json["lines"]) == found, words
+    assert winch("audit", "--actor", "nobody").err == "no lines\n"
+    wrong = winch("audit", "--since", "2020-13-01")
+    assert wrong.code == 2
+    assert "ISO 8601" in wrong.err

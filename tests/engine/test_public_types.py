@@ -21,7 +21,18 @@ from winch.core import errors
 ROOT = Path(__file__).parents[2]
 PUBLIC = {*winch.__all__, *winch.types.__all__, *winch.errors.__all__}
 # Where the walk begins: what `winch` exports, and the areas of an app.
-AREAS = ("jobs", "dead", "queues", "schedules", "workers", "limits", "flows", "outbox", "idempotency")
+AREAS = (
+    "jobs",
+    "dead",
+    "queues",
+    "schedules",
+    "workers",
+    "limits",
+    "flows",
+    "outbox",
+    "idempotency",
+    "audit",
+)
 # Reachable through attributes of App and Task that are not part of the API, and used by Winch alone.
 INTERNAL = {
     "Arguments",

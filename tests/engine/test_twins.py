@@ -16,9 +16,20 @@ from tests.redis_servers import RedisServer
 from winch import App, Context, Job, JobNotFound, group
 from winch.engine.twins import blocking, twin
 
-AREAS = ("jobs", "dead", "queues", "schedules", "workers", "limits", "flows", "outbox", "idempotency")
-# It registers code, as a decorator does, and asks the store for nothing.
-WITHOUT_TWIN = {"outbox.sink"}
+AREAS = (
+    "jobs",
+    "dead",
+    "queues",
+    "schedules",
+    "workers",
+    "limits",
+    "flows",
+    "outbox",
+    "idempotency",
+    "audit",
+)
+# One registers code, as a decorator does, the other names the actor: they ask the store for nothing.
+WITHOUT_TWIN = {"outbox.sink", "audit.actor"}
 
 
 # Not memory://, where nothing waits.
@@ -134,6 +145,7 @@ async def every_call(app: App, job: Job[Any], flow: str) -> None:
     async with app.idempotency.abegin("k") as once:
         assert once.new
     await message.adelete()
+    assert (await app.audit.alist(limit=1))[0].action == "delete"
     await app.aclose()
 
 

@@ -49,6 +49,7 @@ def test_it_is_triggered_paused_skipped_and_removed(with_schedule: Web) -> None:
         "resume schedule",
         "pause schedule",
         "trigger schedule",
+        "add schedule",  # by the library
     ]
 
 

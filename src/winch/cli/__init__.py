@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "outbox": ("outbox", "outbox", "Look at messages of the outbox, replay or purge dead ones."),
     "signal": ("signal", "signal", "Send a signal to the job that waits for it, or will."),
     "workers": ("workers", "workers", "Look at the workers and signal them."),
+    "audit": ("audit", "audit", "Show who did what, newest first."),
     "stats": ("stats", "stats", "Count the jobs by state and queue."),
     "top": ("top", "top", "Watch queues, running jobs and rates; q quits."),
     "health": ("health", "health", "Say whether the store can be used; for probes."),

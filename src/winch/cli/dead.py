@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from winch.app import App
-from winch.cli.audit import noted
 from winch.cli.jobs import act_on_each, print_job, records_of, reveal_option
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.question import dry_run_option, may_go_on, yes_option
@@ -180,9 +179,6 @@ def replay(
             act_on_each(ids, lambda job_id: _replay_one(app, job_id, how), as_json=said.as_json)
             return
         done = app.dead.replay(task=task, queue=queue, group=group, rate=rate, **how)
-        if not dry_run:
-            said_ = {"task": task, "queue": queue, "group": group, "rate": rate, "to_queue": to_queue}
-            noted(app, "replay dead", "jobs", **said_, args=args, replayed=done.replayed)
     for refusal in done.refusals:
         remark(f"winch: {one_line(str(refusal.error))}")
     report(said, "replayed", done.matched, done.replayed, dry_run=dry_run, refused=done.refused)
@@ -192,8 +188,6 @@ def _replay_one(app: App, job_id: str, how: dict[str, Any]) -> tuple[JobState, s
     done = app.dead.replay([job_id], **how)
     for refusal in done.refusals:
         raise refusal.error
-    if not done.is_dry_run:
-        noted(app, "replay dead", job_id, args=how["args"], to_queue=how["to_queue"])
     return JobState.DEAD, "would be replayed" if done.is_dry_run else "ready"
 
 
@@ -229,8 +223,6 @@ def purge(
         if matched and not dry_run:
             may_go_on(f"Delete {count(matched, 'dead job')} for good?", yes=yes)
             purged = app.dead.purge(**rules)
-            said_ = {"task": task, "queue": queue, "older_than": older_than}
-            noted(app, "purge dead", "jobs", **said_, purged=purged)
     report(said, "deleted", matched, purged, dry_run=dry_run)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from winch.cli import text
-from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.engine.flow_look import mermaid, shown, svg
@@ -73,7 +72,6 @@ def cancel(said: Said, flow_id: str, reason: str | None) -> None:
     """Cancel what is not final."""
     with opened(said) as app:
         took = app.flows.cancel(flow_id, reason=reason)
-        noted(app, "cancel flow", flow_id, jobs=took, reason=reason)
     _tell(said, took, "cancelled or asked to stop")
 
 
@@ -85,7 +83,6 @@ def retry(said: Said, flow_id: str) -> None:
     """Run dead and cancelled members again, each after those before it."""
     with opened(said) as app:
         took = app.flows.retry(flow_id)
-        noted(app, "retry flow", flow_id, jobs=took)
     _tell(said, took, "ready again")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from winch.app import App
-from winch.cli.audit import noted
 from winch.cli.output import complain, emit_json, remark, say
 from winch.cli.question import dry_run_option, may_go_on, yes_option
 from winch.cli.records import detail, job_table, show_job, summary, workers_by_session
@@ -106,7 +105,6 @@ def cancel(said: Said, ids: tuple[str, ...], reason: str | None) -> None:
 
         def act(job_id: str) -> tuple[JobState, str]:
             was = app.jobs.cancel(job_id, reason=reason)
-            noted(app, "cancel", job_id, was=was, reason=reason)
             is_running = was is JobState.RUNNING
             return was, "asked to stop" if is_running else "cancelled"
 
@@ -123,7 +121,6 @@ def retry(said: Said, ids: tuple[str, ...]) -> None:
 
         def act(job_id: str) -> tuple[JobState, str]:
             was = app.jobs.retry(job_id)
-            noted(app, "retry", job_id, was=was)
             return was, "ready"
 
         act_on_each(ids, act, as_json=said.as_json)
@@ -152,7 +149,6 @@ def delete(said: Said, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
 
         def act(job_id: str) -> tuple[JobState, str]:
             was = app.jobs.delete(job_id)
-            noted(app, "delete", job_id, was=was)
             return was, "deleted"
 
         act_on_each(ids, act, as_json=said.as_json)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from winch.cli import text
-from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.engine.gating import told
@@ -77,7 +76,6 @@ def set_(said: Said, name: str, value: str) -> None:
     """Set a limit to a number (5), a rate to so many in a time (100/m), or a tenant's weight (3)."""
     with opened(said) as app:
         app.limits.set(name, value)
-        noted(app, "set limit", name, value=value)
     _report(said, name, f"set to {value}")
 
 
@@ -89,7 +87,6 @@ def reset(said: Said, name: str) -> None:
     """Forget what was set by hand; what the code says counts again."""
     with opened(said) as app:
         app.limits.reset(name)
-        noted(app, "reset limit", name)
     _report(said, name, "reset")
 
 

@@ -8,7 +8,6 @@ import click
 import msgspec
 
 from winch.cli import text
-from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.bounds import is_int
@@ -105,7 +104,6 @@ def pause(said: Said, names: tuple[str, ...], reason: str | None, until: str | N
     with opened(said) as app:
         for name in names:
             app.queues.pause(name, reason=reason, until=until)
-            noted(app, "pause queue", name, reason=reason, until=until)
     _report(said, names, "paused")
 
 
@@ -118,7 +116,6 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.queues.resume(name)
-            noted(app, "resume queue", name)
     _report(said, names, "resumed")
 
 
@@ -141,8 +138,6 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
         given[key] = None if not value else int(value) if is_int(value) else value
     with opened(said) as app:
         after = app.queues.configure(name, **given)
-        if given:
-            noted(app, "configure queue", name, settings=given)
     shown = msgspec.to_builtins(after)
     if said.as_json:
         emit_json({"name": name, "settings": shown})

@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from winch.cli import text
-from winch.cli.audit import noted
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, find_app, json_option, opened, store_options
 from winch.core import codec
 from winch.core.duration import format_duration
 from winch.core.errors import InvalidPayload
 from winch.core.redact import mask
+from winch.engine.audit import acting
 from winch.engine.schedules import Run, Schedule
 
 HISTORY = 10
@@ -198,8 +198,8 @@ def add(said: Said, name: str, task: str, args_text: str, **given: Any) -> None:
     app = find_app(said, needs_tasks=True)
     app.configure({"url": said.url, "schema": said.schema}, config=said.config)
     try:
-        one = app.schedules.add(name, task, args=args, **given)
-        noted(app, "add schedule", name, task=task, words=one.timing.words())
+        with acting(via="cli"):
+            one = app.schedules.add(name, task, args=args, **given)
     finally:
         app.close()
     if said.as_json:
@@ -231,7 +231,8 @@ def edit(said: Said, name: str, args_text: str | None, **given: Any) -> None:
     app = find_app(said, needs_tasks=args is not None or given["queue"] is not None)
     app.configure({"url": said.url, "schema": said.schema}, config=said.config)
     try:
-        one = app.schedules.edit(name, args=args, **given)
+        with acting(via="cli"):
+            one = app.schedules.edit(name, args=args, **given)
     finally:
         app.close()
     if said.as_json:
@@ -250,7 +251,6 @@ def pause(said: Said, names: tuple[str, ...], reason: str | None) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.pause(name, reason=reason)
-            noted(app, "pause schedule", name, reason=reason)
     _report(said, names, "paused")
 
 
@@ -263,7 +263,6 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.resume(name)
-            noted(app, "resume schedule", name)
     _report(said, names, "resumed")
 
 
@@ -275,7 +274,6 @@ def trigger(said: Said, name: str) -> None:
     """Enqueue its job now and print the id."""
     with opened(said) as app:
         job = app.schedules.trigger(name)
-        noted(app, "trigger schedule", name, job=job.id)
     if said.as_json:
         emit_json({"name": name, "job": job.id})
     else:
@@ -290,7 +288,6 @@ def skip(said: Said, name: str) -> None:
     """Give the next window no job."""
     with opened(said) as app:
         window = app.schedules.skip(name)
-        noted(app, "skip window", name, window=window.isoformat())
     if said.as_json:
         emit_json({"name": name, "skipped": window})
     else:
@@ -306,7 +303,6 @@ def remove(said: Said, names: tuple[str, ...]) -> None:
     with opened(said) as app:
         for name in names:
             app.schedules.remove(name)
-            noted(app, "remove schedule", name)
     _report(said, names, "removed")
 
 

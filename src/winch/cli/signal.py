@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from winch.cli.audit import noted
 from winch.cli.output import emit_json, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.codec import loads_strict
@@ -21,7 +20,6 @@ def signal(said: Said, name: str, payload: str, signal_id: str | None) -> None:
     value = loads_strict(payload, what="--payload")
     with opened(said) as app:
         is_new = app.signal(name, value, id=signal_id)
-        noted(app, "signal", name, id=signal_id, is_new=is_new)
     if said.as_json:
         emit_json({"name": name, "new": is_new})
     else:

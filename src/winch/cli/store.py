@@ -14,6 +14,7 @@ import click
 
 from winch.app import App
 from winch.core.errors import ConfigError, SchemaMismatch
+from winch.engine.audit import acting
 from winch.engine.settings import load
 
 NAMES = ("app_spec", "url", "schema", "config")
@@ -80,7 +81,8 @@ def opened(said: Said, *, must_exist: bool = True, **cli: Any) -> Iterator[App]:
                 f"there is no Winch store at {app.driver.describe()} (url from "
                 f"{app.loaded.origins['url']}); check --url, or make it with `winch migrate`"
             )
-        yield app
+        with acting(via="cli"):
+            yield app
     finally:
         app.close()
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from winch.core import codec
-from winch.core.duration import Duration, parse_duration, parse_rate
+from winch.core.duration import Duration, format_duration, parse_duration, parse_rate
 from winch.core.errors import (
     ConfigError,
     DuplicateJob,
@@ -28,6 +28,7 @@ from winch.core.ids import parse_id
 from winch.core.job import JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.core.search import terms_of
+from winch.engine.audit import noted
 from winch.engine.keyring import Keyring, seal
 from winch.engine.operation import Operation, Pause
 from winch.engine.options import check_queue, with_attempts
@@ -40,6 +41,7 @@ PAGE = 500
 # At a rate, about ten batches a second: smooth enough for a downstream, few enough round trips.
 BATCHES_PER_SECOND = 10
 REFUSALS_KEPT = 100
+IDS_NOTED = 5
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -114,7 +116,20 @@ class DeadLetters:
                 for changes, ids in batches:
                     tally.add((yield self._driver().retry(ids, by=by, changes=changes)))
             if place is None:
-                return tally.result()
+                done = tally.result()
+                if not dry_run and (done.replayed or isinstance(which, JobFilter)):
+                    yield from noted(
+                        self._driver(),
+                        "replay dead",
+                        _target(which),
+                        **_filter(which),
+                        rate=rate,
+                        args=None if args is None else sorted(args),  # their names: values may be secret
+                        attempts=attempts,
+                        to_queue=to_queue,
+                        replayed=done.replayed,
+                    )
+                return done
             if per_second is not None and not dry_run:
                 ahead = began + tally.matched / per_second - time.monotonic()
                 yield Pause(max(ahead, 0))
@@ -175,7 +190,27 @@ class DeadLetters:
             gone: int = yield self._driver().trim(which)
             total += gone
             if dry_run or gone < PAGE:
-                return total
+                break
+        if not dry_run:
+            rules = {"keep": keep, "max_bytes": max_bytes, "task": task, "queue": queue}
+            older = None if age is None else format_duration(age)
+            yield from noted(
+                self._driver(), "purge dead", "jobs", older_than=older, **rules, purged=total
+            )
+        return total
+
+
+def _target(which: JobFilter | Sequence[str]) -> str:
+    """What the audit says of the jobs: their ids where they are few."""
+    if isinstance(which, JobFilter):
+        return "jobs"
+    return ", ".join(which) if len(which) <= IDS_NOTED else f"{len(which):,} jobs"
+
+
+def _filter(which: JobFilter | Sequence[str]) -> dict[str, str | None]:
+    if not isinstance(which, JobFilter):
+        return {}
+    return {"task": which.task, "queue": which.queue, "group": which.fingerprint, "tag": which.tag}
 
 
 class _Editor:

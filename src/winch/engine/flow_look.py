@@ -13,8 +13,8 @@ from winch.core.flow import FlowNote, tag_of
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
+from winch.engine.audit import actor, noted
 from winch.engine.flows import BOOK
-from winch.engine.job_desk import actor
 from winch.engine.operation import Operation
 from winch.engine.twins import blocking, twin
 from winch.storage.params import Acted, JobFilter, Lines
@@ -101,7 +101,10 @@ class Flows:
         # Those that wait first: a member that ends must not start the one after it.
         live = [job for job in reversed(members) if not job.state.is_final]
         live.sort(key=lambda job: job.state is not JobState.BLOCKED)
-        return (yield from self._act("cancel", [job.id for job in live], by, reason))
+        took = yield from self._act("cancel", [job.id for job in live], by, reason)
+        driver = self._client.driver()
+        yield from noted(driver, "cancel flow", flow_id, jobs=took, reason=reason)
+        return took
 
     @twin(cancel)
     def acancel(self) -> None:
@@ -112,7 +115,9 @@ class Flows:
         """Run dead and cancelled members again, each after those before it; returns how many."""
         members = yield from self._members(flow_id)
         failed = [job for job in members if job.state in (JobState.DEAD, JobState.CANCELLED)]
-        return (yield from self._act("retry", [job.id for job in failed], by, None))
+        took = yield from self._act("retry", [job.id for job in failed], by, None)
+        yield from noted(self._client.driver(), "retry flow", flow_id, jobs=took)
+        return took
 
     @twin(retry)
     def aretry(self) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +19,7 @@ from winch.core.errors import (
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
+from winch.engine.audit import actor, noted
 from winch.engine.keyring import Keyring, unseal
 from winch.engine.operation import Operation, Pause
 from winch.engine.why import explain
@@ -30,15 +28,6 @@ from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 
 RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-
-
-def actor() -> str:
-    """Who acts, for the job's history: user@host of this process."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 # -- looking -----------------------------------------------------------------------------------------
@@ -111,17 +100,23 @@ def why(driver: Driver, job_id: str) -> Operation[str]:
 
 def cancel(driver: Driver, job_id: str, reason: str | None, by: str | None) -> Operation[JobState]:
     ids = [_known(job_id)]
-    return (yield from _operate("cancel", driver.cancel(ids, by=by or actor(), reason=reason)))
+    was = yield from _operate("cancel", driver.cancel(ids, by=by or actor(), reason=reason))
+    yield from noted(driver, "cancel", ids[0], was=was, reason=reason)
+    return was
 
 
 def retry(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
     ids = [_known(job_id)]
-    return (yield from _operate("retry", driver.retry(ids, by=by or actor())))
+    was = yield from _operate("retry", driver.retry(ids, by=by or actor()))
+    yield from noted(driver, "retry", ids[0], was=was)
+    return was
 
 
 def delete(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
     ids = [_known(job_id)]
-    return (yield from _operate("delete", driver.delete(ids, by=by or actor())))
+    was = yield from _operate("delete", driver.delete(ids, by=by or actor()))
+    yield from noted(driver, "delete", ids[0], was=was)
+    return was
 
 
 def _operate(name: str, verb: Verb[list[Acted]]) -> Operation[JobState]:

@@ -27,8 +27,8 @@ from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
 from winch.core.limits import Fifo
 from winch.core.retry import Retry
+from winch.engine.audit import actor
 from winch.engine.context import Context  # handlers are called with it, found by their annotations
-from winch.engine.job_desk import actor
 from winch.engine.operation import Operation
 from winch.engine.options import TaskOptions, check_queue
 from winch.engine.sinks import HttpSink, Message, RedisSink, Sink

@@ -13,9 +13,9 @@ from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec
 from winch.core.queue_settings import NO_SETTINGS, QueueSettings, changed
 from winch.core.redact import mask_text
+from winch.engine.audit import actor, noted
 from winch.engine.binding import bind_queue
 from winch.engine.door import BOOK, PAUSED, UNTIL, read_settings
-from winch.engine.job_desk import actor
 from winch.engine.operation import Operation
 from winch.storage.params import Line, Lines
 from winch.storage.protocol import Driver
@@ -50,7 +50,14 @@ def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation
         yield driver.write_lines([Line(book=BOOK, key=queue, body=body)])
     if "concurrency" in given or "order" in given:
         yield from bind_queue(driver, queue, after)
+    if given:
+        yield from noted(driver, "configure queue", queue, settings=_shown(given))
     return after
+
+
+def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON data; a duration as text."""
+    return {key: str(value) if isinstance(value, timedelta) else value for key, value in given.items()}
 
 
 def pause(
@@ -87,12 +94,14 @@ def pause(
     yield driver.pause(queue, by=by or actor(), reason=reason)
     if lines:
         yield driver.write_lines(lines)
+    yield from noted(driver, "pause queue", queue, reason=reason)
 
 
 def resume(driver: Driver, queue: str, *, by: str | None = None) -> Operation[None]:
     if driver.capabilities.keeps_books:
         yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
     yield driver.resume(queue, by=by or actor())
+    yield from noted(driver, "resume queue", queue)
 
 
 def _check(driver: Driver) -> None:

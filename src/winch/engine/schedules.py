@@ -30,6 +30,7 @@ from winch.core.schedule import (
     next_windows,
     timing,
 )
+from winch.engine.audit import noted
 from winch.engine.operation import Operation
 from winch.engine.options import EnqueueOptions, _name, enqueue_options
 from winch.engine.registry import Registry
@@ -197,7 +198,9 @@ class ScheduleDesk:
                 f"a schedule named {name!r} is there already, with another definition; change it with "
                 "app.schedules.edit"
             )
-        return (yield from self.get(name))
+        made = yield from self.get(name)
+        yield from self._noted("add schedule", name, task=made.task, words=made.timing.words())
+        return made
 
     def edit(
         self, name: str, args: Mapping[str, Any] | None, said: Mapping[str, Any]
@@ -231,6 +234,9 @@ class ScheduleDesk:
             after = _retimed(before, merged)
         put = Put(definition=after.text, timing=after.timing.key, is_new=False)
         yield from self._change(name, put)
+        changed = sorted(given) + (["args"] if args is not None else [])
+        words = after.timing.words()
+        yield from self._noted("edit schedule", name, changed=changed, words=words)
         return (yield from self.get(name))
 
     def get(self, name: str) -> Operation[Schedule]:
@@ -246,12 +252,15 @@ class ScheduleDesk:
 
     def pause(self, name: str, reason: str | None) -> Operation[None]:
         yield from self._change(name, Pause(reason=None if reason is None else mask_text(reason)))
+        yield from self._noted("pause schedule", name, reason=reason)
 
     def resume(self, name: str) -> Operation[None]:
         yield from self._change(name, Resume())
+        yield from self._noted("resume schedule", name)
 
     def remove(self, name: str) -> Operation[None]:
         yield from self._change(name, Remove())
+        yield from self._noted("remove schedule", name)
 
     def trigger(self, name: str) -> Operation[ScheduleRun]:
         changed = yield from self._change(name, Trigger(self._draw_id()))
@@ -259,6 +268,7 @@ class ScheduleDesk:
         known = yield self._driver().schedules(name=name)
         if known.found and (lines := lines_of_runs(known.found[0].definition, [run])):
             yield self._driver().write_lines(lines)
+        yield from self._noted("trigger schedule", name, job=run.job)
         return run
 
     def skip(self, name: str) -> Operation[datetime]:
@@ -269,6 +279,7 @@ class ScheduleDesk:
                 raise ConfigError(f"schedule {name!r} has no window to come")
             changed = yield from self._change(name, Skip(window=window))
             if changed.answer is Answered.DONE:
+                yield from self._noted("skip window", name, window=window.isoformat())
                 return window
         raise StorageUnavailable(f"schedule {name!r} moves on faster than it can be skipped")
 
@@ -297,6 +308,9 @@ class ScheduleDesk:
             check_own(task, self._tasks, "app.schedules.add")
             return task
         return self._tasks.get(task)
+
+    def _noted(self, action: str, name: str, **detail: Any) -> Operation[None]:
+        yield from noted(self._driver(), action, name, **detail)
 
     def _check(self) -> None:
         driver = self._driver()

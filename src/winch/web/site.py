@@ -22,12 +22,12 @@ from winch.core import codec
 from winch.core.address import Network
 from winch.core.errors import DuplicateJob, InvalidPayload, WinchError
 from winch.core.version import __version__
+from winch.engine.audit import Audit, noted_outside
 from winch.engine.exposition import Fleet
 from winch.engine.log import log
 from winch.engine.timing import Timings, watch
 from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
-from winch.web.audit import Audit
 from winch.web.finding import Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
@@ -263,7 +263,8 @@ class Site:
             call.query = _read_query(request, route.query)
             if route.changes:
                 call.body = await self._read_body(request, route, how)
-            answer = await route.handler(call)
+            with noted_outside():  # one line for a request, below
+                answer = await route.handler(call)
             if route.changes:
                 self.forget()
             status = answer.status if isinstance(answer, Reply) else answer.status_code

@@ -13,12 +13,12 @@ from winch.core.ids import parse_id
 from winch.core.lifecycle import JobState
 from winch.core.queue_settings import NO_SETTINGS, QueueSettings
 from winch.engine import queue_desk
+from winch.engine.audit import AuditLine
 from winch.engine.dead import DeadLetters, Replayed
 from winch.engine.operation import Operation
 from winch.engine.options import check_queue
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
-from winch.web.audit import AuditLine
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
 from winch.web.wire import (
@@ -278,8 +278,13 @@ async def audit(call: Call) -> Reply:
 
 async def audit_lines(call: Call, before: str | None, limit: int) -> list[AuditLine]:
     """The latest lines, newest first; a narrowed caller reads those of its own actions."""
-    access = call.access if call.access.is_narrow else None
-    return await call.site.client.arun(call.site.audit.read(before=before, limit=limit, of=access))
+    access = call.access
+
+    def is_own(line: AuditLine) -> bool:
+        return access.is_own(line.who, line.credential)
+
+    wanted = is_own if access.is_narrow else None
+    return await call.site.client.arun(call.site.audit.read(before=before, limit=limit, wanted=wanted))
 
 
 Q = f"{PREFIX}/queues"

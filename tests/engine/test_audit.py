@@ -1,0 +1,296 @@
+"""Every action leaves one line in the audit, whichever way it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from winch import App, ConfigError, InvalidTransition, JobNotFound, Retry, StorageUnavailable, group
+from winch.engine.audit import acting, actor, noted_outside
+from winch.testing import virtual
+from winch.types import AuditLine
+
+ONCE = Retry.fixed("1s", attempts=1)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    app = App(f"sqlite:///{tmp_path}/winch.db")
+    app.migrate()
+
+    @app.task(name="work")
+    def work(n: int = 0) -> None: ...
+
+    yield app
+    app.close()
+
+
+def lines(app: App) -> list[AuditLine]:
+    return app.audit.list(limit=1000)[::-1]
+
+
+def waiting(app: App) -> Any:
+    return app.tasks.get("work").using(delay="1h").enqueue()
+
+
+def cancelled(app: App) -> str:
+    job = waiting(app)
+    with noted_outside():
+        job.cancel()
+    return str(job.id)
+
+
+def a_flow(app: App) -> str:
+    return group([app.tasks.get("work").using(delay="1h").bind()]).enqueue().id
+
+
+def a_schedule(app: App) -> str:
+    with noted_outside():
+        app.schedules.add("s", "work", every="1h")
+    return "s"
+
+
+# What is done, and what its line says: action, target ("" is what the first function gives), detail.
+ACTIONS: dict[str, tuple[Callable[[App], Any], Callable[[App, Any], Any], str, dict[str, Any]]] = {
+    "jobs.cancel": (
+        lambda app: waiting(app).id,
+        lambda app, job: app.jobs.cancel(job, reason="r"),
+        "cancel",
+        {"was": "scheduled", "reason": "r"},
+    ),
+    "jobs.retry": (cancelled, lambda app, job: app.jobs.retry(job), "retry", {"was": "cancelled"}),
+    "jobs.delete": (cancelled, lambda app, job: app.jobs.delete(job), "delete", {"was": "cancelled"}),
+    "job.cancel": (
+        lambda app: waiting(app).id,
+        lambda app, job: app.jobs.get(job).cancel(),
+        "cancel",
+        {"was": "scheduled"},
+    ),
+    "job.retry": (
+        lambda app: waiting(app).id,
+        lambda app, job: app.jobs.get(job).retry(),
+        "retry",
+        {"was": "scheduled"},
+    ),
+    "job.delete": (
+        lambda app: waiting(app).id,
+        lambda app, job: app.jobs.get(job).delete(),
+        "delete",
+        {"was": "scheduled"},
+    ),
+    "dead.replay": (
+        lambda app: "jobs",
+        lambda app, _: app.dead.replay(task="work", args={"n": 7}),
+        "replay dead",
+        {"task": "work", "args": ["n"], "replayed": 0},
+    ),
+    "dead.purge": (
+        lambda app: "jobs",
+        lambda app, _: app.dead.purge(older_than="30d", keep=3),
+        "purge dead",
+        {"older_than": "30d", "keep": 3, "purged": 0},
+    ),
+    "queues.pause": (
+        lambda app: "mail",
+        lambda app, queue: app.queues.pause(queue, reason="r"),
+        "pause queue",
+        {"reason": "r"},
+    ),
+    "queues.resume": (
+        lambda app: "mail",
+        lambda app, queue: app.queues.resume(queue),
+        "resume queue",
+        {},
+    ),
+    "queues.configure": (
+        lambda app: "mail",
+        lambda app, queue: app.queues.configure(queue, max_depth=5, max_age=timedelta(seconds=90)),
+        "configure queue",
+        {"settings": {"max_depth": 5, "max_age": "0:01:30"}},
+    ),
+    "schedules.add": (
+        lambda app: "s",
+        lambda app, name: app.schedules.add(name, "work", every="1h"),
+        "add schedule",
+        {"task": "work", "words": "every 1h"},
+    ),
+    "schedules.edit": (
+        a_schedule,
+        lambda app, name: app.schedules.edit(name, every="2h", args={"n": 1}),
+        "edit schedule",
+        {"changed": ["every", "args"], "words": "every 2h"},
+    ),
+    "schedules.pause": (
+        a_schedule,
+        lambda app, name: app.schedules.pause(name, reason="r"),
+        "pause schedule",
+        {"reason": "r"},
+    ),
+    "schedules.resume": (
+        a_schedule,
+        lambda app, name: app.schedules.resume(name),
+        "resume schedule",
+        {},
+    ),
+    "schedules.trigger": (
+        a_schedule,
+        lambda app, name: app.schedules.trigger(name),
+        "trigger schedule",
+        {"job": ...},
+    ),
+    "schedules.skip": (
+        a_schedule,
+        lambda app, name: app.schedules.skip(name),
+        "skip window",
+        {"window": ...},
+    ),
+    "schedules.remove": (
+        a_schedule,
+        lambda app, name: app.schedules.remove(name),
+        "remove schedule",
+        {},
+    ),
+    "limits.set": (
+        lambda app: "tenant:acme",
+        lambda app, name: app.limits.set(name, 3),
+        "set limit",
+        {"value": 3},
+    ),
+    "limits.reset": (
+        lambda app: "tenant:acme",
+        lambda app, name: app.limits.reset(name),
+        "reset limit",
+        {},
+    ),
+    "flows.cancel": (
+        a_flow,
+        lambda app, flow: app.flows.cancel(flow, reason="r"),
+        "cancel flow",
+        {"jobs": 1, "reason": "r"},
+    ),
+    "flows.retry": (a_flow, lambda app, flow: app.flows.retry(flow), "retry flow", {"jobs": 0}),
+    "outbox.replay": (
+        lambda app: "jobs",
+        lambda app, _: app.outbox.replay("orders"),
+        "replay dead",
+        {"task": "outbox:orders", "replayed": 0},
+    ),
+    "outbox.purge": (
+        lambda app: "jobs",
+        lambda app, _: app.outbox.purge("orders", older_than="1d"),
+        "purge dead",
+        {"older_than": "1d", "task": "outbox:orders", "purged": 0},
+    ),
+    "signal": (
+        lambda app: "hello",
+        lambda app, name: app.signal(name, {"password": "s3cret"}, id="1"),
+        "signal",
+        {"id": "1", "is_new": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_of_the_library_leaves_one_line(app: App, name: str) -> None:
+    prepare, act, action, detail = ACTIONS[name]
+    target = prepare(app)
+    assert lines(app) == []
+    act(app, target)
+    [line] = lines(app)
+    assert (line.action, line.target, line.via, line.who) == (action, target, "library", actor())
+    assert line.origin == f"{socket.gethostname()}:{os.getpid()}"
+    assert {key: value for key, value in line.detail.items() if detail.get(key) is not ...} == {
+        key: value for key, value in detail.items() if value is not ...
+    }
+    assert datetime.now(UTC) - line.at < timedelta(minutes=1)
+    assert "s3cret" not in str(line)
+
+
+def test_the_table_has_every_method_that_changes_something() -> None:
+    app = App("memory://")
+    looks = {"list", "get", "groups", "settings", "next", "history", "members", "sink", "add", "begin"}
+    for area in ("jobs", "dead", "queues", "schedules", "workers", "limits", "flows", "outbox"):
+        for name in vars(type(getattr(app, area))):
+            is_twin = name.startswith("a") and hasattr(getattr(app, area), name[1:])
+            if name.startswith("_") or is_twin or name == "topics":
+                continue
+            assert name in looks or f"{area}.{name}" in ACTIONS, f"app.{area}.{name}"
+
+
+def test_what_is_refused_or_only_counted_leaves_no_line(app: App) -> None:
+    job = cancelled(app)
+    with pytest.raises(InvalidTransition):
+        app.jobs.cancel(job)
+    with pytest.raises(JobNotFound):
+        app.jobs.delete("01980000-0000-7000-8000-000000000000")
+    app.dead.replay(task="work", dry_run=True)
+    app.dead.purge(older_than="1d", dry_run=True)
+    assert app.dead.replay([job]).refused == 1
+    app.queues.configure("mail")
+    assert lines(app) == []
+
+
+def test_producing_and_working_leave_no_line() -> None:
+    app = App("memory://")
+
+    @app.task(name="work")
+    def work(n: int) -> None: ...
+
+    with virtual(app) as world:
+        work.enqueue(1)
+        app.enqueue_many([work.bind(2), work.bind(3)])
+        group([work.bind(4)]).enqueue()
+        world.run_all()
+        assert app.audit.list() == []
+
+
+def test_an_actor_can_be_named_and_is_in_the_history_too(app: App) -> None:
+    job = waiting(app)
+    with app.audit.actor("ada"):
+        app.jobs.cancel(job.id)
+    app.jobs.retry(job.id)
+    assert [line.who for line in lines(app)] == ["ada", actor()]
+    assert "ada" in str(job.refresh().record.history)
+
+
+def test_lines_are_found_by_actor_action_and_time(app: App) -> None:
+    for who in ("ada", "bob"):
+        with acting(who):
+            app.queues.pause(f"{who}-1")
+            app.queues.resume(f"{who}-1")
+    assert [line.target for line in app.audit.list(actor="ada")] == ["ada-1", "ada-1"]
+    assert [line.who for line in app.audit.list(action="pause queue")] == ["bob", "ada"]
+    assert len(app.audit.list(actor="ada", action="pause queue")) == 1
+    assert len(app.audit.list(since="1h")) == 4
+    assert app.audit.list(since=datetime.now(UTC) + timedelta(hours=1)) == []
+    newest = app.audit.list(limit=1)
+    assert len(app.audit.list(before=newest[0].id)) == 3
+    assert asyncio.run(app.audit.alist(actor="bob", limit=1)) == newest
+    [first] = app.audit.list(actor="ada", action="pause queue")
+    assert len(app.audit.list(since=first.at)) == 4
+    with pytest.raises(ConfigError, match="time zone"):
+        app.audit.list(since=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_an_action_is_done_also_where_its_line_cannot_be_written(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = waiting(app)
+    driver = app.ready()
+
+    def write_lines(*_: Any, **__: Any) -> Any:
+        raise StorageUnavailable("gone")
+
+    monkeypatch.setattr(driver, "write_lines", write_lines)
+    with caplog.at_level(logging.WARNING):
+        assert app.jobs.cancel(job.id) == "scheduled"
+    assert "the audit has no line about it: gone" in caplog.text
+    assert job.refresh().state == "cancelled"
