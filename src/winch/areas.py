@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from winch.core.errors import ConfigError, did_you_mean
+from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec
 from winch.core.lifecycle import JobState
 from winch.engine import job_desk
@@ -21,7 +21,7 @@ from winch.engine.client import Client
 from winch.engine.gating import parse_limit
 from winch.engine.handle import Job
 from winch.engine.operation import Operation
-from winch.engine.options import check_queue
+from winch.engine.options import check_queue, check_states
 from winch.engine.task import Unset
 from winch.engine.twins import blocking, twin
 from winch.storage.params import DeadGroup, JobFilter, LimitInfo, QueueInfo, SessionInfo
@@ -84,7 +84,7 @@ class Jobs:
         """Jobs that match, newest first; `.next` is the cursor of the following page. `group` is the
         fingerprint of dead jobs."""
         which = JobFilter(
-            states=_states(state),
+            states=check_states(state),
             task=task,
             queue=queue,
             tag=tag,
@@ -611,19 +611,6 @@ class Limits:
     @twin(reset)
     def areset(self) -> None:
         """`reset` without blocking the event loop."""
-
-
-def _states(given: str | Sequence[str] | None) -> tuple[JobState, ...]:
-    if given is None:
-        return ()
-    names = [given] if isinstance(given, str) else list(given)
-    known = [str(state) for state in JobState]
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"state must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
-            )
-    return tuple(JobState(name) for name in names)
 
 
 __all__ = [

@@ -115,3 +115,20 @@ def test_why_names_the_limit_and_who_holds_it() -> None:
 def test_a_scope_is_part_of_the_outcome() -> None:
     assert RetryAfter("5s", scope="bank").scope == "bank"
     assert RetryAfter("5s").scope is None
+
+
+def test_a_sliding_rate_counts_claims() -> None:
+    """What the guarantees promise: in every stretch, by the store's clock, no claim too many."""
+    app = App("memory://", events="full", concurrency=30)
+    allowed, per = 5, timedelta(milliseconds=400)
+
+    @app.task(name="t", limit=Rate(allowed, per=per))
+    async def task() -> None: ...
+
+    app.enqueue_many(task.bind() for _ in range(18))
+    app.run_worker(burst=True)
+    events = app.driver.run(app.driver.events(limit=1000))
+    claims = sorted(event.at for event in events if event.kind == "claimed")
+    assert len(claims) == 18
+    for early, late in zip(claims, claims[allowed:], strict=False):
+        assert late - early >= per

@@ -95,6 +95,24 @@ def test_a_dead_message_keeps_its_key_back_or_lets_it_go_on(app: App, on_death: 
         assert got == ["other", "bad", "next"] if on_death == "block" else [*got[:2], "bad"]
 
 
+@pytest.mark.parametrize("store", ["memory", "redis"])
+def test_messages_are_listed_by_the_name_of_a_state(store: str) -> None:
+    def refuse(message: Message) -> None:
+        raise ConnectionError("refused")
+
+    with contextlib.ExitStack() as stack:
+        url = "memory://" if store == "memory" else stack.enter_context(RedisServer()).url
+        app = App(url)
+        app.outbox.sink("t", refuse, retry=Retry.fixed("1s", attempts=1))
+        sent = app.outbox.add("t", payload=1)
+        app.run_worker(burst=True)
+        assert [job.id for job in app.outbox.list(state="dead")[0]] == [sent.id]
+        assert app.outbox.list("t", state=["ready", "completed"])[0] == []
+        with pytest.raises(ConfigError, match=r"state must be one of .*, got 'daed'"):
+            app.outbox.list(state="daed")
+        app.close()
+
+
 def test_who_adds_need_not_deliver(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'two.db'}"
     producer, relay = App(url), App(url)

@@ -24,7 +24,7 @@ WINDOWS = 2
 # Nothing has changed for so long: what is left will never run.
 STANDSTILL = 12.0
 # How long jobs may take to store others, two windows of a schedule to come, and all of it to end.
-GROWTH, PATIENCE = 8.0, 60.0
+GROWTH, PATIENCE = 20.0, 60.0
 # Longer than the jobs that are to expire have.
 EXPIRY = 0.5
 

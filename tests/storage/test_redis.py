@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import winch.drivers.redis
 from tests.redis_servers import RedisServer
 from winch import App
-from winch.core.errors import ConfigError, StorageFull, StorageUnavailable
+from winch.core.errors import ConfigError, EnqueueUncertain, StorageFull, StorageUnavailable
 from winch.core.fingerprint import fingerprint_of_trace
 from winch.core.ids import job_id, random_id
 from winch.core.lifecycle import JobState
@@ -309,6 +310,23 @@ def test_a_store_is_used_by_its_valkey_address(server: RedisServer) -> None:
     job = add.enqueue(1, 2)
     app.run_worker(burst=True)
     assert job.result() == 3
+    app.close()
+
+
+def test_without_a_replica_an_enqueue_is_uncertain_after_a_fifth_of_the_timeout(
+    server: RedisServer,
+) -> None:
+    app = App(f"{server.url}?replicated=1&timeout=2s&schema=alone")
+
+    @app.task(name="t")
+    def task() -> None: ...
+
+    app.ready()
+    began = time.monotonic()
+    with pytest.raises(EnqueueUncertain, match="0 of 1 replicas have confirmed") as caught:
+        task.enqueue()
+    assert 0.3 < time.monotonic() - began < 2.0
+    assert [job.id for job in app.jobs.list()] == list(caught.value.ids)
     app.close()
 
 

@@ -61,11 +61,12 @@ class Limit:
 
 
 class Rate:
-    """At most `n` jobs start within `per`: of the task, of each value of the argument `key`, or of all
-    tasks that name the same `scope`. `Rate("5/s")` is short for `Rate(5, per="1s")`.
+    """At most `n` jobs are claimed within `per`: of the task, of each value of the argument `key`, or
+    of all tasks that name the same `scope`. `Rate("5/s")` is short for `Rate(5, per="1s")`.
 
     `kind`: "sliding" (no stretch of that length ever has more), "fixed" (windows of the clock; at an
-    edge two windows' worth may meet), or "bucket" (a steady flow; `burst` may start at once).
+    edge two windows' worth may meet), or "bucket" (a steady flow; `burst` may be claimed at once). A
+    handler starts a moment after its claim, so starts may lie closer together than claims.
     """
 
     __slots__ = ("burst", "how", "is_for_retries", "key", "n", "per", "scope", "weight")

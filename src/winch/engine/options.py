@@ -14,6 +14,7 @@ from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.ids import parse_id
 from winch.core.job import PRIORITIES, PRIORITY_RANGE
+from winch.core.lifecycle import JobState
 from winch.core.limits import Breaker, Fifo, Limit, Rate, RetryBudget
 from winch.core.retention import Retention
 from winch.core.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
@@ -164,6 +165,20 @@ def _name(value: object, what: str, forbidden: str = "") -> str:
     if bad is not None:
         raise ConfigError(f"{what} must not contain {bad!r}, got {value!r}")
     return value
+
+
+def check_states(given: str | Sequence[str] | None) -> tuple[JobState, ...]:
+    """The states of a filter by their names; None is any state."""
+    if given is None:
+        return ()
+    names = [given] if isinstance(given, str) else list(given)
+    known = [str(state) for state in JobState]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"state must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+            )
+    return tuple(JobState(name) for name in names)
 
 
 def _priority(value: object) -> int:

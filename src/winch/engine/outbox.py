@@ -30,7 +30,7 @@ from winch.core.retry import Retry
 from winch.engine.audit import actor
 from winch.engine.context import Context  # handlers are called with it, found by their annotations
 from winch.engine.operation import Operation
-from winch.engine.options import TaskOptions, check_queue
+from winch.engine.options import TaskOptions, check_queue, check_states
 from winch.engine.sinks import HttpSink, Message, RedisSink, Sink
 from winch.engine.task import AsyncTask, Task
 from winch.engine.twins import blocking, twin
@@ -180,13 +180,14 @@ class Outbox:
         self,
         topic: str | None = None,
         *,
-        state: JobState | None = None,
+        state: str | Sequence[str] | None = None,
         limit: int = 50,
         after: str | None = None,
     ) -> Operation[tuple[builtins.list[Job[None]], str | None]]:
         """Messages, newest first, and the cursor of the following page."""
-        states = () if state is None else (state,)
-        which = msgspec.structs.replace(_which(topic), states=states, limit=limit, after=after)
+        which = msgspec.structs.replace(
+            _which(topic), states=check_states(state), limit=limit, after=after
+        )
         return (yield from self._client.page(which))
 
     @twin(list)

@@ -93,7 +93,7 @@ def i10_limit(facts: Facts) -> Iterator[Violation]:
 
 
 def i11_rate(facts: Facts) -> Iterator[Violation]:
-    """No stretch as long as a sliding rate's has more starts than it allows."""
+    """No stretch as long as a sliding rate's has more claims than it allows."""
     for key, members in _sharing(facts, RATE).items():
         uses = {job.id: _use(job, key) for job in members}
         n = max(use.n for use in uses.values())
@@ -106,7 +106,7 @@ def i11_rate(facts: Facts) -> Iterator[Violation]:
         for early, late in zip(takes, takes[n:], strict=False):
             if late.at - early.at < per - TOLERANCE:
                 within = late.at - early.at
-                words = f"{n + 1} starts of {key!r} within {within}, and {n} in {per} are allowed"
+                words = f"{n + 1} claims of {key!r} within {within}, and {n} in {per} are allowed"
                 yield Violation("I11", late.job, words, (early, late))
 
 
