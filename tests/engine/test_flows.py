@@ -477,6 +477,40 @@ def test_members_of_a_flow_share_a_fifo_key(app: App, tasks: Tasks, shape: str) 
         assert [line for line in tasks.did if line.startswith("score")] == expected
 
 
+def test_a_member_is_retried_while_the_one_after_it_has_the_turn_of_their_key(app: App) -> None:
+    """The later one waits for the earlier one again, which needs the turn."""
+    did: list[str] = []
+
+    @app.task(retry=ONCE)
+    def first() -> None:
+        did.append("first")
+        if len(did) == 1:
+            raise ValueError("no")
+
+    @app.task(retry=Retry.fixed("1h", attempts=3))
+    def second() -> None:
+        did.append("second")
+        if len(did) == 2:
+            raise ValueError("no")
+
+    @app.task
+    def third() -> None:
+        did.append("third")
+
+    with virtual(app) as world:
+        calls = [task.using(fifo="orders").bind() for task in (first, second, third)]
+        chain(*calls, on_failure="continue").enqueue()
+        world.advance("30m")
+        assert did == ["first", "second"]
+        [dead] = world.jobs(state="dead")
+        dead.retry()
+        world.advance("20m")
+        assert did == ["first", "second"]  # it is the turn of the second, which is to be retried
+        world.advance("2h")
+        assert all(job.state is JobState.COMPLETED for job in world.jobs())
+    assert did == ["first", "second", "first", "second", "third"]
+
+
 def test_a_batch_grows_from_inside(app: App, tasks: Tasks) -> None:
     with virtual(app) as world:
         with batch("tree", **callbacks(tasks)) as made:

@@ -97,6 +97,7 @@ class Settled(msgspec.Struct, frozen=True):
     waits: tuple[tuple[str, bool], ...] = ()
     timeout: timedelta | None = None
     brake: str | None = None
+    leaves_turn: bool = False
 
 
 # A handler that waits, or undoes its steps, has decided already what comes next.

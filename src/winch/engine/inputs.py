@@ -89,6 +89,7 @@ def _waits_again(live: int, keys: Sequence[str], enough: Sequence[str] = ()) -> 
         counts=False,
         reason=f"it waits for {live} job{'s' if live > 1 else ''} before it",
         waits=tuple(waits),
+        leaves_turn=True,  # those it waits for may be members of its FIFO key
     )
 
 

@@ -113,6 +113,7 @@ class Recorder:
                 is_awaited=AWAITED_HEADER in claim.headers,
                 brake=settled.brake,
                 is_gated=has_gates,
+                leaves_turn=settled.leaves_turn,
                 fingerprint=(
                     fingerprint(claim.task, settled.error)
                     if settled.to is JobState.DEAD and settled.error is not None

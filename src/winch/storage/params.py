@@ -100,7 +100,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `waits` is what a job goes to be blocked for, at most for the time of `timeout`. `is_awaited`:
     another job waits for this one.
     `brake` is a scope whose jobs are all held for `delay`. `is_gated`: the job has gates, which are
-    locked before its row.
+    locked before its row. `leaves_turn`: the turn of its FIFO key ends with the claim, because the job
+    waits for others before it, which may be members of that key.
     """
 
     id: str
@@ -119,6 +120,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_awaited: bool = False
     brake: str | None = None
     is_gated: bool = False
+    leaves_turn: bool = False
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):

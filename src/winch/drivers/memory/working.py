@@ -100,6 +100,8 @@ class Working(Waits):
         self._put(ended, "finished", at, by_token=outcome.token)
         if ended.state is JobState.BLOCKED:
             self._begin_wait(outcome, at)
+        if outcome.leaves_turn:
+            self._admitted(self._state.gates.turn_left(job), at)
         self._open(self._state.gates.finished(job, outcome, at), at)
         return Answer.TOOK
 

@@ -220,6 +220,10 @@ class GateVerbs(Verbs):
         claimed = {row[0]: row[2] for row in rows}
         answers = yield from end(outcomes)
         took = [o for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
+        if leaving := [outcome.id for outcome in took if outcome.leaves_turn]:
+            left = yield self._step("admit.leave_turn", ids=leaving)
+            if left:
+                yield from self._open([row[0] for row in left], now)
         counted = {
             use.key
             for outcome in took

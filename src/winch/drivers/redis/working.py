@@ -590,6 +590,7 @@ def _outcome(outcome: Finish) -> dict[str, Any]:
     if outcome.to is JobState.BLOCKED:
         said["waits"] = _waits(outcome.waits)
         said["timeout"] = None if outcome.timeout is None else outcome.timeout // MICROSECOND
+        said["leaves_turn"] = outcome.leaves_turn or None
     if error is not None:
         said["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
     if outcome.to is JobState.DEAD and outcome.fingerprint is None:

@@ -384,6 +384,8 @@ def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, s
     ended = [changes.finished(jobs[i], token, live[i, token], moment) for i, token in live]
     yield from store(ended, at)
     yield from begin_waits(live.values(), ended, at)
+    if leaving := [outcome.id for outcome in live.values() if outcome.leaves_turn]:
+        yield from gates.leave_turns(leaving, at)
     if any(row[2] for row in rows) or any(o.brake is not None for o in live.values()):
         yield from gates.finished(jobs.values(), {o.id: o for o in live.values()}, at)
     return set(live)

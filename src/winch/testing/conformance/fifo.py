@@ -9,10 +9,10 @@ from typing import Any
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, NewJob, Wait
-from winch.storage.waits import AWAITED_HEADER, job_key
+from winch.storage.waits import AWAITED_HEADER, job_key, signal_key
 from winch.testing.conformance.bench import DAY, HOUR, Bench, RolledBack
 from winch.testing.conformance.case import case
-from winch.testing.conformance.gates import fifo, gated, ids_of
+from winch.testing.conformance.gates import admit, fifo, gated, ids_of
 from winch.testing.conformance.reports import crash
 from winch.testing.conformance.waits import unblock
 
@@ -199,6 +199,54 @@ def members_after_each_other_in_a_flow_run_in_its_order(bench: Bench) -> None:
     behind = members(bench, 1)
     bench.enqueue(*behind)
     assert drained(bench) == ids([*jobs, *behind])
+
+
+@case(needs=GATES)
+def a_member_that_waits_for_one_before_it_leaves_its_turn(bench: Bench) -> None:
+    """An operator retries the first while the second, which comes after it in a flow, has the turn."""
+    if not bench.driver.capabilities.has_waits:
+        return
+    first, second, third = jobs = members(bench, 3, headers={AWAITED_HEADER: "1"})
+    bench.enqueue(*jobs)
+    dies(bench, bench.take())
+    claim = bench.take()
+    bench.retry(first.id)
+    assert (claim.id, bench.claim()) == (second.id, [])
+    waits = (Wait(job_key(first.id)),)
+    outcome = bench.outcome(
+        claim,
+        JobState.BLOCKED,
+        what="waited",
+        counts=False,
+        waits=waits,
+        is_gated=True,
+        leaves_turn=True,
+    )
+    assert bench.finish(outcome) == [Answer.TOOK]
+    assert admit(bench, is_sweep=True).count == 0
+    assert drained(bench) == ids([first, second, third])
+
+
+@case(needs=GATES)
+def a_member_that_waits_keeps_its_turn(bench: Bench) -> None:
+    if not bench.driver.capabilities.has_waits:
+        return
+    first, second, third = jobs = members(bench, 3)
+    bench.enqueue(*jobs)
+    dies(bench, bench.take())
+    claim = bench.take()
+    bench.retry(first.id)
+    waits = (Wait(signal_key("go"), is_enough=True),)
+    outcome = bench.outcome(
+        claim, JobState.BLOCKED, what="waited", counts=False, waits=waits, is_gated=True
+    )
+    assert bench.finish(outcome) == [Answer.TOOK]
+    for _ in range(2):
+        assert admit(bench, is_sweep=True).count == 0
+        assert bench.claim() == []
+    bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
+    unblock(bench)
+    assert drained(bench) == ids([second, first, third])
 
 
 @case(needs=GATES)

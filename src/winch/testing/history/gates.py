@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
+from winch.core.flow import INPUTS_HEADER
 from winch.core.gates import FIFO, LIMIT, RATE, SLIDING, GateUse, gates_of
 from winch.core.job import HISTORY_LIMIT, JobRecord, fifo_order
-from winch.core.lifecycle import FINAL
+from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import Event
 from winch.testing.history.records import Violation
 
@@ -53,6 +54,7 @@ def i9_fifo_order(facts: Facts) -> Iterator[Violation]:
     """A member of a FIFO key starts only when all before it, and all that have started, are final."""
     for key, members in _sharing(facts, FIFO).items():
         ranks = {job.id: rank for rank, job in enumerate(sorted(members, key=fifo_order))}
+        is_flow = {job.id: INPUTS_HEADER in job.headers for job in members}
         last: dict[str, Event] = {}
         started: set[str] = set()
         begun: dict[str, Event] = {}  # when a member became live, the last time
@@ -64,7 +66,10 @@ def i9_fifo_order(facts: Facts) -> Iterator[Violation]:
                         continue
                     is_known = event.at - begun[other].at > VISIBLE
                     is_before = ranks[other] < ranks[event.job] and event.job not in started
-                    if other in started or (is_before and is_known):
+                    # Who waits for those before it in a flow leaves its turn to one that is retried.
+                    is_left = is_flow[other] and seen.state is JobState.BLOCKED
+                    is_left = is_left and ranks[other] > ranks[event.job]
+                    if (other in started and not is_left) or (is_before and is_known):
                         words = f"it starts out of the order of its FIFO key {key.partition(':')[2]!r}"
                         yield Violation("I9", event.job, words, (seen, event))
                 started.add(event.job)

@@ -239,6 +239,12 @@ SET state = changed.state,
 FROM json_to_recordset(:gates::json) AS changed (key text, state text, open_at bigint)
 WHERE gate.key = changed.key;
 
+-- admit.leave_turn: takes the turns of jobs that are not final. Their gates are locked (admit.lock).
+DELETE FROM {schema}.permit
+WHERE job = ANY (:ids::uuid[])
+    AND token IS NULL
+RETURNING gate::text;
+
 -- admit.waiting: the first jobs that wait at each of these gates.
 SELECT wanted.key, first.id::text, first.options
 FROM unnest(:keys::text[]) AS wanted (key)

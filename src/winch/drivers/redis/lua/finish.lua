@@ -2,7 +2,7 @@
 -- Fenced by (id, token).
 -- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
 --         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
---         waits: {key, is_enough}, timeout, brake, why: the end in a few words, for who is held because of it}
+--         waits: {key, is_enough}, timeout, leaves_turn, brake, why: the end in a few words, for who is held because of it}
 -- Return: {answers to done, answers to others}: took | already | lost. A number instead of the first:
 --         all of done took
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …
@@ -54,6 +54,7 @@ local function finish(j, o)
   j.g = to == 'dead' and (o.fingerprint or fingerprint(j.env[1], o.trace)) or nil
   enter(j, 'finished', token, token)
   if to == 'blocked' then wait_for(j.id, o.waits, o.timeout and now + o.timeout) end
+  if o.leaves_turn then leave_turn(j) end
   if o.brake or is_gated(j.env) then count_end(j, o) end
 end
 

@@ -137,6 +137,12 @@ WHERE job IN (SELECT value FROM json_each(:ids))
     AND (token IS NOT NULL OR job IN (SELECT value FROM json_each(:final)))
 RETURNING gate, weight;
 
+-- admit.leave_turn: takes the turns of jobs that are not final.
+DELETE FROM winch_permit
+WHERE job IN (SELECT value FROM json_each(:ids))
+    AND token IS NULL
+RETURNING gate;
+
 -- admit.waiting: the first jobs that wait at a gate.
 SELECT id, options
 FROM winch_job

@@ -46,6 +46,16 @@ gave_back = function(j, is_deleted)
   end
 end
 
+-- Takes the turn of a job that is not final, for the next of its FIFO keys.
+local function leave_turn(j)
+  for _, use in ipairs(gates().uses(j.env[OPTIONS])) do
+    if use.kind == 'fifo' and call('HGET', K.turn, use.key) == j.id then
+      call('HDEL', K.turn, use.key)
+      let_in(first_of(use.key, call('ZRANGE', K.members(use.key), 0, 0)[1]))
+    end
+  end
+end
+
 -- Make ready whom this gate lets through now; note when to look again for the others.
 local function open_gate(key)
   local ids = call('ZRANGE', K.stopped(key), 0, OPENED_AT_ONCE - 1)
