@@ -55,6 +55,7 @@ SESSION = "a claim does not look whether its session has ended"
 CRON = "a tick forgets which windows it has decided, and no row stops the next one"
 PERMIT = "the end of a claim does not give its permits back"
 CALLBACK = "the end of a job is not told to those that wait for it"
+OTHER_END = "another end of a claim than the one that was stored is answered as a repeat of it"
 ARCHIVE = "a repeated finish is not looked up among the kept jobs"
 HANDOVER = "a job that leaves its shard arrives as often as it is told, also when it has ended"
 OWN_GATE = "a gate that opens makes a job ready that waits for something else"
@@ -123,6 +124,11 @@ MUTATIONS = (
         ("conformance:finish",),
     ),
     Mutation(
+        "other end", "sqlite", OTHER_END,
+        (("sqlite/working.py", "changes.is_repeat(ended, end)", "ended is not None"),),
+        ("conformance:finish",),
+    ),
+    Mutation(
         "breaker", "sqlite", BREAKER,
         (("../core/gates.py", "if to_micros(claimed_at or EPOCH) <= state.tripped_at:", "if False:"),),
         ("conformance:breakers",),
@@ -180,6 +186,11 @@ MUTATIONS = (
         ("conformance:finish", "F8"),
     ),
     Mutation(
+        "other end", "postgres", OTHER_END,
+        (("postgres/working.py", "changes.is_repeat(ended, end)", "ended is not None"),),
+        ("conformance:finish",),
+    ),
+    Mutation(
         "offer, ended", "postgres", OFFER_ENDED,
         (("postgres/migrations/0019_offers.sql", " AND session.ended_at IS NULL", ""),),
         ("test:tests/storage/test_postgres_offers.py::test_an_ended_session_is_handed_nothing",),
@@ -206,7 +217,12 @@ MUTATIONS = (
     ),
     Mutation(
         "archive look-up", "redis", ARCHIVE,
-        (("redis/lua/parts/record.lua", "return s and was_ended_by(read(s), token) and 'already' or 'lost'", "return 'lost'"),),
+        (("redis/lua/parts/record.lua", "return is_repeat and 'already' or 'lost'", "return 'lost'"),),
+        ("conformance:finish",),
+    ),
+    Mutation(
+        "other end", "redis", OTHER_END,
+        (("redis/lua/parts/record.lua", "local is_repeat = not to or ended == what or (ended == 'cancelled' and not FINAL[to])", "local is_repeat = true"),),
         ("conformance:finish",),
     ),
     Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -461,3 +462,26 @@ def test_a_finish_outside_of_http_is_seen(web: Web) -> None:
     done = Finish(id=job["id"], token=job["token"], to=JobState.COMPLETED, what="completed")
     driver.run(driver.finish([done]))
     assert web.api("GET", f"/jobs/{job['id']}").json()["state"] == "completed"
+
+
+ENDINGS: dict[str, dict[str, Any]] = {
+    "complete": {"result": 1},
+    "fail": {"error": "no such user", "retry_in": "1h"},
+    "release": {},
+}
+
+
+@pytest.mark.parametrize("first", ENDINGS)
+def test_only_the_same_end_of_a_claim_may_be_repeated(web: Web, first: str) -> None:
+    """A second end of another kind is not recorded, so its sender must hear that."""
+    job = web.add.enqueue(1)
+    [claim] = web.claim()
+    token = {"token": claim["token"]}
+    assert web.api("POST", f"/jobs/{job.id}/{first}", ENDINGS[first] | token).status_code == 200
+    before = web.api("GET", f"/jobs/{job.id}").json()
+    for second, body in ENDINGS.items():
+        answer = web.api("POST", f"/jobs/{job.id}/{second}", body | token)
+        assert answer.status_code == (200 if second == first else 409), (first, second)
+        if second != first:
+            assert answer.json()["code"] == "lost-claim"
+    assert web.api("GET", f"/jobs/{job.id}").json() == before

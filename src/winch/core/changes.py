@@ -6,7 +6,7 @@ compared with them by the conformance suite and the stateful machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -285,9 +285,37 @@ def _longer(log: str | None, more: str | None) -> str | None:
     return log if more is None else ((log or "") + more)[-LOG_LIMIT:]
 
 
-def was_ended_by(token: str, ended_token: str | None, history: Sequence[Entry]) -> bool:
-    """Whether a claim with this token has ended before."""
-    return token == ended_token or any(entry.token == token for entry in history)
+RELEASED = "released"
+# The state that an end of a claim leads to, and the word for it in the history.
+End = tuple[JobState, str]
+
+
+def ended_as(
+    token: str, state: JobState, ended_token: str | None, whats: Mapping[str, str]
+) -> str | None:
+    """How the holder of this token ended its claim; None where the holder did not end it. `whats` has
+    the word of the history for each token; a completed attempt and a release may have no line there."""
+    if token in whats:
+        return whats[token]
+    if token != ended_token:
+        return None
+    return "completed" if state is JobState.COMPLETED else RELEASED
+
+
+def whats_of(history: Sequence[Entry]) -> dict[str, str]:
+    """The endings that a history has, by the token of the claim that ended so."""
+    return {entry.token: entry.what for entry in history if entry.token is not None}
+
+
+def is_repeat(ended: str | None, end: End | None) -> bool:
+    """Whether this end of a claim repeats how its holder ended it before; None: any end does. A
+    requested cancel had turned every end that is not final into a cancelled job."""
+    if end is None:
+        return ended is not None
+    to, what = end
+    if to in (JobState.COMPLETED, JobState.CANCELLED):
+        what = str(to)
+    return ended == what or (ended == "cancelled" and to not in FINAL)
 
 
 def _grown(

@@ -136,7 +136,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
 
 
 class Answer(StrEnum):
-    """What a fenced write came to. ALREADY: this very token had ended the claim before."""
+    """What a fenced write came to. ALREADY: this very token had ended the claim so before."""
 
     TOOK = "took"
     ALREADY = "already"

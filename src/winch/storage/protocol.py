@@ -98,8 +98,9 @@ class Storage(Protocol):
         ...
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
-        """End claims. TOOK: this call ended it. ALREADY: an earlier call with this token did.
-        LOST: the claim was ended by somebody else; nothing is changed.
+        """End claims. TOOK: this call ended it. ALREADY: an earlier call with this token ended it in the
+        same way (`what`). LOST: the claim was ended by somebody else, or in another way: a completion
+        after a release or a failure is lost. Nothing is changed.
 
         Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
         them the attempt back. A requested cancel beats every target that is not final. One outcome that
@@ -126,7 +127,7 @@ class Storage(Protocol):
     ) -> Verb[list[Answer]]:
         """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
         crash counted, suspect, dead at MAX_CRASHES within POISON_WINDOW; one with something to undo at
-        UNDO_LIVES times that. Answers as `finish` does."""
+        UNDO_LIVES times that. Answers as `finish` does, but ALREADY for every end by this token."""
         ...
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:

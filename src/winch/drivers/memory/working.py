@@ -95,7 +95,7 @@ class Working(Waits):
     def _finish_one(self, outcome: Finish, at: datetime) -> Answer:
         job = self._state.live.get(outcome.id)
         if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:
-            return self._look_up(outcome.id, outcome.token)
+            return self._repeated(outcome.id, outcome.token, (outcome.to, outcome.what))
         ended = changes.finished(job, outcome.token, outcome, at)
         self._put(ended, "finished", at, by_token=outcome.token)
         if ended.state is JobState.BLOCKED:
@@ -105,12 +105,15 @@ class Working(Waits):
         self._open(self._state.gates.finished(job, outcome, at), at)
         return Answer.TOOK
 
-    def _look_up(self, job_id: str, token: str) -> Answer:
+    def _repeated(self, job_id: str, token: str, end: changes.End | None) -> Answer:
+        is_repeat = changes.is_repeat(self._ended_as(job_id, token), end)
+        return Answer.ALREADY if is_repeat else Answer.LOST
+
+    def _ended_as(self, job_id: str, token: str) -> str | None:
         job = self._state.live.get(job_id) or self._state.archive.get(job_id)
         if job is None:
-            return Answer.LOST
-        is_own = changes.was_ended_by(token, job.ended_token, job.history)
-        return Answer.ALREADY if is_own else Answer.LOST
+            return None
+        return changes.ended_as(token, job.state, job.ended_token, changes.whats_of(job.history))
 
     def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
@@ -119,7 +122,8 @@ class Working(Waits):
             for ref in claims:
                 job = self._state.live.get(ref.id)
                 if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
-                    answers.append(self._look_up(ref.id, ref.token))
+                    end = (JobState.READY, changes.RELEASED)
+                    answers.append(self._repeated(ref.id, ref.token, end))
                     continue
                 self._give_back(job, at, by_token=ref.token, by_holder=True)
                 answers.append(Answer.TOOK)
@@ -153,7 +157,7 @@ class Working(Waits):
             for ref in claims:
                 job = self._state.live.get(ref.id)
                 if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
-                    answers.append(self._look_up(ref.id, ref.token))
+                    answers.append(self._repeated(ref.id, ref.token, None))
                     continue
                 self._suspect(job, "crashed", cause, at, by_token=ref.token)
                 answers.append(Answer.TOOK)
@@ -178,7 +182,7 @@ class Working(Waits):
                 job = self._state.live.get(ref.id)
                 if job is not None and job.state is JobState.RUNNING and job.token == ref.token:
                     found.append(Standing.LIVE)
-                elif self._look_up(ref.id, ref.token) is Answer.ALREADY:
+                elif self._ended_as(ref.id, ref.token) is not None:
                     found.append(Standing.ENDED)
                 else:
                     found.append(Standing.LOST)

@@ -28,7 +28,6 @@ COUNTED = 16
 _encode = msgspec.json.encode
 _history = msgspec.json.Decoder(tuple[Entry, ...])
 _headers = msgspec.json.Decoder(dict[str, str])
-_tokens = msgspec.json.Decoder(tuple[str | None, ...])
 _counts = msgspec.json.Decoder(dict[str, int])
 
 
@@ -287,9 +286,11 @@ class _HeadersRead(dict[str, dict[str, str]]):
         return found
 
 
-def read_tokens(ended_token: str | None, history_tokens: str | None) -> set[str | None]:
-    """The tokens whose holders ended a claim of this job themselves."""
-    return {ended_token, *(_tokens.decode(history_tokens) if history_tokens else ())}
+def read_ended(
+    state: str, ended_token: str | None, whats: str | None
+) -> tuple[JobState, str | None, dict[str, str]]:
+    """How the holders of this job's claims ended them, as `changes.ended_as` takes it."""
+    return JobState(state), ended_token, _headers.decode(whats) if whats else {}
 
 
 def read_job(row: Row) -> JobRecord:

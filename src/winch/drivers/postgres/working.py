@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from winch.core import changes
 from winch.core.errors import ConfigError
 from winch.core.fingerprint import trace
 from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, UNDO_LIVES, Claim, Failure, Note
@@ -22,8 +23,8 @@ from winch.drivers.postgres.gates import GateVerbs
 from winch.drivers.postgres.low_water import BEGINNING, MANY
 from winch.drivers.postgres.rows import (
     read_claims,
+    read_ended,
     read_moment,
-    read_tokens,
     write_alike,
     write_claims,
     write_completed,
@@ -329,9 +330,10 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             if took is None:
                 return [Answer.TOOK] * len(outcomes)
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+        ends = [(outcome.to, outcome.what) for outcome in outcomes]
         if took is not None:
-            return (yield from self._answers(refs, range(len(refs)), set(took), again))
-        answers = yield from self._end_claims(refs, steps, again)
+            return (yield from self._answers(refs, range(len(refs)), set(took), ends, again))
+        answers = yield from self._end_claims(refs, steps, ends, again)
         if has_waits:
             pairs = zip(refs, answers, strict=True)
             blocked = {ref.id for ref, answer in pairs if answer is Answer.TOOK}
@@ -344,12 +346,14 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             is_alone = len(places) == len(claims)
             return [self._step("release", is_alone=is_alone, claims=text, now=now)]
 
-        return self._write("release", lambda: self._end_claims(claims, steps), now)
+        ends = [(JobState.READY, changes.RELEASED)] * len(claims)
+        return self._write("release", lambda: self._end_claims(claims, steps, ends), now)
 
     def _end_claims(
         self,
         refs: Sequence[ClaimRef],
         steps: Callable[[Sequence[int]], list[Step]],
+        ends: Sequence[changes.End] | None = None,
         again: Callable[[Sequence[int]], Step] | None = None,
     ) -> Body[list[Answer]]:
         """Send the steps for the claims' places and say for each pair whether it took."""
@@ -362,7 +366,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                     took.update(row[0] for row in rows)
                 else:  # NULL: all of them
                     took.update(step.values["ids"] if rows[0][0] is None else rows[0][0])
-            told = yield from self._answers(refs, places, took, again)
+            told = yield from self._answers(refs, places, took, ends, again)
             for place, answer in zip(places, told, strict=True):
                 answers[place] = answer
         return answers
@@ -372,11 +376,13 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         refs: Sequence[ClaimRef],
         places: Sequence[int],
         took: set[str],
+        ends: Sequence[changes.End] | None,
         again: Callable[[Sequence[int]], Step] | None,
     ) -> Body[list[Answer]]:
-        """The answers for these places; what did not take is looked up. `again` ends those that are live
+        """The answers for these places; what did not take is looked up, and is a repeat only where the
+        claim ended as `ends` names it (None: in any way). `again` ends those that are live
         after all: somebody wrote to their row at the same moment, and `finish` passed it over."""
-        ended: dict[str, set[str | None]] = {}
+        found: dict[str, tuple[JobState, str | None, dict[str, str]]] = {}
         if missing := [place for place in places if refs[place].id not in took]:
             ids = [refs[place].id for place in missing]
             rows = yield self._step("finish.ended", is_alone=True, ids=ids)
@@ -385,15 +391,18 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             if passed and again is not None:
                 took = took | {row[0] for row in (yield again(passed))}
                 rows = yield self._step("finish.ended", is_alone=True, ids=ids)
-            ended = {row[0]: read_tokens(row[2], row[3]) for row in rows}
-        return [
-            Answer.TOOK
-            if refs[place].id in took
-            else Answer.ALREADY
-            if refs[place].token in ended.get(refs[place].id, ())
-            else Answer.LOST
-            for place in places
-        ]
+            found = {row[0]: read_ended(*row[2:]) for row in rows}
+        answers = []
+        for place in places:
+            ref = refs[place]
+            if ref.id in took:
+                answers.append(Answer.TOOK)
+                continue
+            ended = changes.ended_as(ref.token, *found[ref.id]) if ref.id in found else None
+            end = None if ends is None else ends[place]
+            is_repeat = changes.is_repeat(ended, end)
+            answers.append(Answer.ALREADY if is_repeat else Answer.LOST)
+        return answers
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
@@ -452,12 +461,12 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             yield self._step("standing", ids=ids)
             rows = yield self._step("finish.ended", ids=ids)
             live = {(row[0], row[1]) for row in rows}
-            ended = {row[0]: read_tokens(row[2], row[3]) for row in rows}
+            found = {row[0]: read_ended(*row[2:]) for row in rows}
             return [
                 Standing.LIVE
                 if (ref.id, ref.token) in live
                 else Standing.ENDED
-                if ref.token in ended.get(ref.id, ())
+                if ref.id in found and changes.ended_as(ref.token, *found[ref.id]) is not None
                 else Standing.LOST
                 for ref in claims
             ]

@@ -104,7 +104,7 @@ class WorkingVerbs:
                 if (ref.id, ref.token) in ended:
                     ended.discard((ref.id, ref.token))
                     answers[place] = Answer.TOOK
-            return (yield from _answers(refs, answers))
+            return (yield from _answers(refs, answers, [(one.to, one.what) for one in outcomes]))
 
         return verb("finish", body)
 
@@ -121,7 +121,8 @@ class WorkingVerbs:
                     answers[place] = Answer.TOOK
                     freed.append(ref.id)
             yield from _give_back(freed, at, by_holder=True)
-            return (yield from _answers(claims, answers))
+            ends = [(JobState.READY, changes.RELEASED)] * len(claims)
+            return (yield from _answers(claims, answers, ends))
 
         return verb("release", body)
 
@@ -449,19 +450,25 @@ def _give_back(ids: Sequence[str], at: int, *, by_holder: bool = False) -> Body[
         yield from store(freed, at)
 
 
-def _answers(refs: Sequence[ClaimRef], took: dict[int, Answer]) -> Body[list[Answer]]:
-    """Took, or what became of the claims that did not: ended by this token before, or lost."""
+def _answers(
+    refs: Sequence[ClaimRef],
+    took: dict[int, Answer],
+    ends: Sequence[changes.End] | None = None,
+) -> Body[list[Answer]]:
+    """Took, or what became of the claims that did not: ended by this token before, and in this way where
+    `ends` names it, or lost."""
     if len(took) == len(refs):
         return [Answer.TOOK] * len(refs)
     missed = [ref.id for place, ref in enumerate(refs) if place not in took]
     rows = yield from ask("finish.ended", ids=to_json(missed))
-    ended = {row[0]: (row[1], read_history(row[2])) for row in rows}
+    found = {row[0]: (JobState(row[1]), row[2], changes.whats_of(read_history(row[3]))) for row in rows}
     answers = []
     for place, ref in enumerate(refs):
         if place in took:
             answers.append(Answer.TOOK)
-        elif ref.id in ended and changes.was_ended_by(ref.token, *ended[ref.id]):
-            answers.append(Answer.ALREADY)
-        else:
-            answers.append(Answer.LOST)
+            continue
+        ended = changes.ended_as(ref.token, *found[ref.id]) if ref.id in found else None
+        end = None if ends is None else ends[place]
+        is_repeat = changes.is_repeat(ended, end)
+        answers.append(Answer.ALREADY if is_repeat else Answer.LOST)
     return answers

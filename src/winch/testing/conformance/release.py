@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, ClaimRef
-from winch.testing.conformance.bench import LEASE, SECOND, Bench
+from winch.testing.conformance.bench import HOUR, LEASE, SECOND, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.finish import claimed
 
@@ -78,19 +78,25 @@ def a_repeated_release_is_answered_already(bench: Bench) -> None:
 
 
 @case()
-def a_finish_after_the_release_is_answered_already(bench: Bench) -> None:
+def a_finish_after_the_release_is_lost(bench: Bench) -> None:
     (claim,) = claimed(bench)
     bench.release(claim)
-    assert bench.complete(claim) is Answer.ALREADY
-    assert bench.get(claim.id).state is JobState.READY
+    before = bench.get(claim.id)
+    for to in (JobState.COMPLETED, JobState.RETRYING, JobState.DEAD, JobState.CANCELLED):
+        assert bench.finish(bench.outcome(claim, to)) == [Answer.LOST]
+    assert bench.get(claim.id) == before
+    second = bench.take()
+    assert bench.complete(claim) is Answer.LOST
+    assert bench.complete(second) is Answer.TOOK
 
 
 @case()
-def a_release_after_the_finish_is_answered_already(bench: Bench) -> None:
-    (claim,) = claimed(bench)
-    bench.complete(claim)
-    assert bench.release(claim) == [Answer.ALREADY]
-    assert bench.get(claim.id).state is JobState.COMPLETED
+def a_release_after_the_finish_is_lost(bench: Bench) -> None:
+    for to in (JobState.COMPLETED, JobState.RETRYING, JobState.DEAD):
+        (claim,) = claimed(bench)
+        bench.finish(bench.outcome(claim, to, delay=HOUR))
+        assert bench.release(claim) == [Answer.LOST]
+        assert bench.get(claim.id).state is to
 
 
 @case()

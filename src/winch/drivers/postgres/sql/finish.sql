@@ -173,15 +173,23 @@ SELECT held.job::text, (
 )
 FROM held;
 
--- finish.ended: who had ended the claims that are no longer live, live jobs and kept ones in one look. A
+-- finish.ended: how the claims that are no longer live had ended, live jobs and kept ones in one look. A
 -- statement of its own, because the one that did not take has an older snapshot than what it waited for.
 SELECT
-    id::text, token::text, ended_token::text, jsonb_path_query_array(history, '$[*].token')::text
+    id::text, token::text, state, ended_token::text, (
+        SELECT jsonb_object_agg(entry ->> 'token', entry ->> 'what')
+        FROM jsonb_array_elements(history) AS entry
+        WHERE entry ->> 'token' IS NOT NULL
+    )::text
 FROM {schema}.job
 WHERE id = ANY (:ids::uuid[])
 UNION ALL
 SELECT
-    id::text, NULL, ended_token::text, jsonb_path_query_array(history, '$[*].token')::text
+    id::text, NULL, state, ended_token::text, (
+        SELECT jsonb_object_agg(entry ->> 'token', entry ->> 'what')
+        FROM jsonb_array_elements(history) AS entry
+        WHERE entry ->> 'token' IS NOT NULL
+    )::text
 FROM {schema}.archive
 WHERE id = ANY (:ids::uuid[]);
 

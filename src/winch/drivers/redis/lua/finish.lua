@@ -158,7 +158,7 @@ for _, i in ipairs(changed) do
 end
 local told = #ids
 for i = 1, #ids do
-  if not answers[i] then answers[i], told = look_up(ids[i], tokens[i]), answers end
+  if not answers[i] then answers[i], told = look_up(ids[i], tokens[i], 'completed'), answers end
 end
 
 local others = {}
@@ -168,7 +168,7 @@ for i, o in ipairs(A.others) do
     finish(j, o)
     others[i] = 'took'
   else
-    others[i] = look_up(o.id, o.token)
+    others[i] = look_up(o.id, o.token, o.to, o.what)
   end
 end
 done()

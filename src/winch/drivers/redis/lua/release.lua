@@ -11,7 +11,7 @@ for i, claim in ipairs(A.claims) do
     give_back(j, claim[2], true)
     answers[i] = 'took'
   else
-    answers[i] = look_up(claim[1], claim[2])
+    answers[i] = look_up(claim[1], claim[2], 'ready', 'released')
   end
 end
 done()

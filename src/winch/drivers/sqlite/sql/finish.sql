@@ -32,11 +32,11 @@ WHERE id IN (SELECT key FROM json_each(:results))
     AND token = :token;
 
 -- finish.ended: who had ended the claims that are no longer live.
-SELECT id, ended_token, history
+SELECT id, state, ended_token, history
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
 UNION ALL
-SELECT id, ended_token, history
+SELECT id, state, ended_token, history
 FROM winch_archive
 WHERE id IN (SELECT value FROM json_each(:ids));
 

@@ -276,18 +276,23 @@ local function acted(j, what, by, note)
   remember(j, {what = what, at = now, by = by, note = note})
 end
 
-local function was_ended_by(j, token)
-  if j.e == token then return true end
+-- How the holder of this token ended its claim; nil where the holder did not end it.
+local function ended_as(j, token)
   for _, entry in ipairs(j.H or {}) do
-    if entry.token == token then return true end
+    if entry.token == token then return entry.what end
   end
-  return false
+  if j.e == token then return j.s == 'completed' and 'completed' or 'released' end
 end
 
--- What a fenced write that did not take is told.
-local function look_up(id, token)
+-- What a fenced write that did not take is told. It repeats an ending only of the same kind; a requested
+-- cancel had turned every end that is not final into a cancelled job. Without `to` any ending counts.
+local function look_up(id, token, to, what)
   local s = call('HGET', K.st, id)
-  return s and was_ended_by(read(s), token) and 'already' or 'lost'
+  local ended = s and ended_as(read(s), token)
+  if not ended then return 'lost' end
+  if to == 'completed' or to == 'cancelled' then what = to end
+  local is_repeat = not to or ended == what or (ended == 'cancelled' and not FINAL[to])
+  return is_repeat and 'already' or 'lost'
 end
 
 local function after_claim(j, to)
