@@ -70,7 +70,7 @@ def test_rules_are_read_from_text_and_tables() -> None:
         ("depht=5", "did you mean 'depth'"),
         ("depth=0", "at least 1"),
         ("failures=2", "at most 1"),
-        ("depth=x", "a number or off"),
+        ("depth=x", "a whole number of at least 1"),
         ("loud", "must be off, or like"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -19,7 +19,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def test_the_rules_name_metrics_that_are_served(make_web: Callable[..., Web]) -> None:
-    web = make_web()
+    web = make_web("postgres")
     served = set(re.findall(r"^# TYPE (\w+)", web.ask("GET", "/metrics").text, flags=re.MULTILINE))
     rules = (DEPLOY / "prometheus/alerts.yml").read_text()
     board = (DEPLOY / "grafana/winch.json").read_text()
@@ -98,5 +98,5 @@ def test_every_metric_is_documented(make_web: Callable[..., Web]) -> None:
     page = (DEPLOY.parent / "docs/howto/telemetry.md").read_text()
     documented = set(re.findall(r"^\| `(winch_\w+)` \|", page, flags=re.MULTILINE))
     vitals = Vitals(beaten_at=0.0)
-    both = make_web("sqlite").ask("GET", "/metrics").text + vitals.metrics()
+    both = make_web("postgres").ask("GET", "/metrics").text + vitals.metrics()
     assert set(re.findall(r"^# TYPE (\w+)", both, flags=re.MULTILINE)) == documented

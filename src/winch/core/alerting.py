@@ -16,7 +16,8 @@ MAX_CHARS = 500
 
 class AlertRules(msgspec.Struct, frozen=True, kw_only=True):
     """When to alert; None is never. `failures` is a share of attempts of one task, `dead` a number of
-    jobs of one task, both in five minutes."""
+    jobs of one task, both in five minutes. `dead_letters` is how many dead jobs of one task are kept,
+    `snapshot` the age of the oldest transaction that holds up vacuum."""
 
     depth: int | None = 10_000
     oldest: timedelta | None = timedelta(seconds=60)
@@ -24,6 +25,8 @@ class AlertRules(msgspec.Struct, frozen=True, kw_only=True):
     dead: int | None = 10
     workers: timedelta | None = timedelta(seconds=60)
     schedules: timedelta | None = timedelta(seconds=60)
+    dead_letters: int | None = 1000
+    snapshot: timedelta | None = timedelta(hours=1)
 
     def __str__(self) -> str:
         return " ".join(f"{name}={_told(value)}" for name, value in msgspec.structs.asdict(self).items())
@@ -39,7 +42,7 @@ def _told(value: int | float | timedelta | None) -> str:
     return format_duration(value).replace(" ", "") if isinstance(value, timedelta) else f"{value:g}"
 
 
-OFF = AlertRules(depth=None, oldest=None, failures=None, dead=None, workers=None, schedules=None)
+OFF = AlertRules(**dict.fromkeys(AlertRules.__struct_fields__))
 
 
 def parse_rules(value: object, name: str = "alerts") -> AlertRules:
@@ -69,7 +72,7 @@ def parse_rules(value: object, name: str = "alerts") -> AlertRules:
 
 
 def _limit(name: str, key: str, said: object) -> int | float | timedelta:
-    if key in ("oldest", "workers", "schedules"):
+    if key in ("oldest", "workers", "schedules", "snapshot"):
         return parse_duration(said, name)  # type: ignore[arg-type]  # it refuses what it cannot read
     text = check_length(str(said), MAX_CHARS, name)
     if key != "failures":

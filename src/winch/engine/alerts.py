@@ -32,6 +32,7 @@ from winch.engine.rates import MINUTE, Series
 from winch.engine.schedules import Schedule, ScheduleDesk
 from winch.engine.service import Service
 from winch.engine.settings import Settings
+from winch.engine.store_numbers import dead_letters, oldest_snapshot
 from winch.storage.params import Line, Lines, QueueInfo
 from winch.storage.protocol import Driver
 
@@ -72,13 +73,32 @@ def firing(
     series: Series,
     schedules: Iterable[Schedule],
     now: datetime,
+    *,
+    dead: Mapping[str, int] | None = None,
+    snapshot: timedelta = timedelta(0),
 ) -> list[Alert]:
-    """What is wrong, by these numbers."""
+    """What is wrong, by these numbers. `dead`: how many dead jobs of each task are kept; `snapshot`: the
+    age of the oldest transaction that holds up vacuum."""
     return [
         *_of_queues(rules, queues, now),
         *_of_tasks(rules, series),
         *_of_schedules(rules, schedules),
+        *_of_dead_letters(rules, dead or {}),
+        *_of_snapshots(rules, snapshot),
     ]
+
+
+def _of_dead_letters(rules: AlertRules, dead: Mapping[str, int]) -> Iterator[Alert]:
+    for task, number in dead.items():
+        if rules.dead_letters is not None and number >= rules.dead_letters:
+            text = f"{number:,} dead jobs of {task} are kept: look at them with winch dead groups"
+            yield Alert(rule="dead_letters", target=task, value=number, text=text)
+
+
+def _of_snapshots(rules: AlertRules, age: timedelta) -> Iterator[Alert]:
+    if rules.snapshot is not None and age >= rules.snapshot:
+        text = f"a transaction has been open for {_span(age)}: vacuum cannot remove the rows it may see"
+        yield Alert(rule="snapshot", target="store", value=age.total_seconds(), text=text)
 
 
 def _of_queues(rules: AlertRules, queues: Iterable[QueueInfo], now: datetime) -> Iterator[Alert]:
@@ -178,7 +198,12 @@ class Alerts(Service):
         schedules: Sequence[Schedule] = ()
         if driver.capabilities.has_schedules:
             schedules = await arun(driver, _schedules(lambda: driver))
-        found = {alert.key: alert for alert in firing(self._rules, queues, series, schedules, now)}
+        dead = await arun(driver, dead_letters(driver))
+        snapshot = await arun(driver, oldest_snapshot(driver))
+        firing_now = firing(
+            self._rules, queues, series, schedules, now, dead=dead, snapshot=snapshot or timedelta(0)
+        )
+        found = {alert.key: alert for alert in firing_now}
         lines = await driver.arun(driver.read_lines(Lines(book=BOOK)))
         kept = {line.key: msgspec.json.decode(line.body, type=Kept) for line in lines}
         for key, alert in found.items():

@@ -11,7 +11,7 @@ Rules that hold for every verb:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, runtime_checkable
 
 from winch.core.gates import GateSpec
@@ -465,6 +465,16 @@ class DeliveringBell(ClaimingBell, Protocol):
     on_claims: Callable[[list[Claim]], None] | None
     """Called in the event loop with what a claim got, before `claim_when_rung` returns the same and
     maybe more; or not called at all."""
+
+
+@runtime_checkable
+class SnapshotStore(Protocol):
+    """A store that keeps old rows while a transaction may still see them: claims walk over them."""
+
+    def oldest_snapshot(self) -> Verb[timedelta]:
+        """The age of the oldest transaction of which that is true; zero where there is none. Of other
+        users' transactions only a role that may read them knows (`pg_read_all_stats`)."""
+        ...
 
 
 class SchemaStatus(Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from winch.core.lifecycle import JobState
 from winch.engine.exposition import MOST_LABELS, build_info, family, missed_windows
 from winch.engine.schedules import Schedule, ScheduleDesk
+from winch.engine.store_numbers import oldest_snapshot
 
 if TYPE_CHECKING:
     from winch.storage.params import LimitInfo, QueueInfo
@@ -34,6 +35,7 @@ async def render(site: Site, now: datetime) -> str:
         lines += _of_schedules((await site.client.arun(desk.list()))[:MOST_LABELS])
     if driver.capabilities.has_gates:
         lines += _of_limits((await driver.arun(driver.limits()))[:MOST_LABELS])
+    lines += await _of_letters(site)
     lines += build_info(driver.name)
     await site.client.arun(site.fleet.look(driver, int(now.timestamp())))
     site.fleet.counters.take(site.stored)
@@ -41,6 +43,25 @@ async def render(site: Site, now: datetime) -> str:
     lines += missed_windows(site.app.runtime.missed)
     lines += site.timings.render()
     return "\n".join(lines) + "\n"
+
+
+async def _of_letters(site: Site) -> list[str]:
+    dead = await site.dead_letters()
+    lines = family(
+        "winch_dead_jobs",
+        "gauge",
+        "Dead jobs that the store keeps.",
+        (({"task": task}, number) for task, number in sorted(dead.items())[:MOST_LABELS]),
+    )
+    age = await site.client.arun(oldest_snapshot(site.driver))
+    if age is not None:
+        lines += family(
+            "winch_oldest_snapshot_age_seconds",
+            "gauge",
+            "Age of the oldest transaction that keeps vacuum from removing dead rows; 0 when none does.",
+            [({}, round(age.total_seconds(), 3))],
+        )
+    return lines
 
 
 def _of_queues(queues: list[QueueInfo], now: datetime) -> list[str]:

@@ -25,6 +25,7 @@ from winch.core.version import __version__
 from winch.engine.audit import Audit, noted_outside
 from winch.engine.exposition import Fleet
 from winch.engine.log import log
+from winch.engine.store_numbers import dead_letters
 from winch.engine.timing import Timings, watch
 from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
@@ -138,6 +139,13 @@ class Site:
     async def queues(self) -> list[QueueInfo]:
         found: list[QueueInfo] = await self._cached(
             "queues", lambda: self.driver.arun(self.driver.queues())
+        )
+        return found
+
+    async def dead_letters(self) -> dict[str, int]:
+        """How many dead jobs of each task the store keeps."""
+        found: dict[str, int] = await self._cached(
+            "dead letters", lambda: self.client.arun(dead_letters(self.driver))
         )
         return found
 

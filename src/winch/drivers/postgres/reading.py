@@ -88,6 +88,15 @@ class ReadingVerbs(GateVerbs):
 
         return self._read("list_jobs", body)
 
+    def oldest_snapshot(self) -> Verb[timedelta]:
+        """As `SnapshotStore` has it."""
+
+        def body() -> Body[timedelta]:
+            ((seconds,),) = yield self._step("oldest_snapshot", is_alone=True)
+            return timedelta(seconds=float(seconds))
+
+        return self._read("oldest_snapshot", body)
+
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         def body() -> Body[list[DeadGroup]]:
             rows = yield self._step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from winch.engine.audit import AuditLine
 from winch.engine.dead import DeadLetters, Replayed
 from winch.engine.operation import Operation
 from winch.engine.options import check_queue
+from winch.engine.task_times import task_times
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
@@ -248,6 +250,7 @@ async def stats(call: Call) -> Reply:
             workers=len(live),
             slots=sum(session.slots for session in live),
             running=sum(session.running for session in live),
+            tasks=await call.site.client.arun(task_times(driver, int(time.time()))),
         )
     )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from winch.core.lifecycle import JobState
+from winch.engine.task_times import TaskTimes
 from winch.web.wire.base import Body, Duration, Limit, Name, Uuid
 from winch.web.wire.jobs import ErrorOut
 
@@ -102,7 +103,7 @@ class ReplayBody(Body, frozen=True, kw_only=True):
 
 
 class StatsOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts stop at `jobs_capped_at`."""
+    """Counts stop at `jobs_capped_at`. `tasks` are those of the last hour, the busiest first."""
 
     store: str
     jobs: dict[JobState, int]
@@ -111,6 +112,7 @@ class StatsOut(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     slots: int
     running: int
+    tasks: list[TaskTimes]
 
 
 class ScaleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
