@@ -33,6 +33,7 @@ def test_a_worker_announces_what_it_serves(winch: Command, burst: Answer) -> Non
 
 def test_a_failed_attempt_is_one_line_and_its_traceback(burst: Answer) -> None:
     lines = burst.err.splitlines()
+    assert "; queues " in lines[0], "the worker announces itself before it runs a job"
     [at] = [number for number, line in enumerate(lines) if " failed: " in line]
     assert lines[at].endswith("attempt 1 failed: ValueError: mailbox of Ada is full; dead")
     traceback = "\n".join(lines[at + 1 : at + 8])

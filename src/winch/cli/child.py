@@ -69,7 +69,7 @@ def worker_child(
 
 async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_file: str | None) -> int:
     said = app.settings
-    sock, board = from_env()
+    sock, board, announces = from_env()
     if said.concurrency > MOST_AT_ONCE:
         raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {said.concurrency}")
     config = WorkerConfig(
@@ -89,5 +89,5 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_
         spool=app.spool,
         is_replaced=not burst,
     )
-    child = Child(app.driver, app.runtime, said, config, board)
+    child = Child(app.driver, app.runtime, said, config, board, announces=announces)
     return await child.run(await Link.open(sock))

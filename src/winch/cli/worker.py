@@ -169,7 +169,6 @@ def run_worker(
             changes=functools.partial(changes, folder) if reload else None,
             vitals=vitals,
             more=lambda driver: [alerts_of(driver, said)],
-            app=said.app or "an app",
         )
         beating = asyncio.create_task(
             keep_heartbeat_file(vitals.is_turning), name="winch heartbeat file"

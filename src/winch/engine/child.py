@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 
+from winch.engine.announce import announce
 from winch.engine.board import Board
 from winch.engine.isolation import EX_IMPORT, CellFailed
 from winch.engine.link import (
@@ -38,8 +39,16 @@ class Child:
     """Runs until told to drain, until the burst is over, or until its supervisor is gone."""
 
     def __init__(
-        self, driver: Driver, runtime: Runtime, settings: Settings, config: WorkerConfig, board: Board
+        self,
+        driver: Driver,
+        runtime: Runtime,
+        settings: Settings,
+        config: WorkerConfig,
+        board: Board,
+        *,
+        announces: int = 0,
     ) -> None:
+        self._announces = announces
         self._driver = driver
         self._settings = settings
         self._asked = asyncio.Event()
@@ -51,6 +60,12 @@ class Child:
 
     def _began(self, session: str) -> None:
         self._link.send(SessionBegan(session))
+        started = self.worker.started()
+        self._link.send(started)
+        if self._announces:  # here, and not in the supervisor: the line comes before the first job's
+            app, store = self._settings.app or "an app", self._driver.describe()
+            announce(started, app=app, store=store, processes=self._announces)
+            self._announces = 0
 
     async def run(self, link: Link) -> int:
         """The child's whole life; returns its exit code."""
@@ -80,7 +95,6 @@ class Child:
         # From the start: it may be told to be quiet before it claims.
         self._loops.start("link", self._listen(), may_return=lambda: True)
         await self._start()
-        link.send(self.worker.started())
         # A service manager may signal every process of the group, not only the supervisor.
         grace = self._settings.grace.total_seconds()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ask, grace)

@@ -148,15 +148,16 @@ class Link:
         self._writer.close()
 
 
-def child_env(sock: socket.socket, board: Board) -> dict[str, str]:
-    """The environment entry by which a child finds its line and its board."""
-    return {ENV: f"{sock.fileno()},{board.fd},{board.slots}"}
+def child_env(sock: socket.socket, board: Board, announces: int = 0) -> dict[str, str]:
+    """The environment entry by which a child finds its line and its board. One that `announces` logs
+    what the whole worker serves, with so many processes."""
+    return {ENV: f"{sock.fileno()},{board.fd},{board.slots},{announces}"}
 
 
-def from_env() -> tuple[socket.socket, Board]:
+def from_env() -> tuple[socket.socket, Board, int]:
     """The child's ends of what its supervisor made."""
     # Taken out of the environment: a handler that starts programs must not hand it on.
-    line, board, slots = map(int, os.environ.pop(ENV).split(","))
+    line, board, slots, announces = map(int, os.environ.pop(ENV).split(","))
     for fd in (line, board):
         os.set_inheritable(fd, False)
-    return socket.socket(fileno=line), Board(board, slots)
+    return socket.socket(fileno=line), Board(board, slots), announces

@@ -160,7 +160,7 @@ def log_failure(claim: Claim, settled: Settled, error: Failure) -> None:
         (claim.id, claim.task, claim.attempt, error.name, error.message, next_up),
         None,
     )
-    record.exc_text = error.traceback
+    record.exc_text = None if error.traceback is None else error.traceback.rstrip()
     log.handle(record)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from winch.core.errors import StorageError
 from winch.core.lifecycle import JobState
 from winch.engine import operation
-from winch.engine.announce import announce, summarize, warn_of_unserved
+from winch.engine.announce import summarize, warn_of_unserved
 from winch.engine.board import Board
 from winch.engine.death import describe_death, oom_kills
 from winch.engine.heartbeat import Heart, Leases
@@ -104,7 +104,6 @@ class Supervisor:
         changes: Callable[[], AsyncIterator[str]] | None = None,
         vitals: Vitals | None = None,
         more: Callable[[Driver], Sequence[Service]] = lambda _: (),
-        app: str = "an app",
     ) -> None:
         self._command = list(command)
         self._processes = processes
@@ -114,8 +113,7 @@ class Supervisor:
         self._connect = connect
         self._changes = changes
         self._more = more
-        self._app = app
-        self._is_announced = False
+        self._has_started = False
         self._checking: asyncio.Task[None] | None = None
         self.vitals: Vitals = vitals or Vitals()
         self.vitals.running = lambda: (
@@ -266,7 +264,8 @@ class Supervisor:
     async def _spawn(self, number: int) -> _Child:
         ours, theirs = socket.socketpair()
         board = Board.create(self._slots)
-        env = {**os.environ, **child_env(theirs, board)}
+        announces = self._processes if number == 0 and not self._has_started else 0
+        env = {**os.environ, **child_env(theirs, board, announces)}
         process = await asyncio.create_subprocess_exec(
             *self._command, env=env, pass_fds=(theirs.fileno(), board.fd)
         )
@@ -292,7 +291,7 @@ class Supervisor:
                         self._heart.add(session)
                     child.sessions.append(session)
                 case Started():
-                    self._announce(message)
+                    self._started(message)
                 case Drained(left=left):
                     child.left = left
                     child.is_told_to_end = True
@@ -333,13 +332,11 @@ class Supervisor:
         for service in self._services:
             self._loops.serve(service)
 
-    def _announce(self, started: Started) -> None:
-        """The first child claims jobs: say so, and warn of queues that nobody serves."""
-        if self._is_announced or self._driver is None:
-            return
-        self._is_announced = True
-        announce(started, app=self._app, store=self._driver.describe(), processes=self._processes)
-        self._checking = asyncio.create_task(self._check_queues(self._driver, started))
+    def _started(self, started: Started) -> None:
+        """The first child claims jobs: look for queues that no worker serves."""
+        if not self._has_started and self._driver is not None:
+            self._has_started = True
+            self._checking = asyncio.create_task(self._check_queues(self._driver, started))
 
     async def _check_queues(self, driver: Driver, started: Started) -> None:
         if not self._burst:
