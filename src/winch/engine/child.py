@@ -10,6 +10,7 @@ import time
 
 from winch.engine.announce import announce
 from winch.engine.board import Board
+from winch.engine.forking import ForkGuard
 from winch.engine.isolation import EX_IMPORT, CellFailed
 from winch.engine.link import (
     Counted,
@@ -97,7 +98,8 @@ class Child:
         await self._start()
         # A service manager may signal every process of the group, not only the supervisor.
         grace = self._settings.grace.total_seconds()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._ask, grace)
+        ForkGuard([signal.SIGTERM])
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminated, grace)
         ends = [
             asyncio.create_task(self._asked.wait(), name="winch asked"),
             asyncio.create_task(self.worker.drained.wait(), name="winch drained"),
@@ -161,6 +163,11 @@ class Child:
         # Nobody beats for this session any more: end well within what is left of its lease.
         log.error("the supervisor is gone; stopping")
         self._ask(min(self._settings.grace.total_seconds(), self._settings.lease.total_seconds() / 3))
+
+    def _terminated(self, grace: float) -> None:
+        if not self._asked.is_set():
+            log.warning("SIGTERM was sent to this process, not to its supervisor: it drains and ends")
+        self._ask(grace)
 
     def _ask(self, grace: float) -> None:
         self._end_by = min(self._end_by, time.monotonic() + grace)

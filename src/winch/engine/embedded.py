@@ -18,6 +18,7 @@ from typing import Protocol
 
 from winch.core.errors import ConfigError, StorageError
 from winch.engine import operation
+from winch.engine.forking import ForkGuard
 from winch.engine.heartbeat import Heart, Leases
 from winch.engine.isolation import CellStore
 from winch.engine.log import log
@@ -169,6 +170,7 @@ class EmbeddedWorker:
         asked = asyncio.Event()
         loop = asyncio.get_running_loop()
         handled = []
+        guard = ForkGuard([signal.SIGTERM, signal.SIGINT])
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(
                 ValueError, NotImplementedError, RuntimeError
@@ -184,6 +186,7 @@ class EmbeddedWorker:
             await self.stop(self._said.grace.total_seconds())
         finally:
             await self._driver.aclose()
+            guard.close()
             for number in handled:
                 loop.remove_signal_handler(number)
 
