@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from winch.cli import text
+from winch.cli.known import check_known_limit, create_option
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.engine.gating import told
@@ -70,11 +71,13 @@ def list_(said: Said) -> None:
 @limits.command("set")
 @click.argument("name")
 @click.argument("value")
+@create_option
 @json_option
 @store_options
-def set_(said: Said, name: str, value: str) -> None:
+def set_(said: Said, name: str, value: str, create: bool) -> None:
     """Set a limit to a number (5), a rate to so many in a time (100/m), or a tenant's weight (3)."""
     with opened(said) as app:
+        check_known_limit(app, name, create=create)
         app.limits.set(name, value)
     _report(said, name, f"set to {value}")
 

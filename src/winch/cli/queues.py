@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from winch.cli import text
+from winch.cli.known import check_known_queue, create_option
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.bounds import is_int
@@ -97,11 +98,16 @@ def queue_data(queue: QueueInfo) -> dict[str, object]:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--reason", help="Shown wherever somebody asks why a job waits.")
 @click.option("--until", metavar="DURATION", help="Resume after this time, like 2h; a worker does it.")
+@create_option
 @json_option
 @store_options
-def pause(said: Said, names: tuple[str, ...], reason: str | None, until: str | None) -> None:
+def pause(
+    said: Said, names: tuple[str, ...], reason: str | None, until: str | None, create: bool
+) -> None:
     """Claim nothing more from these queues; running jobs go on."""
     with opened(said) as app:
+        for name in names:
+            check_known_queue(app, name, create=create)
         for name in names:
             app.queues.pause(name, reason=reason, until=until)
     _report(said, names, "paused")
