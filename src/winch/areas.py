@@ -101,7 +101,7 @@ class Jobs:
     @blocking
     def cancel(self, job_id: str, *, reason: str | None = None) -> Operation[JobState]:
         """Cancel the job; returns the state it was in. Raises InvalidTransition when final."""
-        return (yield from job_desk.cancel(self._client.driver(), job_id, reason, None))
+        return (yield from self._client.cancelling(job_id, reason, None))
 
     @twin(cancel)
     def acancel(self) -> None:

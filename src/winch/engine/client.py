@@ -22,7 +22,7 @@ from winch.core.errors import (
     WinchError,
 )
 from winch.core.ids import RUN, job_id, job_ids
-from winch.core.job import JobRecord
+from winch.core.job import Claim, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.unique import Duplicate
 from winch.engine import job_desk, operation, search_index
@@ -627,12 +627,47 @@ class Client:
     # -- operators ---------------------------------------------------------------------------------
 
     def cancel(self, job_id: str, *, reason: str | None = None, by: str | None = None) -> JobState:
-        return self.run(job_desk.cancel(self._driver(), job_id, reason, by))
+        return self.run(self.cancelling(job_id, reason, by))
 
     async def acancel(
         self, job_id: str, *, reason: str | None = None, by: str | None = None
     ) -> JobState:
-        return await self.arun(job_desk.cancel(self._driver(), job_id, reason, by))
+        return await self.arun(self.cancelling(job_id, reason, by))
+
+    def cancelling(self, job_id: str, reason: str | None, by: str | None) -> Operation[JobState]:
+        """Cancel the job; subscribers hear of it where the store ends it at once. A running job ends in
+        its worker, and its subscribers hear of it there."""
+        before = yield from job_desk.cancel(self._driver(), job_id, reason, by)
+        events = self._runtime.events
+        if events.wants("cancelled") and before is not JobState.RUNNING:
+            job = yield from job_desk.get(self._driver(), job_id)
+            if job.state is JobState.CANCELLED:
+                events.tell(
+                    JobEvent(
+                        kind="cancelled",
+                        job_id=job.id,
+                        task=job.task,
+                        queue=job.queue,
+                        attempt=job.attempt,
+                        reason=job.reason,
+                    )
+                )
+        return before
+
+    def tell_progress(self, claim: Claim, percent: float, message: str | None) -> None:
+        """Tell the subscribers in this process how far a running job is."""
+        if self._runtime.events.wants("progress"):
+            self._runtime.events.tell(
+                JobEvent(
+                    kind="progress",
+                    job_id=claim.id,
+                    task=claim.task,
+                    queue=claim.queue,
+                    attempt=claim.attempt,
+                    percent=percent,
+                    reason=message,
+                )
+            )
 
     def retry(self, job_id: str, *, by: str | None = None) -> JobState:
         return self.run(job_desk.retry(self._driver(), job_id, by))

@@ -176,6 +176,8 @@ class Context:
             said["message"] = codec.clean_text(message, MAX_LOG_LINE // 2)
         self._reports.sign()
         self._reports.progress(codec.dumps(said, what="progress", limit=MAX_LOG_LINE))
+        if self._client is not None:
+            self._client.tell_progress(self._claim, percent, message)
 
     def beat(self) -> None:
         """Say that the handler is getting on, for a task with a `heartbeat`; `progress` and a stored

@@ -17,12 +17,14 @@ from winch.engine.log import log
 KINDS = (
     "enqueued",
     "started",
+    "progress",
     "completed",
     "retrying",
     "snoozed",
     "cancelled",
     "dead",
     "crashed",
+    "rescued",
     "lost",
 )
 
@@ -38,6 +40,9 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     duration: timedelta | None = None
     error: Failure | None = None
     reason: str | None = None
+    """Why it is cancelled, dead or put off; the message of a progress."""
+    percent: float | None = None
+    """How far the job is, with a progress."""
 
 
 class Events:

@@ -30,7 +30,8 @@ async def count_store_ends(
 ) -> None:
     """Count the attempts of the `lost` jobs, and every job of `dead` that the store has ended as dead.
 
-    `lost`: nothing else has counted the end of the attempt. Subscribers hear of each death.
+    `lost`: nothing else has counted the end of the attempt. Subscribers hear of each of them and of
+    each death.
     """
     ids, attempts = list(dict.fromkeys([*lost, *dead])), set(lost)
     for start in range(0, len(ids), BATCH):
@@ -44,15 +45,17 @@ async def count_store_ends(
                 continue
             if record.id in attempts:
                 tally.lost(record)
+                if events is not None:
+                    events.tell(_event("rescued", record))
             if record.state is JobState.DEAD and record.id in dead:
                 tally.died(record)
                 if events is not None:
-                    events.tell(_death(record))
+                    events.tell(_event("dead", record))
 
 
-def _death(record: JobRecord) -> JobEvent:
+def _event(kind: str, record: JobRecord) -> JobEvent:
     return JobEvent(
-        kind="dead",
+        kind=kind,
         job_id=record.id,
         task=record.task,
         queue=record.queue,

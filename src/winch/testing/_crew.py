@@ -117,7 +117,13 @@ class Crew:
         self._services = [
             Promoter(self._driver, said.poll.total_seconds(), hair=0.0),
             Ticker(self._driver, said.poll.total_seconds(), hair=0.0),
-            Rescuer(self._driver, said.sweep.total_seconds(), self._heart.proven_at, self.worker.tally),
+            Rescuer(
+                self._driver,
+                said.sweep.total_seconds(),
+                self._heart.proven_at,
+                self.worker.tally,
+                self._runtime.events,
+            ),
             Pruner(self._driver),
         ]
         for service in self._services:
