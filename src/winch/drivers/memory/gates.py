@@ -49,18 +49,29 @@ class Gates:
                 (job for (key, job), p in self.permits.items() if key == use.key and p.token is None),
                 None,
             ),
-            head=self._head(use.key) if use.kind == gates.FIFO else None,
+            head=next((job.id for job in self._members(use.key)), None)
+            if use.kind == gates.FIFO
+            else None,
             open_at=self.open_at.get(use.key),
         )
 
-    def _head(self, key: str) -> str | None:
-        """The first live member of a FIFO key."""
-        members = [
+    def _members(self, key: str) -> list[JobRecord]:
+        """The live members of a FIFO key, in order."""
+        found = (
             job
             for job in self.live.values()
             if any(use.key == key for use in gates.gates_of(job.options))
-        ]
-        return min(members, key=fifo_order).id if members else None
+        )
+        return sorted(found, key=fifo_order)
+
+    def next_seq(self, options: str | None, at: datetime) -> int | None:
+        """The number of a new member: greater than those of all live members of its FIFO key, also when
+        the clock has gone back. None for a job without such a key."""
+        keys = [use.key for use in gates.gates_of(options) if use.kind == gates.FIFO]
+        if not keys:
+            return None
+        lasts = [fifo_order(job)[0] + 1 for key in keys for job in self._members(key)[-1:]]
+        return max([to_micros(at), *lasts])
 
     def waiting(self, key: str) -> list[JobRecord]:
         found = [job for job in self.live.values() if job.state is JobState.BLOCKED and job.gate == key]

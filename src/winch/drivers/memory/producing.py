@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from winch.core import changes
 from winch.core.errors import ConfigError
-from winch.core.job import JobRecord, sort_key, to_micros
+from winch.core.job import JobRecord, sort_key
 from winch.core.lifecycle import FINAL, JobState
 from winch.drivers.memory.shelf import Shelf
 from winch.storage.params import Enqueued, NewJob
@@ -82,11 +82,6 @@ class Producing(Shelf):
         else:
             self._put(after, "replaced", at)
 
-    def _next_seq(self, at: datetime) -> int:
-        """The next number for a member of a FIFO key; also where the clock has gone back."""
-        self._state.last_seq = max(self._state.last_seq + 1, to_micros(at))
-        return self._state.last_seq
-
     def _insert(self, new: NewJob, at: datetime) -> None:
         due = at + new.delay if new.delay is not None else new.run_at
         is_later = due is not None and due > at
@@ -109,6 +104,6 @@ class Producing(Shelf):
             expires_at=None if new.expires is None else at + new.expires,
             max_attempts=new.max_attempts,
             keep=new.keep,
-            seq=None if new.fifo is None else self._next_seq(at),
+            seq=self._state.gates.next_seq(new.options, at),
         )
         self._put(job, "enqueued", at)

@@ -66,7 +66,6 @@ class State:
     books: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
     kept_keys: dict[str, tuple[str, datetime]] = field(default_factory=dict)
-    last_seq: int = 0
     schedules: ScheduleState = field(default_factory=ScheduleState)
     waits: WaitState = field(default_factory=WaitState)
 
