@@ -19,14 +19,15 @@ import msgspec
 
 from winch.core import codec
 from winch.core.duration import parse_duration
-from winch.core.errors import ConfigError, StorageError
+from winch.core.errors import ConfigError, InvalidPayload, StorageError, WinchError
 from winch.core.gates import holds_something
 from winch.core.ids import parse_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Failed, settle
-from winch.core.redact import shown, stored_text
+from winch.core.redact import read, stored_text
 from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
+from winch.engine.failure import describe
 from winch.engine.keyring import seal, unseal
 from winch.engine.options import StoredOptions, check_queue
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, NewSession, Standing
@@ -103,6 +104,26 @@ def _tasks(call: Call, body: ClaimBody) -> tuple[str, ...] | None:
 async def _claim_one(
     call: Call, queue: str, lease: timedelta, worker: str, tasks: tuple[str, ...] | None
 ) -> ClaimedJob | None:
+    """The next job that can be sent. One whose data is unreadable is dead: no worker could run it."""
+    while True:
+        taken = await _take(call, queue, lease, worker, tasks)
+        if taken is None:
+            return None
+        claim, session, lease_until = taken
+        try:
+            return _claimed(call, claim, lease_until)
+        except InvalidPayload as error:
+            await _bury(call, claim, error)
+            await _end(call, session)
+        except WinchError:
+            await _end(call, session)  # the job goes back at once
+            raise
+
+
+async def _take(
+    call: Call, queue: str, lease: timedelta, worker: str, tasks: tuple[str, ...] | None
+) -> tuple[Claim, str, datetime] | None:
+    """A claim, its session and the end of its lease; None where no job is ready."""
     driver = call.site.driver
     token = random_id(os.urandom(16))
     session = session_of(token, call.access.credential)
@@ -135,7 +156,21 @@ async def _claim_one(
     if not claims:
         await _end(call, session)
         return None
-    return _claimed(call, claims[0], now + lease)
+    return claims[0], session, now + lease
+
+
+async def _bury(call: Call, claim: Claim, error: InvalidPayload) -> None:
+    driver = call.site.driver
+    dead = Finish(
+        id=claim.id,
+        token=claim.token,
+        to=JobState.DEAD,
+        what="failed",
+        error=describe(error),
+        reason="its data is unreadable",
+        is_gated=holds_something(claim.options),
+    )
+    await driver.arun(driver.finish([dead]))
 
 
 async def _end(call: Call, session: str) -> None:
@@ -157,7 +192,7 @@ def _claimed(call: Call, claim: Claim, lease_until: datetime) -> ClaimedJob:
         id=claim.id,
         task=claim.task,
         version=claim.version,
-        args=shown(args, reveal=True),
+        args=_readable(args, "args"),
         queue=claim.queue,
         attempt=claim.attempt,
         token=claim.token,
@@ -166,8 +201,15 @@ def _claimed(call: Call, claim: Claim, lease_until: datetime) -> ClaimedJob:
         created_at=claim.created_at,
         expires_at=claim.expires_at,
         headers=dict(claim.headers),
-        checkpoint=shown(saved, reveal=True),
+        checkpoint=None if saved is None else _readable(saved, "checkpoint"),
     )
+
+
+def _readable(text: str, what: str) -> Any:
+    found, reason = read(text)
+    if reason is not None:
+        raise InvalidPayload(f"{what} is unreadable: {reason}")
+    return found
 
 
 # -- writes about a claim ----------------------------------------------------------------------------
