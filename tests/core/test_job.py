@@ -2,11 +2,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winch.core.clock import FixedClock
-from winch.core.job import PRIORITIES, PRIORITY_RANGE, from_micros, sort_key, to_micros
+from winch.core.job import (
+    PRIORITIES,
+    PRIORITY_RANGE,
+    Failure,
+    attempt_words,
+    from_micros,
+    sort_key,
+    to_micros,
+)
 
 MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 
@@ -39,3 +48,31 @@ def test_a_fixed_clock_moves_only_when_told() -> None:
     clock.advance(timedelta(seconds=1.5))
     assert clock.now() == datetime(2026, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
     assert clock.monotonic() == 1.5
+
+
+@pytest.mark.parametrize(
+    "attempt, most, crashes, rescues, words",
+    [
+        (2, 5, 0, 0, "2 of 5"),
+        (3, 2, 0, 0, "3"),  # the policy of the error or of the queue allows more
+        (0, 12, 1, 0, "0 of 12, 1 crash"),
+        (1, None, 2, 1, "1, 2 crashes, 1 rescue"),
+    ],
+)
+def test_attempts_in_words(
+    attempt: int, most: int | None, crashes: int, rescues: int, words: str
+) -> None:
+    assert attempt_words(attempt, most, crashes=crashes, rescues=rescues) == words
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        ("winch.engine.attempt.JobTimeout", "JobTimeout"),
+        ("winch.JobTimeout", "JobTimeout"),
+        ("ValueError", "ValueError"),
+        ("shop.errors.Refused", "shop.errors.Refused"),
+    ],
+)
+def test_people_read_the_name_of_an_error_of_winch_without_its_modules(kind: str, name: str) -> None:
+    assert Failure(kind, "").name == name

@@ -7,7 +7,7 @@ import click
 from winch.cli import text
 from winch.cli.output import Column, Table, emit_json, remark, say
 from winch.cli.store import Said, json_option, opened, store_options
-from winch.engine.flow_look import mermaid, shown, svg
+from winch.engine.flow_look import MOST_COUNTED, FlowInfo, mermaid, shown, svg
 
 _flow_argument = click.argument("flow_id", metavar="ID")
 
@@ -33,9 +33,13 @@ def list_(said: Said, limit: int) -> None:
         return
     table = Table([Column("ID"), Column("KIND"), Column("NAME", gives_way=True), Column("MEMBERS")])
     for info in found:
-        members = f"{info.note.members:,}" if info.note.members else ""
+        members = f"{info.members:,}{'+' if _is_capped(info) else ''}"
         table.add(info.id, text.one_line(info.note.kind), text.one_line(info.note.name), members)
     table.show()
+
+
+def _is_capped(info: FlowInfo) -> bool:
+    return info.note.kind == "batch" and info.members >= MOST_COUNTED
 
 
 @flows.command()

@@ -12,7 +12,7 @@ from winch.cli.output import Column, Table, say, terminal_width
 from winch.cli.steps import shown_steps, step_lines
 from winch.core.envelope import MARK
 from winch.core.errors import SUSPECT_TYPES
-from winch.core.job import Entry, Failure, JobRecord, level_of
+from winch.core.job import Entry, Failure, JobRecord, attempt_words, level_of
 from winch.core.lifecycle import JobState
 from winch.core.redact import mask, mask_text, shown
 from winch.storage.params import SessionInfo
@@ -133,7 +133,7 @@ def job_table(jobs: list[JobRecord], *, reveal: bool, is_dead: bool = False) -> 
 
 
 def attempts(job: JobRecord) -> str:
-    return f"{job.attempt}/{job.max_attempts}" if job.max_attempts else str(job.attempt)
+    return attempt_words(job.attempt, job.max_attempts).replace(" of ", "/")
 
 
 def when(job: JobRecord, at: datetime) -> str:
@@ -199,10 +199,9 @@ def show_job(job: JobRecord, workers: Workers, *, reveal: bool) -> None:
 
 
 def _facts(job: JobRecord, at: datetime, reveal: bool) -> list[tuple[str, str]]:
-    tries = f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt)
     facts = [
         ("queue", job.queue + (f"   priority {level_of(job.priority)}" if job.priority else "")),
-        ("attempt", tries),
+        ("attempt", attempt_words(job.attempt, job.max_attempts)),
     ]
     if job.tags:
         facts.append(("tags", ", ".join(_tags(job, reveal))))

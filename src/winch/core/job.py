@@ -44,8 +44,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The type for people: without the package, where it is Winch's own."""
-        return self.type.removeprefix("winch.")
+        """The type for people: without its modules, where it is Winch's own."""
+        return self.type.rpartition(".")[2] if self.type.startswith("winch.") else self.type
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +68,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str | None = None
     note: str | None = None
     log: str | None = None
+
+
+def attempt_words(attempt: int, most: int | None, *, crashes: int = 0, rescues: int = 0) -> str:
+    """How often the job was tried, as people read it: `2 of 5`, `0 of 12, 1 crash`.
+
+    An attempt that ended with its worker is not counted, so it is named apart. An error or a queue may
+    have a policy of its own that allows more attempts than the job's: then there is no `of`.
+    """
+    said = f"{attempt} of {most}" if most is not None and attempt <= most else f"{attempt}"
+    for count, one, many in ((crashes, "crash", "crashes"), (rescues, "rescue", "rescues")):
+        if count:
+            said += f", {count} {one if count == 1 else many}"
+    return said
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from winch.engine.client import Client
 
 PAGE = 500
+MOST_COUNTED = 1000
 Members = list[JobRecord]
 
 
 class FlowInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow as people see it. `counts` are its members by state, its callbacks among them."""
+    """A flow as people see it. `counts` are its members by state, its callbacks among them. `members` is
+    how many it has, without callbacks; a list counts up to 1,000 members of a batch."""
 
     id: str
     note: FlowNote
     counts: Mapping[JobState, int] = {}
+    members: int = 0
 
     @property
     def state(self) -> str:
@@ -61,7 +64,10 @@ class Flows:
             return []
         which = Lines(book=BOOK, limit=limit, before=before, is_newest_first=True)
         lines = yield driver.read_lines(which)
-        return [FlowInfo(id=line.key, note=_note(line.body)) for line in lines]
+        found: Infos = []
+        for line in lines:
+            found.append((yield from self._listed(line.key, _note(line.body))))
+        return found
 
     @twin(list)
     def alist(self) -> None:
@@ -77,7 +83,8 @@ class Flows:
             raise FlowNotFound(flow_id)
         members = yield from self._members(flow_id)
         counts = Counter(job.state for job in members)
-        return FlowInfo(id=flow_id, note=_note(lines[0].body), counts=counts)
+        count = sum(tag_of(flow_id) in job.tags for job in members)
+        return FlowInfo(id=flow_id, note=_note(lines[0].body), counts=counts, members=count)
 
     @twin(get)
     def aget(self) -> None:
@@ -124,6 +131,15 @@ class Flows:
         """`retry` without blocking the event loop."""
 
     # -- how ---------------------------------------------------------------------------------------
+
+    def _listed(self, flow_id: str, note: FlowNote) -> Operation[FlowInfo]:
+        """A flow of a list. A batch grows after its note is written, so its members are counted."""
+        if note.kind != "batch":
+            return FlowInfo(id=flow_id, note=note, members=note.members)
+        which = JobFilter(tag=tag_of(flow_id), limit=MOST_COUNTED)
+        page = yield self._client.driver().list_jobs(which)
+        counts = Counter(job.state for job in page.jobs)
+        return FlowInfo(id=flow_id, note=note, counts=counts, members=len(page.jobs))
 
     def _members(self, flow_id: str) -> Operation[Members]:
         flow_id = parse_id(flow_id, "flow id")

@@ -35,7 +35,7 @@ def flow_out(info: FlowInfo) -> FlowOut:
         id=info.id,
         name=note.name,
         kind=note.kind,
-        members=note.members,
+        members=info.members,
         tasks=list(note.tasks),
     )
 

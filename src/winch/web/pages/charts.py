@@ -41,10 +41,17 @@ class Chart:
         return not any(value for row in self.rows for value in row.values)
 
 
-def nice(top: float) -> float:
-    """A round number that is not below `top`."""
+# From where on seconds are shown as minutes, and minutes as hours.
+MINUTES, HOURS = 120.0, 7200.0
+
+
+def nice(top: float, unit: str = "") -> float:
+    """A number that is not below `top`, and round in the unit it is shown in."""
     if top <= 0:
         return 1.0
+    if unit == "s" and top > MINUTES:
+        length = 3600.0 if top > HOURS else 60.0
+        return nice(top / length) * length
     power = 10.0 ** math.floor(math.log10(top))
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= top * 0.999)
 
@@ -52,10 +59,12 @@ def nice(top: float) -> float:
 def _show(value: float, unit: str) -> str:
     if unit == "s":
         if value < 1:
-            return f"{value * 1000:g} ms"
-        return f"{value:g} s" if value < 120 else f"{value / 60:g} m"
+            return f"{value * 1000:.3g} ms"
+        if value < MINUTES:
+            return f"{value:.3g} s"
+        return f"{value / 60:.3g} m" if value < HOURS else f"{value / 3600:.3g} h"
     if value >= 10_000:
-        return f"{value / 1000:g}k"
+        return f"{value / 1000:,g}k"
     return f"{value:g}"
 
 
@@ -127,7 +136,7 @@ def lines(
     """One line for each series; gaps stay gaps."""
     count = max(len(labels), 1)
     found = [value for row in rows for value in row.values if value is not None]
-    top = nice(max(found, default=0))
+    top = nice(max(found, default=0), unit)
     bottom = HEIGHT - BOTTOM
     step = (WIDTH - LEFT - RIGHT) / count
     parts = _frame(top, labels, unit)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from winch.core.flow import member_id
 from winch.core.lifecycle import JobState
-from winch.engine.flow_look import FlowInfo, mermaid
+from winch.engine.flow_look import MOST_COUNTED, FlowInfo, mermaid
 from winch.web.api.flows import flows_of
 from winch.web.pages import dag
 from winch.web.pages.base import go, link, one, page
@@ -69,6 +69,10 @@ async def _counted(call: Call, found: Sequence[FlowInfo]) -> dict[str, Counter[J
         for job in await driver.arun(driver.get(wanted[start : start + 500])):
             if job is not None:
                 counts.setdefault(ids[job.id], Counter())[job.state] += 1
+    # A list has counted the members of a batch, unless there are too many.
+    for info in found:
+        if info.counts and info.members < MOST_COUNTED:
+            counts[info.id] = Counter(info.counts)
     return counts
 
 
@@ -78,11 +82,12 @@ async def list_page(call: Call) -> Response:
     counts = await _counted(call, found)
     rows = [
         {
-            "flow": FlowInfo(id=info.id, note=info.note, counts=counts.get(info.id, {})),
+            "flow": msgspec.structs.replace(info, counts=counts.get(info.id, {})),
             "is_counted": info.id in counts,
             "bar": bar(counts[info.id]) if info.id in counts else "",
             "done": counts[info.id][JobState.COMPLETED] if info.id in counts else 0,
-            "total": sum(counts[info.id].values()) if info.id in counts else info.note.members,
+            "total": info.members,
+            "is_capped": info.id not in counts and info.note.kind == "batch" and info.members > 0,
             "created_at": datetime.fromtimestamp(int(info.id.replace("-", "")[:12], 16) / 1000, UTC),
         }
         for info in found
@@ -111,7 +116,7 @@ async def detail_page(call: Call) -> Response:
         title=info.note.name or info.note.kind,
         flow=info,
         bar=bar(info.counts),
-        total=sum(info.counts.values()),
+        total=info.members,
         graph=dag.draw(nodes, to),
         gantt=dag.gantt(members, to, now),
         is_cut=len(members) > dag.MOST_BARS,

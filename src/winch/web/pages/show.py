@@ -6,7 +6,9 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from winch.core.job import attempt_words
 from winch.core.lifecycle import JobState
+from winch.web.wire import JobOut
 
 MOST_SHOWN = 20_000
 ICONS = {
@@ -103,7 +105,17 @@ def first_line(text: str | None, most: int = 200) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def attempts(job: JobOut) -> str:
+    return attempt_words(job.attempt, job.max_attempts, crashes=job.crashes, rescues=job.rescues)
+
+
+def percent(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0") + " %"
+
+
 FILTERS = {
+    "attempts": attempts,
+    "percent": percent,
     "span": span,
     "ago": ago,
     "stamp": stamp,

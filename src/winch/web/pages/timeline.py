@@ -7,6 +7,7 @@ from datetime import datetime
 
 from markupsafe import Markup
 
+from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.redact import mask_text
@@ -68,7 +69,7 @@ def phases(job: JobRecord, now: datetime, why: str) -> list[Phase]:
             number += 1
         title_wait = "waited in queue" if not found else "waited for its next attempt"
         if due is not None and due < start:
-            found.append(Phase("wait", "scheduled", at, due, "tone-scheduled"))
+            found.append(_until_due(job, at, due))
             at, due = due, None
         if start > at:
             found.append(Phase("wait", title_wait, at, start, "tone-ready"))
@@ -123,13 +124,28 @@ def _waiting(job: JobRecord, at: datetime, now: datetime, why: str) -> list[Phas
         found.append(Phase("wait", title, at, max(job.run_at, now), tone, why, is_now=True))
         return found
     if at < job.run_at < now:
-        title = "scheduled" if not job.history else "waited for its next attempt"
-        found.append(Phase("wait", title, at, job.run_at, "tone-scheduled"))
+        found.append(_until_due(job, at, job.run_at))
         at = job.run_at
-    title = "waits at a gate" if job.state is JobState.BLOCKED else "waits in queue"
-    tone = "tone-blocked" if job.state is JobState.BLOCKED else "tone-ready"
+    title, tone = "waits in queue", "tone-ready"
+    if job.state is JobState.BLOCKED:
+        title, tone = _blocked_by(job), "tone-blocked"
     found.append(Phase("wait", title, at, max(now, at), tone, why, is_now=True))
     return found
+
+
+def _until_due(job: JobRecord, at: datetime, due: datetime) -> Phase:
+    """The stretch before the job could run: its own delay, or the jobs that it had to wait for."""
+    if job.history:
+        return Phase("wait", "waited for its next attempt", at, due, "tone-scheduled")
+    if INPUTS_HEADER in job.headers:
+        return Phase("wait", "waited for the jobs before it", at, due, "tone-blocked")
+    return Phase("wait", "scheduled", at, due, "tone-scheduled")
+
+
+def _blocked_by(job: JobRecord) -> str:
+    if job.gate is not None:
+        return "waits at a gate"
+    return "waits for the jobs before it" if INPUTS_HEADER in job.headers else "waits"
 
 
 def draw(found: list[Phase], now: datetime) -> Markup:

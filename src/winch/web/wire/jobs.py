@@ -93,6 +93,8 @@ class JobOut(msgspec.Struct, frozen=True, kw_only=True):
     tags: list[str]
     attempt: int
     max_attempts: int | None
+    crashes: int
+    rescues: int
     created_at: datetime
     run_at: datetime
     claimed_at: datetime | None
@@ -120,8 +122,6 @@ class JobDetail(JobOut, frozen=True, kw_only=True):
     headers: dict[str, str]
     expires_at: datetime | None
     cancel_requested_at: datetime | None
-    crashes: int
-    rescues: int
     session: str | None
     unique: str | None
     fifo: str | None
