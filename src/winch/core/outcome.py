@@ -17,6 +17,7 @@ from winch.core.duration import Duration, parse_duration
 from winch.core.errors import type_name
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
+from winch.core.redact import stored_text
 from winch.core.retry import Retry
 
 MAX_REASON_BYTES = 8 * 1024
@@ -145,19 +146,19 @@ def _settle(
 
 
 def _storable(settled: Settled) -> Settled:
-    """The same with texts that are valid UTF-8 without NUL. A handler's reason may hold a file name of
-    any bytes, and an outcome is stored together with its neighbours."""
+    """The same with texts that are valid UTF-8 without NUL, and without secrets. A handler's reason may
+    hold a file name of any bytes, and an outcome is stored together with its neighbours."""
     error = settled.error
     if error is not None:
         error = Failure(
             clean_text(error.type, MAX_ERROR_BYTES),
-            clean_text(error.message, MAX_ERROR_BYTES),
+            stored_text(error.message, MAX_ERROR_BYTES),
             _clean(error.traceback, MAX_ERROR_BYTES),
         )
     return msgspec.structs.replace(
         settled,
         error=error,
-        reason=_clean(settled.reason, MAX_REASON_BYTES),
+        reason=None if settled.reason is None else stored_text(settled.reason, MAX_REASON_BYTES),
         log=_clean(settled.log, MAX_RESULT_BYTES),
         brake=_clean(settled.brake, MAX_REASON_BYTES),
     )
