@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from winch.core.duration import Duration
     from winch.core.queue_settings import QueueSettings
     from winch.engine.dead import DeadLetters, Replayed
+    from winch.engine.queue_purge import Purged
     from winch.engine.registry import Registry
     from winch.engine.runtime import Runtime
     from winch.engine.schedules import Run, Schedule, ScheduleDesk
@@ -354,6 +355,19 @@ class Queues:
     @twin(configure)
     def aconfigure(self) -> None:
         """`configure` without blocking the event loop."""
+
+    @blocking
+    def purge(self, queue: str, *, dry_run: bool = False) -> Operation[Purged]:
+        """Remove the jobs that wait in this queue: ready, scheduled, retrying and blocked ones. Running
+        ones go on. Jobs that a flow, a batch or another job waits for are cancelled, all others deleted
+        for good; returns how many of each. With `dry_run` it only counts."""
+        from winch.engine.queue_purge import purge
+
+        return (yield from purge(self._host.ready(), check_queue(queue), dry_run=dry_run))
+
+    @twin(purge)
+    def apurge(self) -> None:
+        """`purge` without blocking the event loop."""
 
     @blocking
     def settings(self) -> Operation[dict[str, QueueSettings]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from winch.areas import JobList
 from winch.core.cron import Dst
 from winch.core.duration import Duration
+from winch.core.errors import type_name
 from winch.core.flow import FLOW_HEADER, FlowNote
 from winch.core.gates import GateSpec
 from winch.core.job import Claim, Entry, Failure, JobRecord, Note
@@ -22,6 +23,7 @@ from winch.engine.flow_look import FlowInfo
 from winch.engine.flows import Batch, Flow, FlowHandle, Node, Tail
 from winch.engine.idempotency import Once
 from winch.engine.preflight import Misfit, Preflight
+from winch.engine.queue_purge import Purged
 from winch.engine.schedules import Run, Schedule
 from winch.engine.sinks import Message
 from winch.engine.task import (
@@ -93,6 +95,7 @@ __all__ = [
     "Overlap",
     "Partial",
     "Preflight",
+    "Purged",
     "QueueInfo",
     "QueueSettings",
     "Refusal",
@@ -108,4 +111,5 @@ __all__ = [
     "Using",
     "Wait",
     "mask_text",
+    "type_name",
 ]

@@ -373,6 +373,27 @@ def test_doctor_on_a_store_without_schema_says_migrate(winch: Command) -> None:
     assert (answer.code, "run `winch migrate`" in answer.out) == (4, True)
 
 
+# -- purging a queue ---------------------------------------------------------------------------------
+
+
+def test_a_queue_is_purged_after_a_question(winch: Command, app: App) -> None:
+    add = app.tasks.get("shop.add")
+    app.enqueue_many([add.using(delay="1h").bind(n) for n in range(3)])
+    other = add.using(queue="other").enqueue(9)
+    assert winch("queues", "purge", "default", "--dry-run").out == "3 jobs would be removed\n"
+    unasked = winch("queues", "purge", "default")
+    assert unasked.code == 2
+    assert "remove 3 waiting jobs of queue default for good?" in unasked.err
+    assert len(app.jobs.list(queue="default")) == 3
+    counts = {"matched": 3, "deleted": 3, "cancelled": 0, "dry_run": False}
+    done = winch("queues", "purge", "default", "--yes", "--json").json
+    assert done == {"name": "default", **counts}
+    assert winch("queues", "purge", "default", "--yes").out == "0 jobs deleted\n"
+    assert [job.id for job in app.jobs.list()] == [other.id]
+    [line] = winch("audit", "--json").json["lines"]
+    assert (line["action"], line["target"], line["via"]) == ("purge queue", "default", "cli")
+
+
 # -- the audit ---------------------------------------------------------------------------------------
 
 

@@ -116,6 +116,12 @@ ACTIONS: dict[str, tuple[Callable[[App], Any], Callable[[App, Any], Any], str, d
         "configure queue",
         {"settings": {"max_depth": 5, "max_age": "0:01:30"}},
     ),
+    "queues.purge": (
+        lambda app: (waiting(app), "default")[1],
+        lambda app, queue: app.queues.purge(queue),
+        "purge queue",
+        {"deleted": 1, "cancelled": 0},
+    ),
     "schedules.add": (
         lambda app: "s",
         lambda app, name: app.schedules.add(name, "work", every="1h"),
@@ -234,6 +240,7 @@ def test_what_is_refused_or_only_counted_leaves_no_line(app: App) -> None:
     app.dead.replay(task="work", dry_run=True)
     app.dead.purge(older_than="1d", dry_run=True)
     assert app.dead.replay([job]).refused == 1
+    app.queues.purge("default", dry_run=True)
     app.queues.configure("mail")
     assert lines(app) == []
 

@@ -118,6 +118,7 @@ async def every_call(app: App, job: Job[Any], flow: str) -> None:
     await app.queues.aresume("default")
     await app.queues.aconfigure("default", max_depth=10)
     assert (await app.queues.asettings())["default"].max_depth == 10
+    assert (await app.queues.apurge("none")).matched == 0
     await app.schedules.aadd("s", task, every="1h")
     await app.schedules.aedit("s", every="2h")
     assert [one.name for one in await app.schedules.alist()] == ["s"]

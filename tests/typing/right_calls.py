@@ -7,7 +7,7 @@ from typing import Any, assert_type
 
 import winch
 from winch import App, Context, Depends, Job, JobState, Keyring, Retry, Schedule
-from winch.types import FlowInfo, JobList, QueueInfo, QueueSettings, Replayed, SessionInfo
+from winch.types import FlowInfo, JobList, Purged, QueueInfo, QueueSettings, Replayed, SessionInfo
 
 app = App("memory://", lease="30s", grace=timedelta(seconds=5), keys=Keyring({"k": b""}), spool="s")
 
@@ -100,6 +100,7 @@ async def awaited(ctx: Context) -> None:
     assert_type(await app.queues.alist(), list[QueueInfo])
     assert_type(await app.queues.aconfigure("mail", concurrency=5), QueueSettings)
     assert_type(await app.schedules.aadd("s", plain, every="1h", args={"a": 1}), Schedule)
+    assert_type(await app.queues.apurge("mail", dry_run=True), Purged)
     assert_type(await app.workers.alist(), list[SessionInfo])
     assert_type(await app.limits.aset("limit:x", "5"), None)
     assert_type(await app.flows.aget("id"), FlowInfo)

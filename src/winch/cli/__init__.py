@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "jobs": ("jobs", "jobs", "Look at jobs and act on them."),
     "why": ("why", "why", "Say in words why a job is where it is."),
     "dead": ("dead", "dead", "Look at dead jobs, replay or purge them."),
-    "queues": ("queues", "queues", "Look at queues, pause and resume them."),
+    "queues": ("queues", "queues", "Look at queues, pause, resume and purge them."),
     "limits": ("limits", "limits", "Look at limits and rates, and set them while workers run."),
     "schedules": ("schedules", "schedules", "Look at schedules, add, pause and trigger them."),
     "flows": ("flows", "flows", "Look at flows, cancel and retry them."),

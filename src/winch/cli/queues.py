@@ -1,4 +1,4 @@
-"""`winch queues`: look at queues, pause and resume them."""
+"""`winch queues`: look at queues, pause, resume, set and purge them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from winch.cli import text
 from winch.cli.known import check_known_queue, create_option
 from winch.cli.output import Column, Table, emit_json, remark, say
+from winch.cli.question import dry_run_option, may_go_on, yes_option
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.bounds import is_int
 from winch.core.lifecycle import JobState
@@ -26,7 +27,7 @@ SHOWN = (
 
 @click.group()
 def queues() -> None:
-    """Look at queues, pause and resume them."""
+    """Look at queues, pause, resume and purge them."""
 
 
 @queues.command("list")
@@ -152,6 +153,33 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
             say(f"{key}={value}")
     else:
         remark(f"nothing is set for queue {text.one_line(name)}")
+
+
+@queues.command()
+@click.argument("name")
+@yes_option
+@dry_run_option
+@json_option
+@store_options
+def purge(said: Said, name: str, yes: bool, dry_run: bool) -> None:
+    """Remove the jobs that wait in a queue; running ones go on.
+
+    Jobs that a flow, a batch or another job waits for are cancelled, all others deleted for good.
+    """
+    with opened(said) as app:
+        done = app.queues.purge(name, dry_run=True)
+        if done.matched and not dry_run:
+            waiting = text.count(done.matched, "waiting job")
+            may_go_on(f"Remove {waiting} of queue {text.one_line(name)} for good?", yes=yes)
+            done = app.queues.purge(name)
+    if said.as_json:
+        counts = {"matched": done.matched, "deleted": done.deleted, "cancelled": done.cancelled}
+        emit_json({"name": name, **counts, "dry_run": dry_run})
+    elif dry_run:
+        say(f"{text.count(done.matched, 'job')} would be removed")
+    else:
+        cancelled = f", {done.cancelled:,} cancelled" if done.cancelled else ""
+        say(f"{text.count(done.deleted, 'job')} deleted{cancelled}")
 
 
 def _report(said: Said, names: tuple[str, ...], done: str) -> None:

@@ -24,8 +24,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from winch import ConfigError, JobState, Middleware, RetryAfter, __version__
-from winch.core.errors import type_name
-from winch.types import FLOW_HEADER, SCHEDULE_HEADER, Directive, mask_text
+from winch.types import FLOW_HEADER, SCHEDULE_HEADER, Directive, mask_text, type_name
 
 if TYPE_CHECKING:
     from winch import App, Context

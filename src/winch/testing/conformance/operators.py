@@ -208,6 +208,27 @@ def a_running_job_is_not_deleted(bench: Bench) -> None:
 
 
 @case()
+def a_queue_is_emptied_page_by_page(bench: Bench) -> None:
+    """A walk over the waiting jobs of a queue, which deletes each page before it asks for the next."""
+    retrying = bench.make_job(JobState.RETRYING, queue="default").id
+    (running,) = claimed(bench)
+    other = bench.add(queue="other")
+    waiting = [retrying, *bench.add_many(4), *bench.add_many(3, delay=HOUR)]
+    seen: list[str] = []
+    after: str | None = None
+    while True:
+        page = bench.list_jobs(queue="default", states=WAITING, limit=3, after=after)
+        seen += [job.id for job in page.jobs]
+        newer = bench.add()  # comes after the walk began: not met, not deleted
+        assert all(acted.took for acted in bench.delete(*(job.id for job in page.jobs)))
+        if (after := page.next) is None:
+            break
+    assert sorted(seen) == sorted(waiting)
+    assert bench.get(running.id).state is JobState.RUNNING
+    assert bench.get(other).state is bench.get(newer).state is JobState.READY
+
+
+@case()
 def running_jobs_of_a_paused_queue_go_on(bench: Bench) -> None:
     (claim,) = claimed(bench)
     bench.pause("default")
