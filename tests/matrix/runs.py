@@ -66,10 +66,10 @@ async def _work(app: App, trials: Sequence[Trial]) -> dict[str, str]:
     ]
     async with app.worker(queues=[QUEUE, LATE]):
         await progress.until(lambda: all(_is_stored(app, trial) for trial in growing), GROWTH)
-        await asyncio.sleep(EXPIRY)
         for trial in trials:
             if trial.pair.shape.name == "schedule" and trial.refusal is None:
                 await asyncio.to_thread(app.schedules.pause, trial.name)
+        await asyncio.sleep(EXPIRY)  # the job of the last window before the pause expires too
         await asyncio.to_thread(app.queues.resume, LATE)
         await progress.until(lambda: not _live(app), PATIENCE)
         left = await asyncio.to_thread(_live, app)
