@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from winch.core.clock import Clock
     from winch.core.duration import Duration
     from winch.core.queue_settings import QueueSettings
+    from winch.core.retry import Retry
     from winch.engine.dead import DeadLetters, Replayed
     from winch.engine.queue_purge import Purged
     from winch.engine.registry import Registry
@@ -315,7 +316,7 @@ class Queues:
         *,
         concurrency: int | Unset | None = msgspec.UNSET,
         retries: int | Unset | None = msgspec.UNSET,
-        backoff: Duration | Unset | None = msgspec.UNSET,
+        backoff: Duration | Retry | Unset | None = msgspec.UNSET,
         max_depth: int | Unset | None = msgspec.UNSET,
         max_age: Duration | Unset | None = msgspec.UNSET,
         on_full: Literal["reject", "block", "shed", "delay"] | Unset | None = msgspec.UNSET,
@@ -328,7 +329,8 @@ class Queues:
         setting back. Returns all settings of the queue.
 
         `concurrency` is how many jobs run at once, of those enqueued since it was first set. `retries`
-        and `backoff` (one delay for all) go before the policy of the task. A queue with
+        and `backoff` (one delay for all, or the delays of a `Retry`, also in words:
+        "exponential 2s max=5m") go before the policy of the task. A queue with
         `max_depth` ready jobs, or whose oldest waits longer than `max_age`, is full: then an enqueue
         raises QueueFull ("reject"), waits up to `block_for` first ("block"), drops jobs of a priority
         below 0 ("shed"), or puts jobs off so that `drain` ("100/s") of them come ("delay").

@@ -172,6 +172,32 @@ def test_retries_and_backoff_of_a_queue_go_before_the_tasks_own() -> None:
         assert app.queues.settings() == {}
 
 
+@pytest.mark.parametrize(
+    "backoff",
+    [
+        Retry.exponential("1s", factor=3, max="5s", jitter="none"),
+        "exponential 1s factor=3 max=5s jitter=none",
+    ],
+)
+def test_the_backoff_of_a_queue_may_be_a_policy(backoff: Retry | str) -> None:
+    app = App("memory://")
+    ran: list[float] = []
+
+    @app.task(name="bad", queue="mail", retry=Retry.fixed("1h", attempts=5))
+    def bad() -> None:
+        ran.append((world.now - began).total_seconds())
+        raise ValueError("no")
+
+    with virtual(app) as world:
+        app.queues.configure("mail", backoff=backoff)
+        world.advance("2s")
+        began = world.now
+        job = bad.enqueue()
+        world.advance("1m")
+        assert job.refresh().state is JobState.DEAD
+    assert ran == [0, 1, 4, 9, 14]
+
+
 def test_a_pause_with_an_end_ends() -> None:
     app = App("memory://")
 

@@ -14,6 +14,7 @@ from winch.cli.question import dry_run_option, may_go_on, yes_option
 from winch.cli.store import Said, json_option, opened, store_options
 from winch.core.bounds import is_int
 from winch.core.lifecycle import JobState
+from winch.core.retry import StoredRetry, backoff_text
 from winch.storage.params import QueueInfo
 
 SHOWN = (
@@ -146,6 +147,8 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
     with opened(said) as app:
         after = app.queues.configure(name, **given)
     shown = msgspec.to_builtins(after)
+    if isinstance(after.backoff, StoredRetry):
+        shown["backoff"] = backoff_text(after.backoff)
     if said.as_json:
         emit_json({"name": name, "settings": shown})
     elif shown:

@@ -11,7 +11,7 @@ import msgspec
 
 from winch.core.duration import parse_duration, parse_rate
 from winch.core.errors import ConfigError, did_you_mean
-from winch.core.retry import Retry
+from winch.core.retry import Retry, StoredRetry, from_stored, parse_backoff, to_stored
 
 
 class OnFull(StrEnum):
@@ -37,7 +37,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     concurrency: int | None = None
     retries: int | None = None
-    backoff: timedelta | None = None
+    backoff: timedelta | StoredRetry | None = None
     max_depth: int | None = None
     max_age: timedelta | None = None
     on_full: OnFull = OnFull.REJECT
@@ -56,7 +56,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def policy(self, retry: Retry) -> Retry:
         """The task's policy under what is set; a policy of the job's own goes before both."""
-        if self.backoff is not None:
+        if isinstance(self.backoff, StoredRetry):
+            # Its delays alone: how often a job is tried is another setting, and the task's.
+            retry = msgspec.structs.replace(from_stored(self.backoff), attempts=retry.attempts)
+        elif self.backoff is not None:
             retry = Retry.fixed(self.backoff, attempts=retry.attempts)
         if self.retries is not None:
             retry = msgspec.structs.replace(retry, attempts=self.retries + 1)
@@ -101,6 +104,19 @@ def _span(name: str, value: Any) -> timedelta:
     return parsed
 
 
+def _backoff(name: str, value: Any) -> timedelta | StoredRetry:
+    if isinstance(value, str) and value.strip()[:1].isalpha():
+        value = parse_backoff(value, name)
+    if not isinstance(value, Retry):
+        return _span(name, value)
+    if value.fn is not None or value.on is not None:
+        raise ConfigError(
+            f"{name} takes a policy without `on` and without a function of its own, which live in code; "
+            "declare those on the task"
+        )
+    return to_stored(value)
+
+
 def _word(kind: type[StrEnum]) -> Any:
     def check(name: str, value: object) -> StrEnum:
         words = [str(one) for one in kind]
@@ -120,7 +136,7 @@ def _rate(name: str, value: Any) -> str:
 _CHECKS: dict[str, Any] = {
     "concurrency": _count,
     "retries": _count,
-    "backoff": _span,
+    "backoff": _backoff,
     "max_depth": _count,
     "max_age": _span,
     "on_full": _word(OnFull),

@@ -8,11 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
-from winch.core.duration import Duration, parse_duration
-from winch.core.errors import ConfigError
+from winch.core.bounds import check_length
+from winch.core.duration import Duration, format_duration, parse_duration
+from winch.core.errors import ConfigError, did_you_mean
 
 JITTERS = ("none", "full", "decorrelated")
 KINDS = ("fixed", "linear", "exponential", "polynomial", "sidekiq", "custom")
@@ -269,3 +271,56 @@ def from_stored(stored: StoredRetry) -> Retry:
         jitter=stored.jitter,
         total=stored.total,
     )
+
+
+MAX_BACKOFF_CHARS = 200
+_IN_WORDS: dict[str, tuple[Callable[..., Retry], tuple[str, ...]]] = {
+    "linear": (Retry.linear, ("max", "jitter")),
+    "exponential": (Retry.exponential, ("factor", "max", "jitter")),
+    "polynomial": (Retry.polynomial, ("power", "max", "jitter")),
+    "fixed": (Retry.fixed, ("jitter",)),
+}
+
+
+def parse_backoff(text: str, what: str) -> Retry:
+    """The delays of a policy in words: "exponential 2s factor=2 max=5m jitter=full"."""
+    check_length(text, MAX_BACKOFF_CHARS, what)
+    kind, *words = text.split() or [""]
+    if kind == "sidekiq" and not words:
+        return Retry.sidekiq()
+    if kind not in _IN_WORDS or not words:
+        known = ", ".join(_IN_WORDS)
+        raise ConfigError(
+            f"{what} must be a time such as '30s', a Retry, or one in words such as "
+            f"'exponential 2s max=5m' (there are {known}, sidekiq), got {text!r}"
+        )
+    make, options = _IN_WORDS[kind]
+    given: dict[str, Any] = {}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals or name not in options:
+            raise ConfigError(
+                f"{what}: {kind} takes {', '.join(options)} as name=value, got {word!r}"
+                f"{did_you_mean(name, options)}"
+            )
+        try:
+            given[name] = float(value) if name in ("factor", "power") else value
+        except ValueError:
+            raise ConfigError(f"{what}: {name} must be a number, got {value!r}") from None
+    return make(words[0], **given)
+
+
+def backoff_text(stored: StoredRetry) -> str:
+    """The same in words, as `parse_backoff` reads it."""
+    if stored.kind == "sidekiq":
+        return stored.kind
+    words = [stored.kind, _typed(stored.base)]
+    if stored.kind in ("exponential", "polynomial"):
+        words.append(f"{'factor' if stored.kind == 'exponential' else 'power'}={stored.factor:g}")
+    if stored.kind != "fixed":
+        words.append(f"max={_typed(stored.max)}")
+    return " ".join([*words, f"jitter={stored.jitter}"])
+
+
+def _typed(span: timedelta) -> str:
+    return format_duration(span).replace(" ", "")

@@ -13,6 +13,7 @@ from winch.core.bounds import is_int
 from winch.core.duration import format_duration
 from winch.core.lifecycle import JobState
 from winch.core.queue_settings import NO_SETTINGS, OnFull
+from winch.core.retry import StoredRetry, backoff_text
 from winch.engine import queue_desk, rates
 from winch.engine.options import check_queue
 from winch.engine.rates import MINUTE, percentile
@@ -34,6 +35,8 @@ def told(value: Any) -> str:
     """A setting as it is typed."""
     if value is None:
         return ""
+    if isinstance(value, StoredRetry):
+        return backoff_text(value)
     return format_duration(value).replace(" ", "") if isinstance(value, timedelta) else str(value)
 
 

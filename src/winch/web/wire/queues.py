@@ -12,6 +12,11 @@ from winch.engine.task_times import TaskTimes
 from winch.web.wire.base import Body, Duration, Limit, Name, Uuid
 from winch.web.wire.jobs import ErrorOut
 
+Backoff = Annotated[
+    str,
+    msgspec.Meta(max_length=200, description="One delay like 30s, or a policy: exponential 2s max=5m."),
+]
+
 
 class QueueOut(msgspec.Struct, frozen=True, kw_only=True):
     name: str
@@ -27,7 +32,7 @@ class QueueSettingsBody(Body, frozen=True, kw_only=True):
 
     concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
     retries: int | msgspec.UnsetType | None = msgspec.UNSET
-    backoff: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    backoff: Backoff | msgspec.UnsetType | None = msgspec.UNSET
     max_depth: int | msgspec.UnsetType | None = msgspec.UNSET
     max_age: Duration | msgspec.UnsetType | None = msgspec.UNSET
     on_full: Name | msgspec.UnsetType | None = msgspec.UNSET
