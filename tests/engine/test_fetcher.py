@@ -87,7 +87,9 @@ class WaitingDriver(MemoryDriver):
         self.claimed.set()
         return super().claim(params, now=now)
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
         self.released.set()
         return super().release(claims, now=now)
 

@@ -420,7 +420,8 @@ def test_drain_lets_running_jobs_end_and_gives_the_rest_back_unspent() -> None:
     run(app, body)
     assert jobs["short"].refresh().state is JobState.COMPLETED
     record = jobs["long"].refresh().record
-    assert (record.state, record.attempt, record.history) == (JobState.READY, 0, ())
+    assert (record.state, record.attempt) == (JobState.READY, 0)
+    assert [entry.what for entry in record.history] == ["released"]
     assert app.workers.list() == []
 
 
@@ -500,3 +501,25 @@ def test_a_beat_that_crosses_the_end_begins_no_new_session() -> None:
 
     asyncio.run(main())
     assert app.workers.list() == []
+
+
+def test_a_job_that_a_stop_interrupts_says_so_in_its_history_and_an_unstarted_one_does_not() -> None:
+    app = new_app(grace="100ms")
+    begun = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    jobs = [endless.enqueue() for _ in range(3)]
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            async with app.worker(concurrency=1):
+                await begun.wait()
+
+    asyncio.run(main())
+    histories = [[entry.what for entry in job.refresh().record.history] for job in jobs]
+    assert sorted(histories) == [[], [], ["released"]]
+    assert {(job.state, job.record.attempt) for job in jobs} == {(JobState.READY, 0)}

@@ -109,7 +109,9 @@ def died_of(outcome: Ending) -> Failure:
     return outcome.error or Failure(outcome.what, outcome.reason or "")
 
 
-def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobRecord:
+def given_back(
+    job: JobRecord, at: datetime, *, by_holder: bool = False, has_started: bool = False
+) -> JobRecord:
     """The job unrun: ready at its old place, or cancelled where that was requested.
 
     Only the holder's own release is remembered by its token: what others took back is lost to it.
@@ -121,6 +123,8 @@ def given_back(job: JobRecord, at: datetime, *, by_holder: bool = False) -> JobR
     history = job.history
     if to is JobState.CANCELLED:
         history = _grown(job, "cancelled", at, by_token=by_token)
+    elif has_started:
+        history = _grown(job, RELEASED, at, by_token=by_token)
     return replace(
         job,
         state=to,

@@ -52,7 +52,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a job's history: how an attempt ended, or what an operator did.
 
     `what` is one of completed, failed, snoozed, slept, waited, unwinding, cancelled, discarded, crashed,
-    rescued (attempts),
+    rescued, released (attempts),
     retried, cancel requested (operators, with `by`), replaced (an enqueue with the same unique key).
     `token` is the one that the attempt's own holder ended it with; None where somebody else did, so that
     a late finish finds its claim lost.

@@ -59,6 +59,7 @@ class Finisher:
         self._decided = decided
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
+        self._interrupted: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
         self._refused: list[_Refused] = []
         self._is_awake = False  # has been woken, and has not begun
@@ -89,6 +90,11 @@ class Finisher:
             self._releases.extend(claims)
             self._awake()
 
+    def interrupted(self, claim: ClaimRef) -> None:
+        """The handler had begun and was stopped: given back, with a line in the job's history."""
+        self._interrupted.append(claim)
+        self._awake()
+
     def crash(self, claim: ClaimRef, cause: str) -> None:
         """The job's own process died: counted apart from failures."""
         self._crashes.append((claim, cause))
@@ -96,13 +102,14 @@ class Finisher:
 
     @property
     def pending(self) -> int:
-        return len(self._finishes) + len(self._releases) + len(self._crashes) + len(self._refused)
+        given_back = len(self._releases) + len(self._interrupted)
+        return len(self._finishes) + given_back + len(self._crashes) + len(self._refused)
 
     @property
     def tokens(self) -> set[str]:
         """The claims whose end is not answered yet."""
         tokens = {outcome.token for outcome in self._finishes}
-        tokens |= {ref.token for ref in self._releases}
+        tokens |= {ref.token for ref in (*self._releases, *self._interrupted)}
         tokens |= {one.outcome.token for one in self._refused}
         return tokens | {ref.token for ref, _ in self._crashes}
 
@@ -138,11 +145,13 @@ class Finisher:
             else:
                 aside = {one.outcome.token for one in self._refused[refused:]}
                 self._written([outcome for outcome in batch if outcome.token not in aside])
-        while self._releases:
-            refs = self._releases[:BATCH]
-            await self._repeat(functools.partial(self._driver.release, refs), refs)
-            del self._releases[: len(refs)]
-            self._written(refs)
+        for given_back, has_started in ((self._releases, False), (self._interrupted, True)):
+            while given_back:
+                refs = given_back[:BATCH]
+                release = functools.partial(self._driver.release, refs, has_started=has_started)
+                await self._repeat(release, refs)
+                del given_back[: len(refs)]
+                self._written(refs)
         while self._crashes:
             claim, cause = self._crashes[0]
             await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])

@@ -166,4 +166,4 @@ class Lane:
             self._recorder.record(attempt, settled, began)
         except Exception:
             log.exception("job %s: the worker itself failed; the job is released", claim.id)
-            self._finisher.release([ref_of(claim)])
+            self._finisher.interrupted(ref_of(claim))

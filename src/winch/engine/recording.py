@@ -63,7 +63,7 @@ class Recorder:
         elif ended is not None:
             self.finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
-            self._finisher.release([ref_of(claim)])
+            self._finisher.interrupted(ref_of(claim))
         else:
             self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
 

@@ -111,9 +111,12 @@ class Storage(Protocol):
         """
         ...
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
         """Give claimed jobs back unrun: ready again at their old place, the attempt handed back.
-        A requested cancel is carried out instead. Answers as `finish` does."""
+        A requested cancel is carried out instead. With `has_started` their handlers had begun, and each
+        gets a line "released" in its history. Answers as `finish` does."""
         ...
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:

@@ -115,7 +115,9 @@ class Working(Waits):
             return None
         return changes.ended_as(token, job.state, job.ended_token, changes.whats_of(job.history))
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
             at = self._now(now)
             answers = []
@@ -125,16 +127,22 @@ class Working(Waits):
                     end = (JobState.READY, changes.RELEASED)
                     answers.append(self._repeated(ref.id, ref.token, end))
                     continue
-                self._give_back(job, at, by_token=ref.token, by_holder=True)
+                self._give_back(job, at, by_token=ref.token, by_holder=True, has_started=has_started)
                 answers.append(Answer.TOOK)
             return answers
 
         return self._verb("release", body)
 
     def _give_back(
-        self, job: JobRecord, at: datetime, *, by_token: str | None, by_holder: bool = False
+        self,
+        job: JobRecord,
+        at: datetime,
+        *,
+        by_token: str | None,
+        by_holder: bool = False,
+        has_started: bool = False,
     ) -> JobState:
-        freed = changes.given_back(job, at, by_holder=by_holder)
+        freed = changes.given_back(job, at, by_holder=by_holder, has_started=has_started)
         self._put(freed, "released", at, by_token=by_token)
         return freed.state
 

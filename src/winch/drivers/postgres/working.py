@@ -340,11 +340,16 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             yield from self._begin_waits(outcomes, blocked, now)
         return answers
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
         def steps(places: Sequence[int]) -> list[Step]:
             text = write_claims(claims[place] for place in places)
             is_alone = len(places) == len(claims)
-            return [self._step("release", is_alone=is_alone, claims=text, now=now)]
+            step = self._step(
+                "release", is_alone=is_alone, claims=text, has_started=has_started, now=now
+            )
+            return [step]
 
         ends = [(JobState.READY, changes.RELEASED)] * len(claims)
         return self._write("release", lambda: self._end_claims(claims, steps, ends), now)

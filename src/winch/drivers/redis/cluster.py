@@ -182,13 +182,19 @@ class RedisClusterDriver(WideClaims):
 
         return self._write("finish", body)
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
         return self._write(
             "release",
             lambda: self._by_id(
                 claims,
                 lambda ref: ref.id,
-                lambda some: super(RedisClusterDriver, self).release(some, now=now).steps(),
+                lambda some: (
+                    super(RedisClusterDriver, self)
+                    .release(some, has_started=has_started, now=now)
+                    .steps()
+                ),
                 lambda answer: answer is Answer.LOST,
             ),
         )

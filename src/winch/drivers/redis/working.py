@@ -270,9 +270,13 @@ class WorkingVerbs(Verbs):
 
         return self._write("finish", body)
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            reply = yield self._call("release", now=micros(now), claims=_pairs(claims))
+            reply = yield self._call(
+                "release", now=micros(now), claims=_pairs(claims), started=has_started
+            )
             return [_ANSWERS[answer] for answer in reply]
 
         return self._write("release", body)

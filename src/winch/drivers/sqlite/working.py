@@ -108,7 +108,9 @@ class WorkingVerbs:
 
         return verb("finish", body)
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             at = micros(now)
             rows = yield from ask("release", ids=to_json([ref.id for ref in claims]))
@@ -120,7 +122,7 @@ class WorkingVerbs:
                     held.discard((ref.id, ref.token))
                     answers[place] = Answer.TOOK
                     freed.append(ref.id)
-            yield from _give_back(freed, at, by_holder=True)
+            yield from _give_back(freed, at, by_holder=True, has_started=has_started)
             ends = [(JobState.READY, changes.RELEASED)] * len(claims)
             return (yield from _answers(claims, answers, ends))
 
@@ -442,11 +444,16 @@ def _trim_task(task: str, options: str | None, which: Trim, at: int, limit: int)
         values["skip"] += len(needed)
 
 
-def _give_back(ids: Sequence[str], at: int, *, by_holder: bool = False) -> Body[None]:
+def _give_back(
+    ids: Sequence[str], at: int, *, by_holder: bool = False, has_started: bool = False
+) -> Body[None]:
     if ids:
         jobs = yield from read_jobs(ids)
         moment = from_micros(at)
-        freed = [changes.given_back(jobs[i], moment, by_holder=by_holder) for i in ids]
+        freed = [
+            changes.given_back(jobs[i], moment, by_holder=by_holder, has_started=has_started)
+            for i in ids
+        ]
         yield from store(freed, at)
 
 

@@ -265,9 +265,9 @@ class Bench:
         (answer,) = self.finish(self.outcome(claim, JobState.COMPLETED, **fields))
         return answer
 
-    def release(self, *claims: Claim | ClaimRef) -> list[Answer]:
+    def release(self, *claims: Claim | ClaimRef, has_started: bool = False) -> list[Answer]:
         refs = [ClaimRef(claim.id, claim.token) for claim in claims]
-        return self.call(self.driver.release(refs, now=self.now))
+        return self.call(self.driver.release(refs, has_started=has_started, now=self.now))
 
     def give_up(self, session: str, *tokens: str) -> int:
         return self.call(self.driver.give_up(session, tokens, now=self.now))

@@ -23,6 +23,24 @@ def a_released_job_is_ready_as_if_never_claimed(bench: Bench) -> None:
 
 
 @case()
+def a_release_after_the_start_leaves_a_line(bench: Bench) -> None:
+    a, b = claimed(bench, 2)
+    at = bench.get(a.id).run_at
+    bench.advance(SECOND)
+    assert bench.release(a, has_started=True) == [Answer.TOOK]
+    assert bench.release(b) == [Answer.TOOK]
+    job = bench.get(a.id)
+    assert (job.state, job.attempt, job.token, job.run_at) == (JobState.READY, 0, None, at)
+    [line] = job.history
+    assert (line.what, line.attempt, line.token, line.at) == ("released", 1, a.token, bench.now)
+    assert (line.session, line.error) == (job.session, None)
+    assert bench.get(b.id).history == ()
+    assert bench.release(a, has_started=True) == [Answer.ALREADY]
+    assert len(bench.get(a.id).history) == 1
+    assert bench.take().attempt == 1
+
+
+@case()
 def a_released_job_keeps_its_place(bench: Bench) -> None:
     (claim,) = claimed(bench)
     bench.advance(SECOND)

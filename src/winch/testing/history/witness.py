@@ -33,8 +33,10 @@ class Witness:
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         return self._note(self._inner.finish(outcomes, now=now), outcomes)
 
-    def release(self, claims: Sequence[ClaimRef], *, now: datetime | None = None) -> Verb[list[Answer]]:
-        return self._note(self._inner.release(claims, now=now), claims)
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        return self._note(self._inner.release(claims, has_started=has_started, now=now), claims)
 
     def claiming_bell(self, queues: Sequence[str]) -> Bell:
         """That of the driver, where it has one: what is claimed shows in the store."""

@@ -19,8 +19,14 @@ back AS (
         filed = 'ready',
         attempt = job.attempt - 1,
         token = NULL,
-        ended_token = job.token
-    FROM held
+        ended_token = job.token,
+        history = CASE
+            WHEN :has_started::boolean THEN {schema}.grown(job.history, {schema}.entry(
+                'released', clock.now, job.attempt, job.token, job.session, job.claimed_at, NULL, job.log
+            ))
+            ELSE job.history
+        END
+    FROM held, clock
     WHERE job.id = held.id
         AND NOT held.is_cancelled
     RETURNING job.queue

@@ -302,11 +302,15 @@ local function after_claim(j, to)
 end
 
 -- Unrun: ready at the old place. Only the holder's own release is remembered by its token.
-local function give_back(j, by, is_holder)
+local function give_back(j, by, is_holder, has_started)
   local token = j.token
   leave(j)
   local to = after_claim(j, 'ready')
-  if to == 'cancelled' then grow(j, 'cancelled', nil, is_holder and token or nil) end
+  if to == 'cancelled' then
+    grow(j, 'cancelled', nil, is_holder and token or nil)
+  elseif has_started then
+    grow(j, 'released', nil, is_holder and token or nil)
+  end
   j.s = to
   j.a = j.a - 1
   if is_holder then j.e = token end
