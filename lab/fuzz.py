@@ -4,7 +4,8 @@
     python -m lab.fuzz --only cron --examples 100000
 
 A target may raise a WinchError, which says what is wrong. Anything else, an answer of 500 over HTTP, and
-anything that takes longer than a second, is a finding.
+anything that takes longer than a second, is a finding. Each text is also fed repeated, 20,000 characters
+long.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from winch.web.mount import build
 from winch.web.site import SiteConfig
 
 SLOW = 1.0
+LONG = 20_000
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -168,6 +170,13 @@ TARGETS: dict[str, Target] = {
 }
 
 
+def stretched(food: Any) -> tuple[str, ...]:
+    """A text again and again, up to LONG characters: time that grows faster than length shows there."""
+    if not isinstance(food, str) or not food:
+        return ()
+    return (food * (LONG // len(food)), food[:-1] + food[-1] * LONG)
+
+
 def findings(name: str, *, examples: int) -> str:
     """Feed a target; the smallest input that makes it fail, in words, or nothing."""
     target = TARGETS[name]
@@ -181,11 +190,12 @@ def findings(name: str, *, examples: int) -> str:
     )
     @hypothesis.given(target.food)
     def feed(food: Any) -> None:
-        began = time.process_time()
-        with contextlib.suppress(*target.may_raise):
-            target.eat(food)
-        took = time.process_time() - began
-        assert took < SLOW, f"it took {took:.1f} s"
+        for portion in (food, *stretched(food)):
+            began = time.process_time()
+            with contextlib.suppress(*target.may_raise):
+                target.eat(portion)
+            took = time.process_time() - began
+            assert took < SLOW, f"it took {took:.1f} s" + (" repeated" if portion is not food else "")
 
     try:
         feed()

@@ -108,3 +108,15 @@ def test_an_enqueue_that_waits_ends_with_its_token(app: App) -> None:
         timer.join()
         assert answer.status_code == 401
         assert time.monotonic() - began < SOON
+
+
+def test_the_note_of_a_use_widens_no_token(app: App) -> None:
+    """A server knows a token for half a second; it may be narrowed just before its use is noted."""
+    tokens = Tokens(app.ready())
+    text, token = app.client.run(tokens.create("t", ("read",)))
+    app.client.run(tokens.by_id(token.id))
+    narrow(app, token)
+    app.client.run(tokens.recognise(text))
+    [kept] = app.client.run(tokens.list())
+    assert kept.queues == ("mail",)
+    assert kept.used_at is not None

@@ -164,13 +164,16 @@ class Tokens:
         now = datetime.now(UTC)
         if token.used_at is not None and now - token.used_at < USED_EVERY:
             return
-        used = msgspec.structs.replace(token, used_at=now)
-        # Read again: a token revoked meanwhile must not come back by the note of its use.
+        # Read again: the note of a use must neither bring back a token that was revoked meanwhile nor
+        # widen one that was narrowed.
         lines = yield self._driver.read_lines(
             Lines(book=BOOK, after=token.id[:-1], before=token.id + "\x01", limit=50)
         )
-        if any(line.key == token.id for line in lines):
-            yield self._driver.write_lines([_line(used)])
+        body = next((line.body for line in lines if line.key == token.id), None)
+        if body is None:
+            return
+        used = msgspec.structs.replace(msgspec.json.decode(body, type=Token), used_at=now)
+        if (yield self._driver.swap_line(_line(used), instead_of=body)) is None:
             self._seen[token.id] = (time.monotonic(), used)
 
     def _check(self) -> None:
