@@ -165,6 +165,10 @@ def test_a_queue_and_a_schedule_are_set_by_forms(web: Web) -> None:
     said = web.api("GET", "/queues/default/settings").json()["settings"]
     assert (said["max_depth"], said["backoff"], said["on_full"]) == (9, "30s", "shed")
     assert 'value="9"' in web.ask("GET", "/queues/default", headers=HTML).text
+    words = "exponential 2s factor=2 max=5m jitter=full"
+    assert send("/queues/default/settings", backoff=words) == 303
+    assert web.api("GET", "/queues/default/settings").json()["settings"]["backoff"] == words
+    assert words in web.ask("GET", "/queues/default", headers=HTML).text
     assert send("/queues/default/settings", max_depth="few") == 422
     assert send("/schedules", name="x/y", task="shop.add", cron="0 2 * * *", args='{"a": 1}') == 303
     assert send("/schedules", name="z", task="no.such", every="1h") == 422

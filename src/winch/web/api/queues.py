@@ -13,6 +13,7 @@ from winch.core.errors import JobNotFound
 from winch.core.ids import parse_id
 from winch.core.lifecycle import JobState
 from winch.core.queue_settings import NO_SETTINGS, QueueSettings
+from winch.core.retry import StoredRetry, backoff_text
 from winch.engine import queue_desk
 from winch.engine.audit import AuditLine
 from winch.engine.dead import DeadLetters, Replayed
@@ -116,6 +117,8 @@ def _settings_out(name: str, said: QueueSettings) -> QueueSettingsOut:
         for key, value in msgspec.structs.asdict(said).items()
         if value is not None
     }
+    if isinstance(said.backoff, StoredRetry):
+        shown["backoff"] = backoff_text(said.backoff)
     return QueueSettingsOut(queue=name, settings=shown)
 
 
