@@ -255,7 +255,7 @@ def test_a_reader_looks_and_changes_nothing(roles: Roles, tmp_path: Path) -> Non
         ["queues", "pause", "default"],
     ):
         done = winch(*args)
-        assert done.returncode == 1, (args, done.stdout, done.stderr)
+        assert done.returncode == 3, (args, done.stdout, done.stderr)
         assert f'missing: GRANT SELECT, INSERT, UPDATE, DELETE ON "{roles.schema}".' in done.stderr
         assert f"TO {roles.schema}_my_reader" in done.stderr
     reader = roles.app("reader")
