@@ -523,3 +523,32 @@ def test_a_job_that_a_stop_interrupts_says_so_in_its_history_and_an_unstarted_on
     histories = [[entry.what for entry in job.refresh().record.history] for job in jobs]
     assert sorted(histories) == [[], [], ["released"]]
     assert {(job.state, job.record.attempt) for job in jobs} == {(JobState.READY, 0)}
+
+
+@pytest.mark.parametrize("is_hurried", [False, True])
+def test_a_thread_that_sits_in_c_does_not_move_the_deadline_of_a_stop(is_hurried: bool) -> None:
+    app = new_app(grace="2s")
+    begun = threading.Event()
+
+    @app.task
+    def stuck() -> None:
+        begun.set()
+        time.sleep(30)  # no interrupt reaches it
+
+    job = stuck.enqueue()
+    took = 0.0
+
+    async def main() -> None:
+        nonlocal took
+        async with asyncio.timeout(20):
+            async with app.worker() as worker:
+                await asyncio.to_thread(begun.wait, 10)
+                if is_hurried:  # as a second signal does
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(0.5, lambda: worker.end_by(time.monotonic()))
+                left = time.monotonic()
+            took = time.monotonic() - left
+
+    asyncio.run(main())
+    assert took < (1.7 if is_hurried else 3.2)
+    assert job.refresh().state is JobState.READY

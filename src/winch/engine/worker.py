@@ -61,6 +61,8 @@ from winch.storage.protocol import Driver
 TURN_EVERY = 0.001
 # How often, and how long, a burst that is about to end waits for others who look at what jobs wait for.
 UNBLOCK_TRIES = 100
+# How long an interrupted handler may clean up at least, past the end of a drain.
+LEAST_CLEAN_UP = 0.4
 UNBLOCK_PAUSE = 0.01
 
 
@@ -373,7 +375,8 @@ class Worker:
 
         Returns how many claims are left to the lease, because the store could not be told in time.
         """
-        self.end_by(self._monotonic() + grace)
+        began = self._monotonic()
+        self.end_by(began + grace)
         self._is_draining = True
         self._fetcher.stop()
         # The fetcher may be in the middle of a claim: its answer is waited for, so nothing is left.
@@ -381,7 +384,8 @@ class Worker:
         self._give_back_unstarted()
         await self._until_due()
         self.interrupt_all()
-        await self._until_ended(min(5.0, max(grace, 1.0)))
+        # Of the grace that there was: a second request to stop may have cut it short.
+        await self._until_ended(min(5.0, max((self._end_by - began) / 4, LEAST_CLEAN_UP)))
         for attempt in self.attempts:
             self._give_up(attempt)
         await self._until_ended(1.0)
