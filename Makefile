@@ -43,6 +43,7 @@ test-all: setup ## every test, the slow ones too, again with the oldest dependen
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
 	@command -v node >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends nodejs
 	@test -x $(BIN)/promtool || scripts/promtool.sh $(BIN) || echo "promtool cannot be had; its test is skipped"
+	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'
 	$(BIN)/python scripts/test_parts.py --slow
 	$(BIN)/python scripts/oldest.py

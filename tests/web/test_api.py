@@ -485,3 +485,11 @@ def test_only_the_same_end_of_a_claim_may_be_repeated(web: Web, first: str) -> N
         if second != first:
             assert answer.json()["code"] == "lost-claim"
     assert web.api("GET", f"/jobs/{job.id}").json() == before
+
+
+def test_the_description_lets_clients_pass_any_arguments(make_web: Callable[..., Web]) -> None:
+    schemas = make_web().api("GET", "/openapi.json").json()["components"]["schemas"]
+    for name in ("NewJobBody", "NewScheduleBody", "ReplayBody"):
+        args = schemas[name]["properties"]["args"]
+        [one] = [part for part in args.get("anyOf", [args]) if part.get("type") == "object"]
+        assert one["additionalProperties"] is True, name

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from winch.web import wire
 from winch.web.problems import PROBLEMS
 from winch.web.routes import PREFIX, Route
-from winch.web.wire import ProblemOut
+from winch.web.wire import Body, ProblemOut
 
 _REF = "#/components/schemas/{name}"
 _PARAM = re.compile(r"{(\w+)}")
@@ -28,6 +29,8 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
         )
     )
     schemas, components = msgspec.json.schema_components([*types, ProblemOut], ref_template=_REF)
+    _open_maps(components)
+    _loosen_bodies(components)
     refs = dict(zip(types, schemas, strict=False))
     paths: dict[str, Any] = {}
     for route in shown:
@@ -56,6 +59,35 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def _open_maps(schema: Any) -> None:
+    """Spell out that a map takes any value. Generated clients read an object without properties as an
+    empty one, and then no caller could pass arguments."""
+    if isinstance(schema, list):
+        for one in schema:
+            _open_maps(one)
+    elif isinstance(schema, dict):
+        for one in schema.values():
+            _open_maps(one)
+        if schema.get("type") == "object" and not schema.keys() & {"properties", "additionalProperties"}:
+            schema["additionalProperties"] = True
+
+
+def _loosen_bodies(components: dict[str, Any]) -> None:
+    """Describe the defaults of what is sent in words. Generated clients demand every field that has a
+    `default`, also of who sends it."""
+    names = {
+        kind.__name__
+        for kind in vars(wire).values()
+        if isinstance(kind, type) and issubclass(kind, Body)
+    }
+    for name in names & components.keys():
+        for part in components[name].get("properties", {}).values():
+            default = part.pop("default", None)
+            if default:
+                text = f"{part.get('description', '')} The default is {default}."
+                part["description"] = text.strip()
 
 
 def _operation(route: Route, refs: dict[type, Any], components: dict[str, Any]) -> dict[str, Any]:
