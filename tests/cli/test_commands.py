@@ -401,7 +401,7 @@ def test_the_audit_shows_who_did_what_from_every_side(winch: Command, app: App) 
     job = app.tasks.get("shop.add").using(delay="1h").enqueue(1)
     with app.audit.actor("ada"):
         app.jobs.cancel(job.id, reason="not wanted")
-    assert winch("queues", "pause", "mail", "--reason", "deploy").code == 0
+    assert winch("queues", "pause", "mail", "--reason", "deploy", "--create").code == 0
     paused, cancelled = winch("audit", "--json").json["lines"]
     assert (cancelled["who"], cancelled["via"], cancelled["action"]) == ("ada", "library", "cancel")
     assert (cancelled["target"], cancelled["detail"]["reason"]) == (job.id, "not wanted")
