@@ -69,10 +69,6 @@ def test_a_queue_is_configured(web: Web) -> None:
     assert (said["max_depth"], said["retries"], said["backoff"]) == (1, 4, "30s")
     web.mail.enqueue("ada")
     web.app.close()  # forget what this process has read about the queue
-    words = "linear 2s max=1m jitter=none"
-    grown = web.api("PATCH", "/queues/mail", {"backoff": words}).json()["settings"]
-    assert grown["backoff"] == words
-    web.api("PATCH", "/queues/mail", {"backoff": "30s"})
     back = web.api("PATCH", "/queues/mail", {"retries": None}).json()["settings"]
     assert "retries" not in back
     assert back["max_depth"] == 1
