@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from datetime import datetime
 
 import pytest
@@ -56,6 +57,13 @@ def test_queues_that_no_worker_serves_are_warned_of(winch: Command, app: App) ->
     )
     everything = winch("worker", "-A", "shop:app", "--burst", "-Q", "*")
     assert "no live worker serves" not in everything.err
+
+
+def test_a_burst_runs_the_jobs_that_are_due_when_it_starts(winch: Command, app: App) -> None:
+    winch.shop()
+    winch("enqueue", "shop.add", "-A", "shop:app", "--args", '{"a": 1}', "--delay", "100ms")
+    time.sleep(0.2)
+    assert ": 1 completed" in winch("worker", "-A", "shop:app", "--burst").err
 
 
 def test_all_queues_but_one(winch: Command, app: App) -> None:

@@ -145,7 +145,7 @@ class Worker:
         self._all_ended.set()
         self._is_draining = False
         self._is_quiet = False
-        self._has_unblocked = False  # since the last jobs came
+        self._has_looked = False  # since the last jobs came
         self._end_by = float("inf")
         self._is_sooner = asyncio.Event()
         self._busy = 0
@@ -523,7 +523,7 @@ class Worker:
         if self._is_draining:  # the claim was on its way when the stop came
             self._finisher.release([ref_of(claim) for claim in claims])
             return
-        self._has_unblocked = False
+        self._has_looked = False
         now = self._monotonic()
         for middleware in self._runtime.middleware:
             middleware.claimed(claims, now - sent)
@@ -711,19 +711,22 @@ class Worker:
     # -- watching ----------------------------------------------------------------------------------
 
     async def _found_nothing(self) -> bool:
-        """Whether to claim once more: the last jobs of a burst may have been all that others waited for.
-        A burst is over when there was nothing to claim after a look at those."""
+        """Whether to claim once more: jobs may have come due that no promoter has looked at yet, and the
+        last jobs of a burst may have been all that others waited for. A burst is over when there was
+        nothing to claim after a look at both."""
         if not self._config.burst or not self._is_empty or self._finisher.pending:
             return False
-        if self._has_unblocked or not self._driver.capabilities.has_waits:
+        if self._has_looked:
             self.drained.set()
             return False
-        for _ in range(UNBLOCK_TRIES):
-            found = await self._driver.arun(self._driver.unblock())
-            if not found.is_more:
-                break
-            await asyncio.sleep(UNBLOCK_PAUSE)
-        self._has_unblocked = True
+        await self._driver.arun(self._driver.promote(limit=MOST_AT_ONCE))
+        if self._driver.capabilities.has_waits:
+            for _ in range(UNBLOCK_TRIES):
+                found = await self._driver.arun(self._driver.unblock())
+                if not found.is_more:
+                    break
+                await asyncio.sleep(UNBLOCK_PAUSE)
+        self._has_looked = True
         return True
 
     def _watch(self) -> None:
