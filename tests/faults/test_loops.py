@@ -56,7 +56,7 @@ SHORT = {
     "engine/child.py": {"_start", "_live"},
     "engine/embedded.py": {"__aenter__", "run_until_stopped"},
     "engine/joining.py": {"_arrive"},
-    "engine/supervisor.py": {"_announce", "_tend"},
+    "engine/supervisor.py": {"_announce", "_started", "_tend"},
     "engine/worker.py": {"_until_due", "_flush"},
 }
 
