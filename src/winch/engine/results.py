@@ -38,7 +38,8 @@ def typed(task: Task[Any, Any], value: Any, job_id: str) -> Any:
 def converted(value: Any, hint: Any, what: str) -> Any:
     """Plain JSON data as this type; raises ResultMismatch where it does not fit."""
     wanted = _without_outcomes(hint)
-    if wanted is Any:
+    # A handler without a result of its own may still set one: `tx.result` of `ctx.transaction()`.
+    if wanted in (Any, None, types.NoneType):
         return value
     try:
         return msgspec.convert(value, wanted, str_keys=True, dec_hook=codec.dec_hook)
