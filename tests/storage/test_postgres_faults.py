@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -133,6 +135,27 @@ def test_a_connection_closed_while_idle_is_replaced_unnoticed(store: Store) -> N
         await store.driver.aclose()
 
     asyncio.run(work())
+
+
+def test_a_connection_that_is_busy_when_the_driver_closes_is_closed_after_its_verb(store: Store) -> None:
+    jobs = store.add()
+    driver = store.driver
+
+    async def work() -> None:
+        with connected(store.url) as holder, connected(store.url) as watcher:
+            holder.execute("BEGIN; LOCK TABLE winch.job")
+            asked = asyncio.create_task(driver.arun(driver.get(jobs)))
+            await asyncio.to_thread(wait_for_lock, watcher)
+            await driver.aclose()
+            holder.execute("ROLLBACK")
+            [found] = await asked
+            assert found is not None
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(work())
+        gc.collect()
+    assert [str(one.message) for one in warned] == []
 
 
 def test_a_rollback_on_a_connection_does_not_spoil_it_for_later_verbs(store: Store) -> None:

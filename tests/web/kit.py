@@ -107,6 +107,19 @@ class Web:
         )
         driver.run(driver.start_session(session))
 
+    async def _shut_down(self) -> None:
+        """What a server does at its end: the site stops its operations before the store is closed."""
+        messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+        async def receive() -> dict[str, str]:
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            assert message["type"].endswith(".complete"), message
+
+        await self.asgi({"type": "lifespan"}, receive, send)
+        await self.app.aclose()
+
     def close(self) -> None:
-        self._runner.run(self.app.aclose())
+        self._runner.run(self._shut_down())
         self.app.close()

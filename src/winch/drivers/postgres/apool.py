@@ -108,6 +108,7 @@ class _Lane:
         self._keeps_plans = keeps_plans and place.prepares
         self._free = asyncio.Semaphore(size)
         self._idle: list[AsyncOwn] = []
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
 
     async def run(self, verb: Verb[T], progress: Progress) -> T:
@@ -140,7 +141,7 @@ class _Lane:
                 raise
             finally:
                 cut.cancel()
-            self._idle.append(connection)
+            self._put_back(connection)
             return result
         finally:
             self._free.release()
@@ -229,9 +230,16 @@ class _Lane:
             except psycopg.Error:
                 await connection.close()
             else:
-                self._idle.append(connection)
+                self._put_back(connection)
                 return
         await connection.close()
+
+    def _put_back(self, connection: AsyncOwn) -> None:
+        """Keep it for the next verb, unless the lane was closed while this one was under way."""
+        if self._is_closed:
+            connection.pgconn.finish()
+        else:
+            self._idle.append(connection)
 
     async def _healthy(self) -> AsyncOwn | None:
         while self._idle:
@@ -257,10 +265,12 @@ class _Lane:
         return made
 
     async def close(self) -> None:
+        self._is_closed = True
         while self._idle:
             await self._idle.pop().close()
 
     def abandon(self) -> None:
+        self._is_closed = True
         while self._idle:
             self._idle.pop().pgconn.finish()
 
