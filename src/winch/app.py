@@ -86,6 +86,8 @@ class App:
         grace: Duration | None = None,
         concurrency: int | None = None,
         kill_after: Duration | None = None,
+        crash_limit: int | None = None,
+        crash_window: Duration | None = None,
         max_jobs: int | None = None,
         max_memory: int | str | None = None,
         max_lifetime: Duration | None = None,
@@ -104,6 +106,8 @@ class App:
             "grace": grace,
             "concurrency": concurrency,
             "kill_after": kill_after,
+            "crash_limit": crash_limit,
+            "crash_window": crash_window,
             "max_jobs": max_jobs,
             "max_memory": max_memory,
             "max_lifetime": max_lifetime,
@@ -119,6 +123,7 @@ class App:
         self.runtime: Runtime = Runtime()
         self.runtime.keys = lambda: self.settings.keys
         self.runtime.lease = lambda: self.settings.lease
+        self.runtime.crash_rule = lambda: self.settings.crash_rule
         self._spool: Spool | None = None
         self._outbox: Outbox | None = None
         self.client: Client = Client(

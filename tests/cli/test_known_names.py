@@ -38,5 +38,14 @@ def test_a_queue_with_jobs_or_settings_is_known(winch: Command, app: App) -> Non
     assert winch("queues", "pause", "odd").code == 0
 
 
+@pytest.mark.parametrize("option", ["--yes", "--dry-run"])
+def test_an_unknown_queue_is_not_purged(winch: Command, app: App, option: str) -> None:
+    answer = winch("queues", "purge", "defalt", option)
+    assert (answer.code, answer.out) == (2, "")
+    assert "no queue is named 'defalt' (did you mean 'default'?)" in answer.err
+    assert "--create" not in answer.err, "purge has no such option"
+    assert app.queues.list() == []
+
+
 def test_any_tenant_may_have_a_weight(winch: Command, app: App) -> None:
     assert winch("limits", "set", "tenant:acme", "3").code == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,51 @@ def test_a_job_that_kills_its_process_is_dead_after_three_deaths(how: str, cause
         assert record.reason == f"crashed 3 times; last cause: {cause}"
 
     run(body, concurrency=1)
+
+
+CRASHING = """
+import os, signal
+import winch
+app = winch.App("sqlite:///winch.db", poll="50ms", sweep="200ms", crash_limit=5)
+
+@app.task(name="apart", isolate="process")
+def apart() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@app.task(name="inside")
+def inside() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@app.task(name="undone", isolate="process")
+def undone(*, ctx: winch.Context) -> None:
+    ctx.step(str, name="reserve", undo=lambda _: None)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("limit", [1, 5])
+@pytest.mark.parametrize("task", ["apart", "inside", "undone"])
+def test_a_setting_says_after_how_many_deaths_a_job_is_dead(
+    task: str, limit: int, tmp_path: Path
+) -> None:
+    """`apart` dies in a process of its own, and the worker ends it; `inside` takes the worker's process
+    with it, and the supervisor ends it; `undone` runs once more to undo its step."""
+    (tmp_path / "shop.py").write_text(CRASHING)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WINCH_")}
+    if limit != 5:  # which the code says
+        env["WINCH_CRASH_LIMIT"] = str(limit)
+    for command in (["enqueue", task, "-A", "shop:app"], ["worker", "-A", "shop:app", "--burst"]):
+        subprocess.run(
+            [sys.executable, "-m", "winch", *command], cwd=tmp_path, env=env, check=True, timeout=120
+        )
+    app = App(f"sqlite:///{tmp_path / 'winch.db'}")
+    [job] = app.jobs.list(limit=1)
+    record = job.record
+    assert (record.state, record.crashes) == (JobState.DEAD, limit)
+    ends = ["failed"] if task == "undone" else []
+    assert [entry.what for entry in record.history] == ["crashed"] * limit + ends
+    app.close()
 
 
 def test_a_job_that_kills_its_process_is_undone_before_it_is_dead(

@@ -14,17 +14,15 @@ create_option = click.option(
 )
 
 
-def check_known_queue(app: App, name: str, *, create: bool) -> None:
-    """Raise ConfigError for a queue without jobs, settings, workers and tasks."""
-    if create:
-        return
+def check_known_queue(app: App, name: str, *, advice: str = "") -> None:
+    """Raise ConfigError, with this advice, for a queue without jobs, settings, workers and tasks."""
     known = {"default", *(queue.name for queue in app.queues.list())}
     known.update(queue for session in app.workers.list() for queue in session.queues)
     known.update(task.options.queue for task in app.tasks)
     if check_queue(name) not in known:
         raise ConfigError(
             f"no queue is named {name!r}{did_you_mean(name, known)}: it has no jobs, settings or "
-            "workers. Add --create to pause it before its first job"
+            f"workers{advice}"
         )
 
 

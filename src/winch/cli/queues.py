@@ -109,7 +109,8 @@ def pause(
     """Claim nothing more from these queues; running jobs go on."""
     with opened(said) as app:
         for name in names:
-            check_known_queue(app, name, create=create)
+            if not create:
+                check_known_queue(app, name, advice=". Add --create to pause it before its first job")
         for name in names:
             app.queues.pause(name, reason=reason, until=until)
     _report(said, names, "paused")
@@ -170,6 +171,7 @@ def purge(said: Said, name: str, yes: bool, dry_run: bool) -> None:
     Jobs that a flow, a batch or another job waits for are cancelled, all others deleted for good.
     """
     with opened(said) as app:
+        check_known_queue(app, name)
         done = app.queues.purge(name, dry_run=True)
         if done.matched and not dry_run:
             waiting = text.count(done.matched, "waiting job")

@@ -17,16 +17,14 @@ from winch.core.fingerprint import fingerprint
 from winch.core.job import (
     HISTORY_LIMIT,
     LOG_LIMIT,
-    MAX_CRASHES,
-    MAX_RESCUES,
     NO_CHANGES,
-    POISON_WINDOW,
     UNDO_LIVES,
     Entry,
     Failure,
     JobRecord,
     Note,
     RetryChanges,
+    SuspectRule,
     to_micros,
 )
 from winch.core.lifecycle import FINAL, JobState, after_claim
@@ -136,15 +134,20 @@ def given_back(
 
 
 def suspected(
-    job: JobRecord, what: str, cause: str, at: datetime, *, by_token: str | None = None
+    job: JobRecord,
+    what: str,
+    cause: str,
+    at: datetime,
+    rule: SuspectRule,
+    *,
+    by_token: str | None = None,
 ) -> JobRecord:
-    """The job after its process died under it: a suspect, and dead when that happened too often. One
-    that has something to undo may die so often again while it does that."""
+    """The job after its process died under it: a suspect, and dead when that happened as often as the
+    rule says. One that has something to undo may die so often again while it does that."""
     history = _grown(job, what, at, Failure(SUSPECT_TYPES[what], cause), by_token=by_token)
-    times = _recent(history, what, at - POISON_WINDOW)
-    limit = MAX_CRASHES if what == "crashed" else MAX_RESCUES
+    times = _recent(history, what, at - rule.within)
     lives = UNDO_LIVES if job.has_undo else 1
-    to = JobState.DEAD if times >= limit * lives else JobState.READY
+    to = JobState.DEAD if times >= rule.most * lives else JobState.READY
     to = after_claim(to, cancel_requested=job.cancel_requested_at is not None, has_undo=job.has_undo)
     return replace(
         job,

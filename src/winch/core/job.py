@@ -21,7 +21,8 @@ KEEP = {
     JobState.CANCELLED: timedelta(days=7),
     JobState.DEAD: timedelta(days=180),
 }
-# Crashes and rescues count within this window; reaching the limit makes the job dead.
+# Crashes and rescues count within this window; reaching the limit makes the job dead. An app may have
+# settings of its own for crashes.
 POISON_WINDOW = timedelta(hours=72)
 MAX_CRASHES = 3
 MAX_RESCUES = 10
@@ -32,6 +33,17 @@ UNDO_LIVES = 2
 HISTORY_LIMIT = 100
 # Characters of an attempt's log that are kept: the last ones.
 LOG_LIMIT = 32_768
+
+
+class SuspectRule(msgspec.Struct, frozen=True):
+    """A job is dead when it has lost its process `most` times `within` this time."""
+
+    most: int
+    within: timedelta
+
+
+CRASH_RULE = SuspectRule(MAX_CRASHES, POISON_WINDOW)
+RESCUE_RULE = SuspectRule(MAX_RESCUES, POISON_WINDOW)
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):

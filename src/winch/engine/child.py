@@ -82,6 +82,7 @@ class Child:
                 said.sweep.total_seconds(),
                 said.poll.total_seconds(),
                 said.grace.total_seconds(),
+                said.crash_rule,
             )
         )
         self._board.pulse()

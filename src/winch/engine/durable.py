@@ -85,7 +85,7 @@ class DurableSide:
         if made.must_unwind:
             driver = self._store()
             [record] = await driver.arun(driver.get([claim.id]))
-            cause = None if record is None else wanted_end(record)
+            cause = None if record is None else wanted_end(record, self._runtime.crash_rule())
             if cause is not None:
                 made.begin_unwinding(cause)
                 await made.asave(forgets_cancel=True)

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable, type_name
-from winch.core.job import Failure
+from winch.core.job import CRASH_RULE, Failure, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.engine.failure import describe
 from winch.engine.log import log
@@ -50,13 +50,16 @@ class Finisher:
         written: Callable[[Sequence[Finish | ClaimRef]], None] = lambda _: None,
         settled: Callable[[Sequence[Finish], float], None] = lambda _, __: None,
         decided: Callable[[str], Awaitable[None]] | None = None,
+        crash_rule: Callable[[], SuspectRule] = lambda: CRASH_RULE,
     ) -> None:
         """`written` is told what the store knows by now, `settled` how long it took for outcomes, and
-        `decided` the job of which the store, not an attempt, has decided what it becomes."""
+        `decided` the job of which the store, not an attempt, has decided what it becomes. `crash_rule`
+        says when a job that kills its process is dead."""
         self._driver = driver
         self._written = written
         self._settled = settled
         self._decided = decided
+        self._crash_rule = crash_rule
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
         self._interrupted: list[ClaimRef] = []
@@ -154,7 +157,9 @@ class Finisher:
                 self._written(refs)
         while self._crashes:
             claim, cause = self._crashes[0]
-            await self._repeat(functools.partial(self._driver.crash, [claim], cause=cause), [claim])
+            rule = self._crash_rule()
+            crash = functools.partial(self._driver.crash, [claim], cause=cause, rule=rule)
+            await self._repeat(crash, [claim])
             del self._crashes[0]
             self._written([claim])
             await self._tell_decided(claim.id)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from winch.core.job import SuspectRule
 from winch.engine.board import Board
 from winch.engine.rates import Rates
 
@@ -19,7 +20,8 @@ ENV = "WINCH_CHILD_LINK"
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A child has imported its app; this is where its jobs live and how it beats."""
+    """A child has imported its app; this is where its jobs live, how it beats, and when a job that kills
+    its process is dead."""
 
     url: str
     schema: str | None
@@ -29,6 +31,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     sweep: float
     poll: float
     grace: float
+    crash_rule: SuspectRule
 
 
 class SessionBegan(msgspec.Struct, frozen=True, tag="session"):

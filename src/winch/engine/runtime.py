@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import ConfigError
+from winch.core.job import CRASH_RULE, SuspectRule
 from winch.engine.declared import DeclaredSchedules
 from winch.engine.events import Events
 from winch.engine.keyring import Keyring
@@ -30,6 +31,7 @@ class Runtime:
         # Asked when a job runs, not before: settings are read as late as possible.
         self.keys: Callable[[], Keyring | None] = lambda: None
         self.lease: Callable[[], timedelta] = lambda: timedelta(seconds=30)
+        self.crash_rule: Callable[[], SuspectRule] = lambda: CRASH_RULE
         self.lifespans: list[Lifespan] = []
         self.resources: dict[str, Any] = {}
         # Where what is stored is counted, by queue and task; who shows or writes the numbers brings it.

@@ -22,10 +22,14 @@ from winch.core.alerting import AlertRules, parse_rules
 from winch.core.bounds import MAX_INT, parse_int
 from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.job import HISTORY_LIMIT, MAX_CRASHES, POISON_WINDOW, UNDO_LIVES, SuspectRule
 from winch.core.size import parse_size
 from winch.engine.keyring import Keyring
 
 EVENTS = ("off", "full")
+# Crashes are counted in a job's history, which must hold those of a job that undoes its steps, too.
+MOST_CRASHES = HISTORY_LIMIT // UNDO_LIVES
+LONGEST_WINDOW = timedelta(days=3650)
 # Variables that are no settings of an app: what commands, child processes, the tests, the benchmarks and
 # the example worker in another language read.
 _OTHER_VARIABLES = frozenset(
@@ -68,6 +72,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 10
     processes: int = 1
     kill_after: timedelta = timedelta(seconds=10)
+    crash_limit: int = MAX_CRASHES
+    crash_window: timedelta = POISON_WINDOW
     max_jobs: int | None = None
     max_memory: int | None = None
     max_lifetime: timedelta | None = None
@@ -92,6 +98,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
+        if not 1 <= self.crash_limit <= MOST_CRASHES:
+            raise ConfigError(f"crash_limit must be from 1 to {MOST_CRASHES}, got {self.crash_limit}")
+        if not timedelta(seconds=1) <= self.crash_window <= LONGEST_WINDOW:
+            raise ConfigError(
+                f"crash_window must be from 1s to {LONGEST_WINDOW.days}d, got {self.crash_window}"
+            )
         if self.max_lifetime is not None and self.max_lifetime < timedelta(seconds=1):
             raise ConfigError(f"max_lifetime must be at least 1s, got {self.max_lifetime}")
         if self.events not in EVENTS:
@@ -99,6 +111,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"events must be one of {', '.join(EVENTS)}, got {self.events!r}"
                 f"{did_you_mean(self.events, EVENTS)}"
             )
+
+    @property
+    def crash_rule(self) -> SuspectRule:
+        """When a job that kills its process is dead."""
+        return SuspectRule(self.crash_limit, self.crash_window)
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -247,6 +264,8 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "concurrency": _number,
     "processes": _number,
     "kill_after": parse_duration,
+    "crash_limit": _number,
+    "crash_window": parse_duration,
     "max_jobs": _number,
     "max_memory": parse_size,
     "max_lifetime": parse_duration,

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from winch.core.errors import StorageError
+from winch.core.job import CRASH_RULE
 from winch.core.lifecycle import JobState
 from winch.engine import operation
 from winch.engine.announce import summarize, warn_of_unserved
@@ -122,6 +123,7 @@ class Supervisor:
         self._is_changed = asyncio.Event()
         self._is_quiet = False
         self._lease = float("inf")
+        self._crash_rule = CRASH_RULE  # until a child has said what its app wants
         self._children: dict[int, _Child] = {}
         self._tending: set[asyncio.Task[None]] = set()
         self._driver: Driver | None = None
@@ -309,6 +311,7 @@ class Supervisor:
             return
         self._driver = driver = self._connect(hello)
         self._lease = self.vitals.lease = hello.lease
+        self._crash_rule = hello.crash_rule
         self.vitals.backend = driver.name
         watch(driver, self.vitals.timings)
         ticker = Ticker(driver, hello.poll)
@@ -422,7 +425,7 @@ class Supervisor:
         session = child.sessions[-1]
         backoff = Backoff("supervisor")
         while True:
-            verb = self._driver.end_session(session, started=guilty, cause=cause)
+            verb = self._driver.end_session(session, started=guilty, cause=cause, rule=self._crash_rule)
             try:
                 async with asyncio.timeout(10.0):
                     rescued = await self._driver.arun(verb)

@@ -15,7 +15,7 @@ import msgspec
 
 from winch.core import steps as documents
 from winch.core.errors import SUSPECT_TYPES, HistoryMismatch, JobCancelled, type_name
-from winch.core.job import MAX_CRASHES, MAX_RESCUES, Failure
+from winch.core.job import RESCUE_RULE, Failure
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
 from winch.core.steps import StepRecord, Unwinding
@@ -26,7 +26,7 @@ from winch.engine.steps import ADVICE, names, told
 from winch.storage.params import ClaimRef
 
 if TYPE_CHECKING:
-    from winch.core.job import Claim, JobRecord
+    from winch.core.job import Claim, JobRecord, SuspectRule
     from winch.core.retry import Retry
     from winch.engine.keyring import Keyring
     from winch.engine.steps import Steps
@@ -98,14 +98,14 @@ async def ended(steps: Steps, settled: Settled, retry: Retry) -> Settled:
     return settled
 
 
-def wanted_end(record: JobRecord) -> Settled | None:
+def wanted_end(record: JobRecord, crash_rule: SuspectRule) -> Settled | None:
     """How the store wants this job to end, which has let it run to undo its steps: cancelled, or dead by
     the crashes that it has counted. None: it is to go on."""
     if record.cancel_requested_at is not None:
         return Settled(JobState.CANCELLED, "cancelled", reason=record.reason)
     for what, times, most in (
-        ("crashed", record.crashes, MAX_CRASHES),
-        ("rescued", record.rescues, MAX_RESCUES),
+        ("crashed", record.crashes, crash_rule.most),
+        ("rescued", record.rescues, RESCUE_RULE.most),
     ):
         if times >= most:
             deaths = [entry.error for entry in record.history if entry.what == what and entry.error]

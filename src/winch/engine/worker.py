@@ -131,7 +131,11 @@ class Worker:
         self._places = Places(board, config.kill_after)
         self.tally: Tally = Tally(os.urandom(8).hex())
         self._finisher = Finisher(
-            driver, self._places.written, self._tell_settled, self._count_store_end
+            driver,
+            self._places.written,
+            self._tell_settled,
+            self._count_store_end,
+            runtime.crash_rule,
         )
         runtime.counted = self.tally.enqueued
         self._recorder = Recorder(self._finisher, self._places, runtime.events, monotonic, self.tally)

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, runtime_checkable
 
 from winch.core.gates import GateSpec
-from winch.core.job import NO_CHANGES, Claim, JobRecord, Note, RetryChanges
+from winch.core.job import CRASH_RULE, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.storage.capabilities import Capabilities
 from winch.storage.params import (
@@ -126,11 +126,16 @@ class Storage(Protocol):
         ...
 
     def crash(
-        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
-        crash counted, suspect, dead at MAX_CRASHES within POISON_WINDOW; one with something to undo at
-        UNDO_LIVES times that. Answers as `finish` does, but ALREADY for every end by this token."""
+        crash counted, suspect, dead when `rule` says so; one with something to undo at UNDO_LIVES
+        times as many crashes. Answers as `finish` does, but ALREADY for every end by this token."""
         ...
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
@@ -175,12 +180,13 @@ class Storage(Protocol):
         *,
         started: Sequence[ClaimRef] = (),
         cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         """End a session and take its running jobs back at once.
 
         With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
-        become suspects, and are dead at MAX_CRASHES within POISON_WINDOW (UNDO_LIVES times that with
+        become suspects, and are dead when `rule` says so (at UNDO_LIVES times as many crashes with
         something to undo), with the fingerprint of (task, "crashed", cause); all others, and everything
         when there is no cause, go back to ready with the attempt handed back and nothing counted.
         May be repeated; an ended session has nothing left to take.
@@ -191,8 +197,8 @@ class Storage(Protocol):
         self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
-        sessions: suspects, ready at their old place with the attempt handed back; dead at MAX_RESCUES
-        (UNDO_LIVES times that with something to undo) within POISON_WINDOW, with the fingerprint of
+        sessions: suspects, ready at their old place with the attempt handed back; dead by RESCUE_RULE
+        (at UNDO_LIVES times as many rescues with something to undo), with the fingerprint of
         (task, "rescued", cause); cancelled where that was requested.
 
         With `as_of`, the last moment at which the caller knows the store to have been in reach, a lease

@@ -53,7 +53,7 @@ def own_runtime(shared: Runtime) -> Runtime:
     own = Runtime()
     own.tasks, own.middleware = shared.tasks, shared.middleware
     own.events, own.lifespans = shared.events, shared.lifespans
-    own.schedules = shared.schedules
+    own.schedules, own.crash_rule = shared.schedules, shared.crash_rule
     return own
 
 

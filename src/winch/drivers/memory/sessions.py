@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from winch.core.job import CRASH_RULE, RESCUE_RULE, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.planning import Planning
 from winch.drivers.memory.state import Session
@@ -53,6 +54,7 @@ class Sessions(Working, Planning):
         *,
         started: Sequence[ClaimRef] = (),
         cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> list[Rescued]:
@@ -64,7 +66,7 @@ class Sessions(Working, Planning):
             back = []
             for job in self._running(session):
                 if cause is not None and (job.id, job.token) in guilty:
-                    to = self._suspect(job, "crashed", cause, at)
+                    to = self._suspect(job, "crashed", cause, at, rule)
                 else:
                     to = self._give_back(job, at, by_token=None)
                 back.append(Rescued(job.id, job.token or "", session, to))
@@ -92,7 +94,7 @@ class Sessions(Working, Planning):
                     job.id,
                     job.token or "",
                     job.session or "",
-                    self._suspect(job, "rescued", "lease over", at),
+                    self._suspect(job, "rescued", "lease over", at, RESCUE_RULE),
                 )
                 for job in orphans[:limit]
             ]

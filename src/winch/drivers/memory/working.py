@@ -7,7 +7,7 @@ from datetime import datetime
 
 from winch.core import changes
 from winch.core.gates import is_gated
-from winch.core.job import Claim, JobRecord, Note
+from winch.core.job import CRASH_RULE, Claim, JobRecord, Note, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.waits import Waits
 from winch.storage.params import (
@@ -157,7 +157,12 @@ class Working(Waits):
         return self._verb("give_up", body)
 
     def crash(
-        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
             at = self._now(now)
@@ -167,7 +172,7 @@ class Working(Waits):
                 if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
                     answers.append(self._repeated(ref.id, ref.token, None))
                     continue
-                self._suspect(job, "crashed", cause, at, by_token=ref.token)
+                self._suspect(job, "crashed", cause, at, rule, by_token=ref.token)
                 answers.append(Answer.TOOK)
             return answers
 
@@ -217,8 +222,15 @@ class Working(Waits):
         return self._verb("cancels", body, is_read=True)
 
     def _suspect(
-        self, job: JobRecord, what: str, cause: str, at: datetime, *, by_token: str | None = None
+        self,
+        job: JobRecord,
+        what: str,
+        cause: str,
+        at: datetime,
+        rule: SuspectRule,
+        *,
+        by_token: str | None = None,
     ) -> JobState:
-        taken = changes.suspected(job, what, cause, at, by_token=by_token)
+        taken = changes.suspected(job, what, cause, at, rule, by_token=by_token)
         self._put(taken, "rescued", at, by_token=by_token)
         return taken.state

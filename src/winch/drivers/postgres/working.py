@@ -13,7 +13,7 @@ import msgspec
 from winch.core import changes
 from winch.core.errors import ConfigError
 from winch.core.fingerprint import trace
-from winch.core.job import MAX_CRASHES, MAX_RESCUES, POISON_WINDOW, UNDO_LIVES, Claim, Failure, Note
+from winch.core.job import CRASH_RULE, RESCUE_RULE, UNDO_LIVES, Claim, Failure, Note, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
@@ -61,7 +61,6 @@ LEASE_OVER = "lease over"
 OLD_SECONDS = 5.0
 OLD_LEASES = 100
 LEASES = 10_000
-_WINDOW_SECONDS = POISON_WINDOW.total_seconds()
 
 
 class WorkingVerbs(GateVerbs, WaitingVerbs):
@@ -419,15 +418,25 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         return self._write("give_up", body, now)
 
     def crash(
-        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         def steps(places: Sequence[int]) -> list[Step]:
-            return [self._crash(None, [claims[place] for place in places], cause, now)]
+            return [self._crash(None, [claims[place] for place in places], cause, rule, now)]
 
         return self._write("crash", lambda: self._end_claims(claims, steps), now)
 
     def _crash(
-        self, session: str | None, started: Sequence[ClaimRef], cause: str | None, now: datetime | None
+        self,
+        session: str | None,
+        started: Sequence[ClaimRef],
+        cause: str | None,
+        rule: SuspectRule,
+        now: datetime | None,
     ) -> Step:
         return self._step(
             "crash",
@@ -436,9 +445,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             is_own=session is None,
             cause=cause,
             trace=trace(Failure("crashed", cause or "")),
-            most=MAX_CRASHES,
+            most=rule.most,
             undo_lives=UNDO_LIVES,
-            window_seconds=_WINDOW_SECONDS,
+            window_seconds=rule.within.total_seconds(),
             now=now,
         )
 
@@ -534,12 +543,13 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         *,
         started: Sequence[ClaimRef] = (),
         cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             yield self._step("end_session", session=session, reason=cause or "stopped", now=now)
             yield self._step("admit.lock_running", session=session)
-            rows = yield self._crash(session, started, cause, now)
+            rows = yield self._crash(session, started, cause, rule, now)
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in rows]
 
         return self._write("end_session", body, now)
@@ -555,9 +565,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 limit=limit,
                 cause=LEASE_OVER,
                 trace=trace(Failure("rescued", LEASE_OVER)),
-                most=MAX_RESCUES,
+                most=RESCUE_RULE.most,
                 undo_lives=UNDO_LIVES,
-                window_seconds=_WINDOW_SECONDS,
+                window_seconds=RESCUE_RULE.within.total_seconds(),
                 now=now,
             )
             yield self._step(

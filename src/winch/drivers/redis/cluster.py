@@ -17,7 +17,7 @@ import msgspec
 
 from winch.core.errors import EnqueueUncertain, StorageFull
 from winch.core.gates import is_gated
-from winch.core.job import NO_CHANGES, Note, RetryChanges
+from winch.core.job import CRASH_RULE, NO_CHANGES, Note, RetryChanges, SuspectRule
 from winch.core.unique import Duplicate
 from winch.drivers.redis.bodies import Body
 from winch.drivers.redis.claiming import WideClaims
@@ -200,14 +200,21 @@ class RedisClusterDriver(WideClaims):
         )
 
     def crash(
-        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         return self._write(
             "crash",
             lambda: self._by_id(
                 claims,
                 lambda ref: ref.id,
-                lambda some: super(RedisClusterDriver, self).crash(some, cause=cause, now=now).steps(),
+                lambda some: (
+                    super(RedisClusterDriver, self).crash(some, cause=cause, rule=rule, now=now).steps()
+                ),
                 lambda answer: answer is Answer.LOST,
             ),
         )
@@ -307,13 +314,14 @@ class RedisClusterDriver(WideClaims):
         *,
         started: Sequence[ClaimRef] = (),
         cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             found = yield from self._everywhere(
                 lambda: (
                     super(RedisClusterDriver, self)
-                    .end_session(session, started=started, cause=cause, now=now)
+                    .end_session(session, started=started, cause=cause, rule=rule, now=now)
                     .steps()
                 )
             )

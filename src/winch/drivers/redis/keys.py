@@ -17,9 +17,6 @@ from winch.core.job import (
     HISTORY_LIMIT,
     KEEP,
     LOG_LIMIT,
-    MAX_CRASHES,
-    MAX_RESCUES,
-    POISON_WINDOW,
     UNDO_LIVES,
 )
 from winch.core.lifecycle import FINAL, TRANSITIONS
@@ -188,7 +185,7 @@ def prelude(text: str) -> str:
     if "KEEP" in text:
         kept = ", ".join(f"{state} = {_micros(keep)}" for state, keep in KEEP.items())
         lines.append(f"local KEEP = {{{kept}}}")
-    lines.append(f"local HEAD_START, POISON_WINDOW = {_micros(HEAD_START)}, {_micros(POISON_WINDOW)}")
+    lines.append(f"local HEAD_START = {_micros(HEAD_START)}")
     lines.append(f"local HISTORY_LIMIT, LOG_LIMIT = {HISTORY_LIMIT}, {LOG_LIMIT}")
     if "GATED" in text:
         lines.append(f"local GATED, OPENED_AT_ONCE = '{MARK}', {OPENED_AT_ONCE}")
@@ -199,8 +196,7 @@ def prelude(text: str) -> str:
     if "FLOW_ALIKE" in text:
         lines.append(f"local FLOW, INPUTS = '\"{FLOW_HEADER}\":', '\"{INPUTS_HEADER}\":'")
         lines.append(f"local FLOW_ALIKE, STILL_AWAITED = {FLOW_ALIKE}, {_micros(STILL_AWAITED)}")
-    if "LIMITS" in text:
-        lines.append(f"local LIMITS = {{crashed = {MAX_CRASHES}, rescued = {MAX_RESCUES}}}")
+    if "UNDO_LIVES" in text:
         lines.append(f"local UNDO_LIVES = {UNDO_LIVES}")
         types = ", ".join(f"{what} = '{name}'" for what, name in SUSPECT_TYPES.items())
         lines.append(f"local TYPES = {{{types}}}")

@@ -14,7 +14,17 @@ from winch.core.changes import BLOCKED_REASON, died_of
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.fingerprint import trace
 from winch.core.gates import is_gated
-from winch.core.job import HEAD_START, Claim, Failure, JobRecord, Note, from_micros
+from winch.core.job import (
+    CRASH_RULE,
+    HEAD_START,
+    RESCUE_RULE,
+    Claim,
+    Failure,
+    JobRecord,
+    Note,
+    SuspectRule,
+    from_micros,
+)
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_bytes, dead_limits
 from winch.drivers.redis.bodies import Body, Verbs
@@ -291,7 +301,12 @@ class WorkingVerbs(Verbs):
         return self._write("give_up", body)
 
     def crash(
-        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             reply = yield self._call(
@@ -300,6 +315,7 @@ class WorkingVerbs(Verbs):
                 claims=_pairs(claims),
                 cause=cause,
                 trace=trace(Failure("crashed", cause)),
+                rule=_rule(rule),
             )
             return [_ANSWERS[answer] for answer in reply]
 
@@ -383,6 +399,7 @@ class WorkingVerbs(Verbs):
         *,
         started: Sequence[ClaimRef] = (),
         cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
@@ -394,6 +411,7 @@ class WorkingVerbs(Verbs):
                 started={ref.id: ref.token for ref in started},
                 cause=cause,
                 trace=None if cause is None else trace(Failure("crashed", cause)),
+                rule=_rule(rule),
             )
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in _rows(reply, 3)]
 
@@ -410,6 +428,7 @@ class WorkingVerbs(Verbs):
                 limit=limit,
                 cause=LEASE_OVER,
                 trace=trace(Failure("rescued", LEASE_OVER)),
+                rule=_rule(RESCUE_RULE),
             )
             return [Rescued(row[0], row[1], row[2], JobState(row[3])) for row in _rows(reply, 4)]
 
@@ -601,6 +620,10 @@ def _outcome(outcome: Finish) -> dict[str, Any]:
         said["trace"] = trace(died_of(outcome))
     # A field that is not there is nil in the script, and so is one that is null.
     return {name: value for name, value in said.items() if value is not None}
+
+
+def _rule(rule: SuspectRule) -> dict[str, int]:
+    return {"most": rule.most, "within": rule.within // MICROSECOND}
 
 
 def _pairs(claims: Iterable[ClaimRef]) -> list[tuple[str, str]]:

@@ -7,7 +7,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from winch.core import changes
-from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros
+from winch.core.job import (
+    CRASH_RULE,
+    KEEP,
+    LOG_LIMIT,
+    RESCUE_RULE,
+    Claim,
+    Note,
+    SuspectRule,
+    from_micros,
+)
 from winch.core.lifecycle import JobState
 from winch.core.retention import dead_limits
 from winch.drivers.sqlite import gates
@@ -138,7 +147,12 @@ class WorkingVerbs:
         return verb("give_up", body)
 
     def crash(
-        self, claims: Sequence[ClaimRef], *, cause: str, now: datetime | None = None
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             at = micros(now)
@@ -152,7 +166,7 @@ class WorkingVerbs:
             jobs = yield from read_jobs(claims[place].id for place in answers)
             moment = from_micros(at)
             dead = [
-                changes.suspected(job, "crashed", cause, moment, by_token=job.token)
+                changes.suspected(job, "crashed", cause, moment, rule, by_token=job.token)
                 for job in jobs.values()
             ]
             yield from store(dead, at)
@@ -254,6 +268,7 @@ class WorkingVerbs:
         *,
         started: Sequence[ClaimRef] = (),
         cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
@@ -266,7 +281,7 @@ class WorkingVerbs:
             taken, back = [], []
             for job in (jobs[i] for i in ids):
                 if cause is not None and (job.id, job.token) in guilty:
-                    changed = changes.suspected(job, "crashed", cause, moment)
+                    changed = changes.suspected(job, "crashed", cause, moment, rule)
                 else:
                     changed = changes.given_back(job, moment)
                 taken.append(changed)
@@ -287,7 +302,7 @@ class WorkingVerbs:
             moment = from_micros(at)
             taken, back = [], []
             for job in (jobs[i] for i in ids):
-                changed = changes.suspected(job, "rescued", "lease over", moment)
+                changed = changes.suspected(job, "rescued", "lease over", moment, RESCUE_RULE)
                 taken.append(changed)
                 back.append(Rescued(job.id, job.token or "", job.session or "", changed.state))
             yield from store(taken, at)

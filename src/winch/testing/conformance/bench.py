@@ -14,7 +14,7 @@ import msgspec
 
 from winch.core.errors import ConfigError
 from winch.core.ids import job_id, random_id
-from winch.core.job import Claim, Failure, JobRecord, RetryChanges, to_micros
+from winch.core.job import CRASH_RULE, Claim, Failure, JobRecord, RetryChanges, SuspectRule, to_micros
 from winch.core.lifecycle import JobState
 from winch.storage.params import (
     Acted,
@@ -279,10 +279,14 @@ class Bench:
         return self.call(self.driver.beat(sessions, now=self.now))
 
     def end_session(
-        self, session: str, *started: Claim | ClaimRef, cause: str | None = None
+        self,
+        session: str,
+        *started: Claim | ClaimRef,
+        cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
     ) -> list[Rescued]:
         refs = [ClaimRef(claim.id, claim.token) for claim in started]
-        verb = self.driver.end_session(session, started=refs, cause=cause, now=self.now)
+        verb = self.driver.end_session(session, started=refs, cause=cause, rule=rule, now=self.now)
         taken = self.call(verb)
         return sorted(taken, key=lambda rescued: rescued.id)
 

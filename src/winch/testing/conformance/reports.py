@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from winch.core.job import LOG_LIMIT, MAX_CRASHES, POISON_WINDOW, Claim, Note
+from winch.core.job import CRASH_RULE, LOG_LIMIT, MAX_CRASHES, POISON_WINDOW, Claim, Note, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, ClaimRef, Standing
 from winch.testing.conformance.bench import DAY, LEASE, SECOND, Bench
@@ -12,9 +12,9 @@ from winch.testing.conformance.case import case
 from winch.testing.conformance.finish import claimed
 
 
-def crash(bench: Bench, *claims: Claim | ClaimRef) -> list[Answer]:
+def crash(bench: Bench, *claims: Claim | ClaimRef, rule: SuspectRule = CRASH_RULE) -> list[Answer]:
     refs = [ClaimRef(claim.id, claim.token) for claim in claims]
-    return bench.call(bench.driver.crash(refs, cause="killed by SIGSEGV", now=bench.now))
+    return bench.call(bench.driver.crash(refs, cause="killed by SIGSEGV", rule=rule, now=bench.now))
 
 
 def note(bench: Bench, claim: Claim, **fields: Any) -> Answer:
@@ -58,6 +58,40 @@ def crashes_end_in_death_at_the_limit_with_the_cause(bench: Bench) -> None:
     job = bench.get(added)
     assert (job.state, job.crashes) == (JobState.DEAD, MAX_CRASHES)
     assert job.reason == f"crashed {MAX_CRASHES} times; last cause: killed by SIGSEGV"
+
+
+@case()
+def the_caller_says_at_how_many_crashes_a_job_is_dead(bench: Bench) -> None:
+    for most in (1, 5):
+        rule = SuspectRule(most, DAY)
+        by_crash, by_session = bench.add(), bench.add()
+        for times in range(1, most + 1):
+            state = JobState.DEAD if times == most else JobState.READY
+            session = bench.start_session()
+            one, other = bench.claim(session=session)
+            bench.advance(SECOND)
+            assert crash(bench, one, rule=rule) == [Answer.TOOK]
+            (back,) = bench.end_session(session, other, cause="signal 9", rule=rule)
+            assert back.to is state
+            for job_id in (by_crash, by_session):
+                job = bench.get(job_id)
+                assert (job.state, job.crashes) == (state, times)
+
+
+@case()
+def the_caller_says_how_long_crashes_count(bench: Bench) -> None:
+    rule = SuspectRule(2, DAY)
+    by_crash, by_session = bench.add(), bench.add()
+    # The second crash comes when the first no longer counts; the third follows soon.
+    for wait, times in ((SECOND, 1), (DAY + SECOND, 1), (DAY - SECOND, 2)):
+        bench.advance(wait)
+        session = bench.start_session()
+        one, other = bench.claim(session=session)
+        crash(bench, one, rule=rule)
+        bench.end_session(session, other, cause="signal 9", rule=rule)
+        for job_id in (by_crash, by_session):
+            job = bench.get(job_id)
+            assert (job.state is JobState.DEAD, job.crashes) == (times == 2, times)
 
 
 @case()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from winch.core.job import HISTORY_LIMIT, MAX_CRASHES, UNDO_LIVES, JobRecord
+from winch.core.job import HISTORY_LIMIT, UNDO_LIVES, JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import Event, SessionInfo
 from winch.testing.history.lines import Ended
@@ -35,7 +35,7 @@ def i13_a_crash_is_nobody_elses_fault(facts: Facts) -> Iterator[Violation]:
             continue
         deaths = [entry for entry in record.history if entry.what == "crashed"]
         # Only who has a history of steps may have had something to undo.
-        most = MAX_CRASHES if record.checkpoint is None else MAX_CRASHES * UNDO_LIVES
+        most = facts.history.crash_limit * (1 if record.checkpoint is None else UNDO_LIVES)
         if record.crashes > most or len(deaths) > most:
             words = f"it has died with {max(record.crashes, len(deaths))} processes, and was run again"
             yield Violation("I13", job, words, tuple(facts.events.get(job, [])[-2:]))

@@ -9,7 +9,7 @@ from time import monotonic, time
 
 import msgspec
 
-from winch.core.job import JobRecord
+from winch.core.job import MAX_CRASHES, JobRecord
 from winch.storage.params import Event, JobFilter, SessionInfo
 from winch.storage.protocol import Driver
 from winch.storage.schedules import KEEP_RUNS, ScheduleRun
@@ -40,6 +40,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     expects_fault: bool = False
     # From the end of a lease to the rescue. None: nobody was there to sweep, so it is not judged.
     takeover_limit: timedelta | None = None
+    # At so many crashes a job is dead; more must not be there.
+    crash_limit: int = MAX_CRASHES
     # How long after the signal a claim that was on its way may still land.
     stop_settle: timedelta = timedelta(seconds=0.5)
     # From the first job that a claim call takes to its last. More than a moment where it asks several
@@ -90,6 +92,7 @@ def gather(
     is_quiet: bool = True,
     expects_fault: bool = False,
     takeover_limit: timedelta | None = None,
+    crash_limit: int = MAX_CRASHES,
 ) -> History:
     """Read a run's history: everything the store knows, and the lines recorded in `folder`."""
     events: list[Event] = []
@@ -119,6 +122,7 @@ def gather(
         is_quiet=is_quiet,
         expects_fault=expects_fault,
         takeover_limit=takeover_limit,
+        crash_limit=crash_limit,
     )
 
 

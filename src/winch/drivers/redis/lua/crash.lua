@@ -1,5 +1,5 @@
 -- crash: running -> ready | cancelled | dead. The job killed its process. Fenced by (id, token).
--- A:      now; claims: {id, token}; cause, trace
+-- A:      now; claims: {id, token}; cause, trace; rule: most, within (us)
 -- Return: took | already | lost for each
 -- Keys:   as release, dead, deaths, alike, alike_at, groups
 -- flags:  allow-oom

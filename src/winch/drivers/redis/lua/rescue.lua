@@ -1,5 +1,5 @@
 -- rescue: sessions whose lease is over end; running -> ready | cancelled | dead for their jobs.
--- A:      now; as_of (or nil), limit, cause, trace
+-- A:      now; as_of (or nil), limit, cause, trace; rule: most, within (us)
 -- Return: {id, token, session, state, …}
 -- Keys:   alive, ended, orphaned, sched, sched_due, declares, declared, and as crash
 -- flags:  allow-oom

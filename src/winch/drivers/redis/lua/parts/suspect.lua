@@ -1,11 +1,11 @@
--- suspect: a job whose process died under it; dead when that happened too often. One that has something to
--- undo may die so often again while it does that.
+-- suspect: a job whose process died under it; dead when that happened as often as A.rule says. One that has
+-- something to undo may die so often again while it does that.
 local function recent(history, what)
   local times = 0
   for _, entry in ipairs(history) do
     if entry.what == 'retried' then
       times = 0
-    elseif entry.what == what and entry.at > now - POISON_WINDOW then
+    elseif entry.what == what and entry.at > now - A.rule.within then
       times = times + 1
     end
   end
@@ -17,7 +17,7 @@ local function suspect(j, what, cause, trace, by)
   leave(j)
   grow(j, what, {type = TYPES[what], message = cause}, by)
   local times = recent(j.H, what)
-  local most = LIMITS[what] * (j.U and UNDO_LIVES or 1)
+  local most = A.rule.most * (j.U and UNDO_LIVES or 1)
   j.s = after_claim(j, times >= most and 'dead' or 'ready')
   j.a = j.a - 1
   if what == 'crashed' then j.c = times else j.r = times end
