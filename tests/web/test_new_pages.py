@@ -17,7 +17,7 @@ import winch
 from tests.web.kit import Web
 from tests.web.test_pages import HTML, form_token
 from winch.core.flow import FlowNote, member_id
-from winch.core.job import JobRecord
+from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.web.pages import dag
 from winch.web.pages.enqueue import cell
@@ -69,6 +69,22 @@ def test_a_graph_folds_what_is_alike_and_marks_the_chain_that_counts() -> None:
     assert drawn.count('href="/x/jobs/') == 3, "a folded node is no link to one job"
     over_time = str(dag.gantt(members, lambda path: path, AT))
     assert over_time.count("<a ") == 6
+
+
+def test_over_time_an_attempt_that_failed_ends_where_it_ended() -> None:
+    """A member that waits for its next attempt is not drawn as if its last one still ran."""
+    done = job("a", 0, JobState.COMPLETED, 0, 1)
+    waiting = job("b", 0, JobState.RETRYING, 10, None)
+    failed = Entry(
+        what="failed", at=AT + timedelta(seconds=12), attempt=1, claimed_at=waiting.claimed_at
+    )
+    waiting = msgspec.structs.replace(waiting, history=(failed,))
+    now = AT + timedelta(seconds=100)
+    drawn = str(dag.gantt([done, waiting], str, now))
+    assert "shop.b: retrying, 2.0 s" in drawn
+    [*_, thin, thick] = re.findall(r'<rect class="[^"]*" x="([0-9.]+)" y="\d+" width="([0-9.]+)"', drawn)
+    assert float(thick[1]) == pytest.approx(0.02 * 660, abs=1)
+    assert float(thin[0]) + float(thin[1]) == pytest.approx(850, abs=1), "it waits until now"
 
 
 def test_a_graph_of_what_is_under_way_has_open_edges_and_no_chain() -> None:

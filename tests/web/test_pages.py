@@ -303,7 +303,7 @@ def test_spans_in_words() -> None:
         "3 m 20 s",
         "1 h 1 m",
         "25 h",
-        "4 d",
+        "4 d 15 h",
     ]
 
 

@@ -134,7 +134,7 @@ def _blocked(facts: Facts) -> str:
                 f"{holders or 'nobody'}{more}.{ahead}"
             )
         case "rate":
-            per = f" per {_ago(gate.per)}" if gate.per else ""
+            per = f" per {format_duration(gate.per)}" if gate.per else ""
             return (
                 f"It is blocked by the rate {gate.key!r}: {gate.n:,}{per} have started; it opens "
                 f"{_opens(facts)}.{ahead}"
@@ -215,8 +215,12 @@ def _moment(facts: Facts) -> str:
     return f"{at} (in {_ago(wait)})" if wait > timedelta(0) else f"{at} (now due)"
 
 
-def _ago(span: timedelta | None) -> str:
-    return format_duration(span or timedelta(0))
+def _ago(span: timedelta) -> str:
+    """As exact as people read it: whole seconds from ten seconds on, whole milliseconds below."""
+    for unit in (timedelta(seconds=1), timedelta(milliseconds=1)):
+        if span >= 10 * unit:
+            return format_duration(span // unit * unit)
+    return format_duration(span)
 
 
 def _short(message: str) -> str:

@@ -196,6 +196,14 @@ def _fit(text: str, most: int) -> str:
     return text if len(text) <= most else "…" + text[-(most - 1) :]
 
 
+def _end_of_attempt(job: JobRecord, now: datetime) -> datetime:
+    """When its last attempt ended; now while it runs, or where none has begun."""
+    if job.state is JobState.RUNNING or job.claimed_at is None:
+        return job.finished_at or now
+    ends = [entry.at for entry in job.history if entry.claimed_at == job.claimed_at]
+    return job.finished_at or (ends[-1] if ends else now)
+
+
 def gantt(members: Sequence[JobRecord], link: Link, now: datetime) -> Markup:
     """The members over time: a thin bar for the wait, a thick one for the last attempt."""
     shown = sorted(members, key=lambda job: job.claimed_at or now)[:MOST_BARS]
@@ -216,8 +224,10 @@ def gantt(members: Sequence[JobRecord], link: Link, now: datetime) -> Markup:
     parts = []
     for row, job in enumerate(shown):
         y = row * tall
-        end = job.finished_at or now
+        end = _end_of_attempt(job, now)
         start = job.claimed_at or end
+        is_waiting = job.state is not JobState.RUNNING and not job.state.is_final
+        waits_until = now if is_waiting else start
         took = span(end - start) if job.claimed_at is not None else str(job.state)
         label = f"{job.task}: {job.state}, {took}"
         parts.append(
@@ -229,7 +239,7 @@ def gantt(members: Sequence[JobRecord], link: Link, now: datetime) -> Markup:
             ).format(
                 link(f"/jobs/{job.id}"), label, label,
                 left - 10, y + 16, _fit(job.task, 26),
-                at(job.created_at), y + 10, max(at(start) - at(job.created_at), 0.5),
+                at(job.created_at), y + 10, max(at(waits_until) - at(job.created_at), 0.5),
                 job.state, at(start), y + 5, max(at(end) - at(start), 2.0),
             )
         )  # fmt: skip

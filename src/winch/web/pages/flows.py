@@ -117,6 +117,7 @@ async def detail_page(call: Call) -> Response:
         flow=info,
         bar=bar(info.counts),
         total=info.members,
+        callbacks=len(members) - info.members,
         graph=dag.draw(nodes, to),
         gantt=dag.gantt(members, to, now),
         is_cut=len(members) > dag.MOST_BARS,

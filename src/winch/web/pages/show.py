@@ -24,7 +24,7 @@ ICONS = {
 
 
 def span(value: timedelta | float | None) -> str:
-    """A length of time for people: 340 ms, 12 s, 3 m 20 s, 2 h 5 m, 4 d."""
+    """A length of time for people: 340 ms, 12 s, 3 m 20 s, 2 h 5 m, 4 d 15 h."""
     if value is None:
         return "–"
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
@@ -43,7 +43,8 @@ def span(value: timedelta | float | None) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
         return f"{sign}{hours} h {minutes} m" if minutes and hours < 10 else f"{sign}{hours} h"
-    return f"{sign}{hours // 24} d"
+    days, hours = divmod(hours, 24)
+    return f"{sign}{days} d {hours} h" if hours and days < 10 else f"{sign}{days} d"
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str:
