@@ -13,6 +13,7 @@ from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Directive
 from winch.core.queue_settings import OnFull, Order, QueueSettings
 from winch.core.redact import mask_text
+from winch.core.retry import StoredRetry
 from winch.core.schedule import Misfire, Overlap, Timing
 from winch.core.unique import Duplicate, Until
 from winch.engine.audit import AuditLine
@@ -104,6 +105,7 @@ __all__ = [
     "RunKind",
     "Schedule",
     "SessionInfo",
+    "StoredRetry",
     "Tail",
     "Timing",
     "Transaction",

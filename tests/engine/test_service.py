@@ -125,7 +125,7 @@ def test_a_pause_can_be_doubled_any_number_of_times(times: int) -> None:
 def test_a_child_that_dies_at_once_is_started_again_however_often_it_died() -> None:
     class Dying(Supervisor):
         def __init__(self) -> None:
-            self._quick_deaths = 0
+            self._quick_deaths = self._failed_starts = 0
 
         def next_delay(self) -> float:
             return self._restart_delay(cast(Any, SimpleNamespace(started_at=time.monotonic())), 1)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from winch.core.errors import StorageError
+from winch.core.errors import ConfigError, StorageError
 from winch.core.outcome import Settled
 from winch.engine.attempt import Attempt
 from winch.engine.executor import Executor, Plan
@@ -127,6 +127,7 @@ async def _tell(
             writer.write(msgspec.json.encode(Sign()) + b"\n")
         note = attempt.reports.take()
         if note is not None:
-            driver, ref = store(), ClaimRef(attempt.claim.id, attempt.claim.token)
-            with contextlib.suppress(StorageError):  # progress is worth no failure
+            # Progress is worth no failure, also where this process cannot reach the store (memory://).
+            with contextlib.suppress(StorageError, ConfigError):
+                driver, ref = store(), ClaimRef(attempt.claim.id, attempt.claim.token)
                 await driver.arun(driver.note(ref, note))

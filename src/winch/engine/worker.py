@@ -61,8 +61,8 @@ from winch.storage.protocol import Driver
 TURN_EVERY = 0.001
 # How often, and how long, a burst that is about to end waits for others who look at what jobs wait for.
 UNBLOCK_TRIES = 100
-# How long an interrupted handler may clean up at least, past the end of a drain.
-LEAST_CLEAN_UP = 0.4
+# The last part of a drain's grace is for handlers that are asked to end: a quarter of it, within these.
+LEAST_CLEAN_UP, MOST_CLEAN_UP = 0.4, 5.0
 UNBLOCK_PAUSE = 0.01
 
 
@@ -375,7 +375,8 @@ class Worker:
             self._fetcher.quiet(is_quiet)
 
     async def drain(self, grace: float) -> int:
-        """Stop claiming, let running jobs end within `grace` seconds, release the rest.
+        """Stop claiming, let running jobs end, release the rest, all within `grace` seconds. What still
+        runs in the last part of them is asked to end, so that it can clean up before they are over.
 
         Returns how many claims are left to the lease, because the store could not be told in time.
         """
@@ -386,10 +387,9 @@ class Worker:
         # The fetcher may be in the middle of a claim: its answer is waited for, so nothing is left.
         await asyncio.wait([self._fetching], timeout=max(min(grace, 30.0), 5.0))
         self._give_back_unstarted()
-        await self._until_due()
+        await self._until_due(began)
         self.interrupt_all()
-        # Of the grace that there was: a second request to stop may have cut it short.
-        await self._until_ended(min(5.0, max((self._end_by - began) / 4, LEAST_CLEAN_UP)))
+        await self._until_ended(max(self._end_by - self._monotonic(), LEAST_CLEAN_UP))
         for attempt in self.attempts:
             self._give_up(attempt)
         await self._until_ended(1.0)
@@ -399,7 +399,7 @@ class Worker:
         return left
 
     def end_by(self, moment: float) -> None:
-        """Have the drain interrupt what still runs at this moment; a later one changes nothing."""
+        """Have the drain end at this moment; a later one changes nothing."""
         self._end_by = min(self._end_by, moment)
         self._is_sooner.set()
 
@@ -437,10 +437,15 @@ class Worker:
             default=0.0,
         )
 
-    async def _until_due(self) -> None:
-        """Wait until all has ended, or until the drain's last moment, which may move closer."""
+    async def _until_due(self, began: float) -> None:
+        """Wait until all has ended, or until handlers have to be asked to end. A second request to stop
+        may move that closer."""
         ended = asyncio.ensure_future(self._all_ended.wait())
-        while not ended.done() and (left := self._end_by - self._monotonic()) > 0:
+        while not ended.done():
+            clean_up = min(MOST_CLEAN_UP, (self._end_by - began) / 4)
+            left = self._end_by - clean_up - self._monotonic()
+            if left <= 0:
+                break
             self._is_sooner.clear()
             sooner = asyncio.ensure_future(self._is_sooner.wait())
             await asyncio.wait([ended, sooner], timeout=left, return_when=asyncio.FIRST_COMPLETED)

@@ -27,6 +27,7 @@ from winch.engine.operation import Operation, Pause
 from winch.storage.params import ClaimParams, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 from winch.testing._crew import InlineThreads, own_runtime
+from winch.testing._loop import has_running_loop
 
 T = TypeVar("T")
 
@@ -252,9 +253,7 @@ def _is_error(error: BaseException | None) -> bool:
 
 def _here(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """Carry out `work` before returning, whether or not an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not has_running_loop():
         return loop.run_until_complete(work)
     # A loop cannot run inside another one: the work gets a thread, and this one waits for it.
     ended: list[T] = []

@@ -179,3 +179,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _back(self, _: asyncio.Future[Any]) -> None:
         self._outside -= 1
+
+
+def has_running_loop() -> bool:
+    """Whether an event loop runs in this thread. Callers go on outside of an `except` block, so that the
+    RuntimeError for none does not become the context of what handlers raise."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

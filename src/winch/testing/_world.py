@@ -27,7 +27,7 @@ from winch.engine.order import queues_of
 from winch.storage.params import Event, JobFilter
 from winch.testing._crew import Crew, EveryQueue
 from winch.testing._life import CRASH_POINTS, CrashPoint, Life
-from winch.testing._loop import NEVER, Outlook, VirtualClock, VirtualLoop
+from winch.testing._loop import NEVER, Outlook, VirtualClock, VirtualLoop, has_running_loop
 from winch.testing._store import VirtualStore
 from winch.testing.flaky import FlakyStorage
 
@@ -380,9 +380,7 @@ class World:
                 "this is called by a handler that runs in the virtual world; its time moves only when "
                 "the test itself says so"
             )
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not has_running_loop():
             return self._seen_through(run)
         if self._helper is None:
             # One and the same thread for the whole block: handlers may have things that stay in one.
