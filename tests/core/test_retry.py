@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from datetime import timedelta
 
 import pytest
@@ -144,9 +145,9 @@ def test_an_unknown_jitter_is_refused(jitter: str) -> None:
         Retry.exponential(jitter=jitter)
 
 
-@pytest.mark.parametrize("attempts", [0, -1, 1.5])
-def test_attempts_below_one_are_refused(attempts: int) -> None:
-    with pytest.raises(ConfigError, match="attempts must be a whole number of at least 1"):
+@pytest.mark.parametrize("attempts", [0, -1, 1.5, 2**31, sys.maxsize, 10**30])
+def test_attempts_that_no_store_can_count_are_refused(attempts: int) -> None:
+    with pytest.raises(ConfigError, match=f"attempts must be a whole number from 1 to {2**31 - 1}, got"):
         Retry.exponential(attempts=attempts)
 
 

@@ -151,7 +151,7 @@ column winch.job.38 filed: text not null default 'ready'::text
 column winch.job.39 seq: bigint
 column winch.job_event.01 seq: bigint not null identity
 column winch.job_event.02 job: uuid not null
-column winch.job_event.03 v: integer not null
+column winch.job_event.03 v: bigint not null
 column winch.job_event.04 kind: text not null
 column winch.job_event.05 state: text
 column winch.job_event.06 token: uuid
@@ -752,7 +752,7 @@ function winch.witness_job(): returns trigger
 DECLARE
     verb text := current_setting('winch.verb');
     job_id uuid := coalesce(NEW.id, OLD.id);
-    next_v integer := 1 + coalesce((SELECT max(v) FROM "winch".job_event WHERE job = job_id), 0);
+    next_v bigint := 1 + coalesce((SELECT max(v) FROM "winch".job_event WHERE job = job_id), 0);
     after record := NEW;
 BEGIN
     IF TG_OP = 'DELETE' AND verb IN ('enqueue', 'enqueue_after') THEN -- an insert taken back: it never happened

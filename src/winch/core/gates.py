@@ -29,6 +29,8 @@ _NO_GATES = '{"gates":[]'
 RAMP_STEP = 1_000_000
 RAMP_STEPS = 8
 SECOND = 1_000_000
+# When to look again at a gate that opens later than any store can say: a hundred years.
+LONGEST = 100 * 365 * 86_400 * SECOND
 
 
 class BreakerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -285,7 +287,7 @@ def rate_next(look: Look, use: GateUse, weight: int, now: int) -> int | None:
         level = _level(spec, state, now)
         if level >= weight - 1e-6:
             return None
-        return now + max(1, math.ceil((weight - level) * spec.per / spec.n))
+        return now + min(max(1, math.ceil((weight - level) * spec.per / spec.n)), LONGEST)
     takes = [take for take in state.get("takes", ()) if take[0] + spec.per > now]
     over = sum(take[1] for take in takes) + weight - spec.n
     if over <= 0:
@@ -440,7 +442,8 @@ def is_at_rest(kind: str, state: str | None, open_at: int | None) -> bool:
 @dataclass(slots=True)
 class Fair:
     """Start-time fair queueing between the tenants of a queue: who has had least for its weight is next.
-    `at` is the virtual time, `ends` the tenants that are ahead of it."""
+    `at` is the virtual time, `ends` the tenants that are ahead of it. The store keeps how far they are
+    ahead: a float that grew with every job would lose the small steps of tenants with great weights."""
 
     at: float = 0.0
     ends: dict[str, float] = field(default_factory=dict)
@@ -460,8 +463,8 @@ class Fair:
 
     def dump(self) -> str:
         # A tenant that is not ahead starts at the virtual time, as one never heard of does.
-        ends = {tenant: round(end, 6) for tenant, end in self.ends.items() if end > self.at}
-        return msgspec.json.encode({"at": round(self.at, 6), "ends": ends}).decode()
+        ends = {tenant: round(end - self.at, 12) for tenant, end in self.ends.items() if end > self.at}
+        return msgspec.json.encode({"ends": ends}).decode()
 
 
 def tenant_key(queue: str) -> str:

@@ -17,6 +17,8 @@ from winch.core.duration import Duration, format_duration, parse_duration
 from winch.core.errors import ConfigError, did_you_mean
 
 JITTERS = ("none", "full", "decorrelated")
+# What every store can count.
+MAX_ATTEMPTS = 2**31 - 1
 KINDS = ("fixed", "linear", "exponential", "polynomial", "sidekiq", "custom")
 
 
@@ -197,8 +199,7 @@ def _build(
     total: Duration | None,
     on: Mapping[type[BaseException], Retry | None] | None,
 ) -> Retry:
-    if not isinstance(attempts, int) or attempts < 1:
-        raise ConfigError(f"retry attempts must be a whole number of at least 1, got {attempts!r}")
+    check_attempts(attempts, "retry attempts")
     if factor < 1:
         raise ConfigError(f"retry factor must be at least 1, got {factor!r}")
     if jitter not in JITTERS:
@@ -213,6 +214,12 @@ def _build(
         total=None if total is None else parse_duration(total, "retry total"),
         on=on,
     )
+
+
+def check_attempts(value: object, what: str) -> None:
+    """Raise ConfigError for a number of attempts that no policy can have."""
+    if not isinstance(value, int) or not 1 <= value <= MAX_ATTEMPTS:
+        raise ConfigError(f"{what} must be a whole number from 1 to {MAX_ATTEMPTS}, got {value!r}")
 
 
 def _percent(jitter: str) -> float:

@@ -27,6 +27,7 @@ from winch.core.errors import (
 from winch.core.ids import parse_id
 from winch.core.job import JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
+from winch.core.retry import check_attempts
 from winch.core.search import terms_of
 from winch.engine.audit import noted
 from winch.engine.keyring import Keyring, seal
@@ -226,8 +227,8 @@ class _Editor:
         *,
         force: bool,
     ) -> None:
-        if attempts is not None and (not isinstance(attempts, int) or attempts < 1):
-            raise ConfigError(f"attempts must be a whole number of at least 1, got {attempts!r}")
+        if attempts is not None:
+            check_attempts(attempts, "attempts")
         if args is not None and not isinstance(args, Mapping):
             raise InvalidPayload(f"args must be a mapping of argument names to values, got {args!r}")
         self._tasks = tasks

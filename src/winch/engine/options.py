@@ -330,7 +330,7 @@ def _isolate(value: object) -> str:
 
 def _version(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-        raise ConfigError(f"version must be a whole number from 1, got {value!r}")
+        raise ConfigError(f"version must be a whole number from 1 to {2**31 - 1}, got {value!r}")
     return value
 
 

@@ -10,7 +10,7 @@ AS $$
 DECLARE
     verb text := current_setting('winch.verb');
     job_id uuid := coalesce(NEW.id, OLD.id);
-    next_v integer := 1 + coalesce((SELECT max(v) FROM {schema}.job_event WHERE job = job_id), 0);
+    next_v bigint := 1 + coalesce((SELECT max(v) FROM {schema}.job_event WHERE job = job_id), 0);
     after record := NEW;
 BEGIN
     IF TG_OP = 'DELETE' AND verb IN ('enqueue', 'enqueue_after') THEN -- an insert taken back: it never happened

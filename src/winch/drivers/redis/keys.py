@@ -11,7 +11,7 @@ import re
 
 from winch.core.errors import SUSPECT_TYPES
 from winch.core.flow import FLOW_ALIKE, FLOW_HEADER, INPUTS_HEADER
-from winch.core.gates import MARK, RAMP_STEP, RAMP_STEPS
+from winch.core.gates import LONGEST, MARK, RAMP_STEP, RAMP_STEPS
 from winch.core.job import (
     HEAD_START,
     HISTORY_LIMIT,
@@ -115,6 +115,10 @@ KEYS_OF_TWO = {
     "line": "zset: ready jobs of one tenant of a queue, by their sort key",
 }
 
+# Numbers of scripts are doubles: from EXACT on they count by a step that has a place up to 2^63.
+EXACT = 2**53
+PAST_EXACT = 1024
+
 _SECOND = 1_000_000
 
 
@@ -189,6 +193,10 @@ def prelude(text: str) -> str:
     lines.append(f"local HISTORY_LIMIT, LOG_LIMIT = {HISTORY_LIMIT}, {LOG_LIMIT}")
     if "GATED" in text:
         lines.append(f"local GATED, OPENED_AT_ONCE = '{MARK}', {OPENED_AT_ONCE}")
+    if "PAST_EXACT" in text:
+        lines.append(f"local EXACT, PAST_EXACT = {EXACT}, {PAST_EXACT}")
+    if "LONGEST" in text:
+        lines.append(f"local LONGEST = {LONGEST}")
     if "RAMP_STEP" in text:
         lines.append(f"local RAMP_STEP, RAMP_STEPS = {RAMP_STEP}, {RAMP_STEPS}")
     if "AWAITED" in text:

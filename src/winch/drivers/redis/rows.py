@@ -16,6 +16,7 @@ import msgspec
 from winch.core.errors import InvalidPayload
 from winch.core.job import HEAD_START, Claim, Entry, Failure, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import JobState
+from winch.drivers.redis.keys import EXACT, PAST_EXACT
 from winch.storage.params import Ending, Event, NewJob, SessionInfo
 
 MICROSECOND = timedelta(microseconds=1)
@@ -204,6 +205,11 @@ def _entry(line: _Line) -> Entry:
     )
 
 
+def _next_fence(last: int, claimed_at: int) -> int:
+    """As `next_number` in lua/parts/record.lua counts, which writes it down when the claim ends."""
+    return max(last + (1 if last < EXACT else PAST_EXACT), claimed_at)
+
+
 def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | None) -> JobRecord:
     """A job from its envelope, its state and, while it runs, its claim."""
     created, env = _read_envelope(stored)
@@ -212,7 +218,7 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
     if claim is not None:
         c = _claim.decode(claim)
         token, session, claimed_at = c.token, c.session, c.at
-        name, attempt, fence = "running", s.a + 1, max(s.n + 1, claimed_at)
+        name, attempt, fence = "running", s.a + 1, _next_fence(s.n, claimed_at)
     return JobRecord(
         id=job_id,
         task=env[0],
@@ -327,7 +333,7 @@ def read_claims(
                     env[2],
                     queue,
                     s.a + 1,
-                    max(s.n + 1, at),
+                    _next_fence(s.n, at),
                     created_at,
                     created_at if s.t is None else moments[s.t],
                     claimed_at,

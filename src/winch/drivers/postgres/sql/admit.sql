@@ -199,7 +199,7 @@ taken AS (
     UPDATE {schema}.job
     SET state = 'running',
         filed = 'running',
-        attempt = attempt + 1,
+        attempt = least(attempt, 2147483646) + 1, -- as claim does
         fence = greatest(fence + 1, :at::bigint),
         token = :token::uuid,
         session = :session::uuid,

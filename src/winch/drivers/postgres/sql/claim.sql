@@ -10,6 +10,7 @@
 -- over for as long as they run.
 -- A wary claim (:is_wary) takes nothing where a ready job of its queues has gates: those go the long way, and who
 -- would take them too asks this first, because mostly there are none.
+-- The number of an attempt stops where its type ends: one job that has failed so often must not stop its queue.
 -- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
@@ -76,7 +77,7 @@ leased AS (
 UPDATE {schema}.job
 SET state = 'running',
     filed = CASE WHEN :is_batch::boolean THEN filed ELSE 'running' END,
-    attempt = attempt + 1,
+    attempt = least(attempt, 2147483646) + 1,
     fence = greatest(fence + 1, (SELECT {schema}.micros(now) FROM clock)),
     token = :token::uuid,
     session = :session::uuid,
@@ -97,7 +98,7 @@ WITH clock AS MATERIALIZED (
 UPDATE {schema}.job
 SET state = 'running',
     filed = 'running',
-    attempt = attempt + 1,
+    attempt = least(attempt, 2147483646) + 1,
     fence = greatest(fence + 1, (SELECT {schema}.micros(now) FROM clock)),
     token = :token::uuid,
     session = :session::uuid,

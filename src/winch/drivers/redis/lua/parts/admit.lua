@@ -94,7 +94,7 @@ local function join(id, env, number)
     number = now
     for _, key in ipairs(keys) do
       local last = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
-      if last then number = math.max(number, last + 1) end
+      if last then number = math.max(number, next_number(tonumber(last))) end
     end
   end
   for _, key in ipairs(keys) do call('ZADD', key, string.format('%d', number), id) end

@@ -4,6 +4,8 @@
 --       used, permits, turn, members, limits
 -- Jobs of tenants that are read at once, and how many are held in one call.
 local STRETCH, MOST_HELD = 50, 500
+-- Above this virtual time begins anew.
+local MOST_VIRTUAL = 2 ^ 20
 
 local function draw(queue, free, gated, task_of)
   local G, looks = gates(), {}
@@ -164,6 +166,20 @@ local function draw(queue, free, gated, task_of)
     end
   end
 
+  -- Virtual time begins anew, and all who stand in it are as far ahead as they were: a great one has no place for the
+  -- small steps of great weights.
+  local function from_zero()
+    for _, key in ipairs({K.fair(queue), K.tenants(queue)}) do
+      local found, shifted = call('ZRANGE', key, 0, -1, 'WITHSCORES'), {}
+      for i = 1, #found, 2 do
+        shifted[i], shifted[i + 1] = string.format('%.17g', math.max(0, found[i + 1] - at)), found[i]
+      end
+      write('ZADD', key, shifted)
+    end
+    for tenant in pairs(served) do ends[tenant] = ends[tenant] - at end
+    at = 0
+  end
+
   -- Write what was decided, many at a time.
   local gone, touched, blocked, stopped, states = {}, {}, {}, {}, {}
   local function goes_from(key, id)
@@ -214,10 +230,11 @@ local function draw(queue, free, gated, task_of)
     if look.is_changed then G.keep(look) end
   end
   if is_fair then
-    local now_at = string.format('%.6f', at)
+    if at > MOST_VIRTUAL then from_zero() end
+    local now_at = string.format('%.17g', at)
     call('HSET', K.gate, 'tenants:' .. queue, now_at)
     for tenant in pairs(served) do
-      local till = string.format('%.6f', ends[tenant])
+      local till = string.format('%.17g', ends[tenant])
       call('ZADD', K.fair(queue), till, tenant)
       if tenant ~= '' then call('ZADD', K.tenants(queue), 'XX', till, tenant) end
     end

@@ -39,7 +39,7 @@ local function rates()
     elseif how == 'bucket' then
       local there = level(state, n, per, burst)
       if there >= weight - 1e-6 then return nil end
-      return now + math.max(1, math.ceil((weight - there) * per / n))
+      return now + math.min(math.max(1, math.ceil((weight - there) * per / n)), LONGEST)
     end
     local takes, over = recent(state, per), weight - n
     for _, take in ipairs(takes) do over = over + take[2] end
@@ -61,7 +61,7 @@ local function rates()
     elseif how == 'bucket' then
       local left = math.floor((level(state, n, per, burst) - weight) * 1e6 + 0.5) / 1e6
       local most = burst > 0 and burst or n
-      return {level = left, at = now}, now + math.ceil((most - left) * per / n)
+      return {level = left, at = now}, now + math.min(math.ceil((most - left) * per / n), LONGEST)
     end
     local takes = recent(state, per)
     local last = takes[#takes]

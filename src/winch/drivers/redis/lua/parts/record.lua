@@ -28,7 +28,7 @@ local function stand(id, env, key)
       tonumber(call('HGET', K.gate, 'tenants:' .. queue) or 0),
       tonumber(call('ZSCORE', K.fair(queue), tenant) or 0)
     )
-    call('ZADD', K.tenants(queue), 'NX', string.format('%.6f', start), tenant)
+    call('ZADD', K.tenants(queue), 'NX', string.format('%.17g', start), tenant)
   end
 end
 
@@ -46,6 +46,11 @@ local function stand_down(id, env)
   end
 end
 
+-- The next number after this one, also where a double has no place for each.
+local function next_number(n)
+  return n + (n < EXACT and 1 or PAST_EXACT)
+end
+
 local function sort_key(j)
   return string.format('%d', j.t - j.env[PRIORITY] * HEAD_START)
 end
@@ -58,7 +63,7 @@ local function open(id, e, s, r)
     local claim = read(r)
     j.token, j.x, j.k = claim[1], claim[2], claim[3]
     j.s, j.a, j.n0 = 'running', (j.a or 0) + 1, j.n
-    j.n = math.max((j.n or 0) + 1, j.k)
+    j.n = math.max(next_number(j.n or 0), j.k)
   else
     j.s = j.s or 'ready'
   end

@@ -32,7 +32,7 @@ local function wait_for(id, waits, till)
   if wait then
     before = fetch('HMGET', K.wants(wait), keys)
   else
-    wait = tostring(call('HINCRBY', K.meta, 'waits', 1))
+    wait = string.format('%.0f', call('HINCRBY', K.meta, 'waits', 1))
     call('HSET', K.wait_of, id, wait)
     call('HSET', K.wait_job, wait, id)
   end
