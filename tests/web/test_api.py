@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -260,7 +261,8 @@ def test_a_filter_acts_on_all_that_match_and_nothing_else(web: Web) -> None:
 
 
 def settled(web: Web, operation: str) -> dict[str, object]:
-    for _ in range(200):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
         found: dict[str, object] = web.api("GET", f"/operations/{operation}").json()
         if found["state"] != "running":
             return found
