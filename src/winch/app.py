@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from winch.engine.runtime import Runtime
 from winch.engine.settings import Loaded, Settings, load
 from winch.engine.spool import Spool
 from winch.engine.task import Bound, Task, task_class
+from winch.storage.forks import ProcessLock
 from winch.storage.protocol import advice
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class App:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
         self._loaded: Loaded | None = None
         self._driver: Driver | None = None
-        self._opening = threading.Lock()
+        self._opening = ProcessLock()
         self.clock: Clock = SystemClock()
         self.runtime: Runtime = Runtime()
         self.runtime.keys = lambda: self.settings.keys

@@ -273,8 +273,11 @@ def test_every_connection_syncs_as_told_and_never_checkpoints_by_itself(
     driver = SqliteDriver.from_url(f"sqlite:///{sqlite_path}?sync={sync}")
     driver.migrate()
     connections = driver._connections
-    with connections.reader() as reading, driver.transaction() as carrying:
-        watching = connections.watcher()
+    with (
+        connections.reader() as reading,
+        driver.transaction() as carrying,
+        connections.watcher() as watching,
+    ):
         assert watching is not None
         for conn in (connections.writer(), carrying, reading, watching):
             assert conn.execute("PRAGMA synchronous").fetchone() == (number,)

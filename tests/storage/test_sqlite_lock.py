@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.storage.test_sqlite import make_job, make_session, make_token
-from winch.core.errors import StorageError, StorageUnavailable
+from winch import App
+from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.file_lock import FileLock
+from winch.storage.params import Enqueued
+from winch.storage.verbs import Verb
 
 HOLD = """
 import sys, time
@@ -230,9 +233,69 @@ def test_a_child_forked_inside_a_transaction_is_told_so(sqlite_path: Path) -> No
     with driver.transaction() as conn:
         driver.run_on(conn, driver.enqueue([job]))
         answer = in_child(lambda: driver.run(driver.counts()))
-    assert answer.startswith(StorageError.__name__)
-    assert "forked" in answer
+    assert answer.startswith("StorageError: this process was forked while")
     assert driver.run(driver.get([job.id])) != [None]
+    driver.close()
+
+
+def test_a_child_forked_inside_a_transaction_never_writes_through_its_parents_connection(
+    sqlite_path: Path,
+) -> None:
+    driver = SqliteDriver(sqlite_path)
+    driver.run(driver.enqueue([make_job()]))
+    verb = driver.enqueue([make_job()])
+    with driver.transaction():
+        answer = in_child(lambda: driver.run(verb))
+    assert answer.startswith("StorageError: this process was forked while")
+    assert driver.run(driver.counts())[JobState.READY] == 1
+    driver.close()
+
+
+def test_a_child_uses_every_driver_of_a_file_that_its_parent_has(sqlite_path: Path) -> None:
+    drivers = [SqliteDriver(sqlite_path) for _ in range(2)]
+    for driver in drivers:
+        driver.run(driver.enqueue([make_job()]))
+    for driver in drivers:
+        verb = driver.enqueue([make_job()])
+
+        def use(driver: SqliteDriver = driver, verb: Verb[list[Enqueued]] = verb) -> bool:
+            assert driver._connections._writing is None, "the connection is the parent's"
+            return driver.run(verb)[0].is_new
+
+        assert in_child(use) == "True"
+    for driver in drivers:
+        assert driver.run(driver.counts())[JobState.READY] == 4
+        driver.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_opens_the_store_although_a_thread_of_its_parent_was_opening_it(
+    sqlite_path: Path,
+) -> None:
+    driver = SqliteDriver(sqlite_path)
+    driver.run(driver.enqueue([make_job()]))
+    app = App(f"sqlite:///{sqlite_path}")
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with driver._guard, app._opening:
+            is_held.set()
+            is_over.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait(20)
+
+    def use() -> str:
+        signal.alarm(10)
+        driver.close()
+        return app.driver.name
+
+    answer = in_child(use)
+    is_over.set()
+    thread.join()
+    assert answer == "sqlite"
+    app.close()
     driver.close()
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -33,6 +32,7 @@ from winch.drivers.postgres.scheduling import SchedulingVerbs
 from winch.drivers.postgres.steps import Body, Statements
 from winch.drivers.postgres.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
+from winch.storage.forks import ProcessLock
 from winch.storage.verbs import Sending, Verb
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         self._with_gates = set()
         self._pool = Pool(place)
         self._lending = Lending(place)
-        self._guard = threading.Lock()
+        self._guard = ProcessLock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (
             weakref.WeakKeyDictionary()
         )

@@ -65,7 +65,7 @@ class Lending:
 
     def _wiped(self) -> tuple[Connection, int] | None:
         if self._pid != os.getpid():
-            self._pid, self._idle = os.getpid(), []  # the parent's connections are the parent's
+            self._idle, self._pid = [], os.getpid()  # the parent's connections are the parent's
         while True:
             try:
                 link, loans = self._idle.pop()

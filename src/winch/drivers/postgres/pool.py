@@ -58,7 +58,6 @@ class Pool:
         self._forget()
 
     def _forget(self) -> None:
-        self._pid = os.getpid()
         self._idle: list[Own] = []
         # A semaphore whose two ends are one call of C each.
         self._free: SimpleQueue[None] = SimpleQueue()
@@ -67,6 +66,7 @@ class Pool:
         # One connection is left for what a caller does between the two halves of a verb.
         self._halves = threading.BoundedSemaphore(max(self._place.pool - 1, 1))
         self._watchdog = Watchdog(self._place.timeout)
+        self._pid = os.getpid()  # last: other threads of the child look at it
 
     def run(self, verb: Verb[T]) -> T:
         for tries in range(1, TRIES + 1):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -27,6 +26,7 @@ from winch.drivers.redis.waiting import WaitingVerbs
 from winch.drivers.redis.wire import Ahead, Pool, Sent
 from winch.drivers.redis.working import WorkingVerbs
 from winch.storage.capabilities import Capabilities
+from winch.storage.forks import ProcessLock
 from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         self._alike = {}
         self._is_ready = False
         self._is_warned = False
-        self._guard = threading.Lock()
+        self._guard = ProcessLock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Side] = (
             weakref.WeakKeyDictionary()
         )

@@ -297,7 +297,6 @@ class Pool:
         self._route = route
         self._idle: dict[Address, deque[Wire]] = {}
         self._pid = os.getpid()
-        self._guard = threading.Lock()
         self._caller = 0
 
     def run(self, what: Call | Batch | Pause) -> Any:

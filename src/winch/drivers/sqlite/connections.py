@@ -9,6 +9,7 @@ the closing of what a forgotten driver leaves behind.
 
 A SQLite connection must not be carried across a fork: the child would believe in locks that it does not
 have. All connections are therefore closed just before a fork and opened again by whoever needs them.
+Until the fork is over, fork_gate.py keeps the other threads from opening or reading.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TypeVar
 from winch.core.errors import ConfigError, StorageError, StorageUnavailable, WinchError
 from winch.drivers.sqlite.faults import spoils_connection, translated
 from winch.drivers.sqlite.file_lock import FileLock
+from winch.drivers.sqlite.fork_gate import ForkGate
 from winch.drivers.sqlite.place import Place, prepare
 from winch.drivers.sqlite.steps import Ring
 from winch.drivers.sqlite.wal_file import OpenFile, WalFile
@@ -102,7 +104,9 @@ class Connections:
         self._is_full = place.sync == "full"
         self._is_torn = False
         self._is_forked_open = False
+        self._is_left_to_child = False
         self._fork_lock: FileLock | None = None
+        self._has_fork_lock = False
         self.checkpoints: int = 0
         self._commits = 0
         self._wal: WalFile | None = None
@@ -112,7 +116,8 @@ class Connections:
         self.opening: int = 0
         """The number of the opening of the file that holds now; 0 while it is closed."""
         self._openings = 0
-        _all.add(self)
+        with _adding:
+            _all.add(self)
 
     # -- the file ----------------------------------------------------------------------------------
 
@@ -120,8 +125,8 @@ class Connections:
         """The file's lock; the first call checks the file, or creates it."""
         if self._lock is not None:
             return self._lock
-        self.refuse_forked()
-        with self._guard:
+        with self._outside_forks():
+            self.refuse_forked()
             if self._lock is None:
                 self.path = prepare(self._place.path)
                 self._next_look = 0.0
@@ -135,6 +140,8 @@ class Connections:
 
     def acquire(self, timeout: float = TIMEOUT) -> FileLock:
         """Take the file's lock; give it back with `release`."""
+        if _gate.forker is not None:  # it gets the lock next, however many others want it
+            self._wait_for_fork(timeout)
         while True:
             lock = self._lock or self.lock()
             if lock.acquire(timeout):
@@ -264,19 +271,28 @@ class Connections:
             self._carrying = self.open(WinchConnection, is_writer=True)
         return self._carrying
 
-    def watcher(self) -> sqlite3.Connection | None:
-        """The connection that sees whether the file has changed; None while the driver is closed."""
+    @contextmanager
+    def watcher(self) -> Iterator[sqlite3.Connection | None]:
+        """The connection that sees whether the file has changed; None while the driver is closed, and
+        while the process forks: an event loop does not wait for that."""
         with self._guard:
-            if self._looking is None and self._lock is not None and not self._is_forked_open:
+            is_open = self._lock is not None and not _gate.is_shut()
+            if is_open and self._looking is None:
                 self._looking = self.open(sqlite3.Connection, is_writer=False)
                 self._looking.execute("PRAGMA busy_timeout = 0")
-            return self._looking
+            conn = self._looking if is_open else None
+            self._reading += conn is not None
+        try:
+            yield conn
+        finally:
+            with self._guard:
+                self._reading -= conn is not None
 
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
         """A reading connection to oneself; readers never wait for writers."""
-        self.refuse_forked()
-        with self._guard:
+        with self._outside_forks():
+            self.refuse_forked()
             conn = self._idle.pop() if self._idle else None
             self._reading += 1
         try:
@@ -396,8 +412,7 @@ class Connections:
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all connections, under the lock; waits until reads and writes have ended."""
-        lock = self._lock
-        if lock is None or self._is_forked_open:
+        if self._lock is None:
             return
         try:
             lock = self.acquire(timeout)
@@ -471,29 +486,72 @@ class Connections:
 
     # -- fork --------------------------------------------------------------------------------------
 
-    def before_fork(self) -> None:
-        if self._lock is None:
-            return
+    @contextmanager
+    def _outside_forks(self) -> Iterator[None]:
+        """The guard, at a moment when no other thread forks."""
+        while True:
+            with self._guard:
+                if not _gate.is_shut() or self._is_holder:
+                    yield
+                    return
+            _gate.wait(TIMEOUT)
+
+    def _wait_for_fork(self, timeout: float) -> None:
+        if _gate.is_shut() and not self._is_holder:
+            _gate.wait(timeout)
+
+    @property
+    def _is_holder(self) -> bool:
+        """Whether this thread has the file's lock. A fork waits for it, so it must not wait for one."""
+        return self._lock is not None and self._lock.is_mine
+
+    def before_fork(self, taken: list[FileLock]) -> None:
+        """Close all connections, and keep the file's lock until the fork is over. `taken` are the locks
+        that the fork has for others. Waits a few seconds at most for those who use the file.
+
+        Who is inside a transaction for longer keeps its connections, and the child refuses the file.
+        """
+        self._is_left_to_child = not self._close_for_fork(taken)
+
+    def _close_for_fork(self, taken: list[FileLock]) -> bool:
+        if not self._guard.acquire(timeout=CLOSE_TIMEOUT):
+            return False
+        is_used = bool(self._lock or self._looking or self._idle or self._reading)
+        self._guard.release()
+        if not is_used:
+            return True
         try:
-            self._fork_lock = self.acquire(CLOSE_TIMEOUT)
-        except WinchError:  # somebody is in a transaction; the child will say so if it uses the file
-            self._is_forked_open = True
-            return
-        if self._wait_for_readers(CLOSE_TIMEOUT):
-            self._close_all()
-        else:
-            self._is_forked_open = True
+            lock = self.lock()
+            if not any(map(lock.is_same, taken)):  # another driver may have the same file
+                lock = self.acquire(CLOSE_TIMEOUT)
+                self._has_fork_lock = True
+                taken.append(lock)
+        except WinchError:  # somebody is in a transaction
+            return False
+        self._fork_lock = lock
+        if not self._wait_for_readers(CLOSE_TIMEOUT):
+            return False
+        self._close_all()
+        return True
 
     def after_fork_in_parent(self) -> None:
-        self._is_forked_open = False
-        if self._fork_lock is not None:
-            self.release(self._fork_lock)
-            self._fork_lock = None
+        lock, self._fork_lock = self._fork_lock, None
+        if lock is None:
+            return
+        if self._has_fork_lock:
+            self._has_fork_lock = False
+            self.release(lock)
+        elif self._lock is not lock:
+            lock.close()
 
     def after_fork_in_child(self) -> None:
         self._guard = threading.Lock()
         self._fork_lock = None
+        self._has_fork_lock = False
         self._reading = 0
+        if self._is_left_to_child:
+            self._is_forked_open = True
+            self._leave_open()  # closing would wait for SQLite's mutexes, which other threads had
 
 
 def is_told_by_events(conn: sqlite3.Connection) -> bool:
@@ -511,21 +569,35 @@ def _close(conn: sqlite3.Connection) -> None:
 
 
 _all: weakref.WeakSet[Connections] = weakref.WeakSet()
+_adding = threading.Lock()
+_forking: list[Connections] = []  # those of the fork that is under way
+_gate = ForkGate()
 
 
 def _before_fork() -> None:
-    for connections in list(_all):
-        connections.before_fork()
+    if not _gate.shut():
+        return
+    with _adding:
+        _forking.extend(_all)
+    taken: list[FileLock] = []
+    for connections in _forking:
+        connections.before_fork(taken)
 
 
 def _after_fork_in_parent() -> None:
-    for connections in list(_all):
-        connections.after_fork_in_parent()
+    if _gate.is_last():
+        for connections in _forking:
+            connections.after_fork_in_parent()
+        _forking.clear()
+    _gate.reopen()
 
 
 def _after_fork_in_child() -> None:
-    for connections in list(_all):
+    global _adding, _gate  # other threads of the parent may have been at them
+    _adding, _gate = threading.Lock(), ForkGate()
+    for connections in _forking:
         connections.after_fork_in_child()
+    _forking.clear()
 
 
 os.register_at_fork(

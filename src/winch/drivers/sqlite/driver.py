@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ from winch.drivers.sqlite.wake import Board, SqliteBell
 from winch.drivers.sqlite.working import WorkingVerbs
 from winch.drivers.sqlite.writer import Writer
 from winch.storage.capabilities import Capabilities
+from winch.storage.forks import ProcessLock, forget_in_children
 from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
@@ -68,16 +68,19 @@ class SqliteDriver(
         self._connections = Connections(self._place)
         self._writer = Writer(self._connections, self._ring)
         self._board: Board | None = None
-        self._guard = threading.Lock()
+        self._guard = ProcessLock()
         self._ready_opening = -1
         self._threads: ThreadPoolExecutor | None = None
-        self._threads_pid = 0
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
         self._has_bug = has_wal_reset_bug(sqlite3.sqlite_version_info)
         # A driver that nobody closes: its connections must still be closed under the lock.
         self._finalizer = weakref.finalize(self, self._connections.forget)
+        forget_in_children(self)
+
+    def after_fork_in_child(self) -> None:
+        self._threads = None
 
     @classmethod
     def from_url(cls, url: str, *, events: bool = False) -> SqliteDriver:
@@ -267,9 +270,8 @@ class SqliteDriver(
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._guard:
-            if self._threads is None or self._threads_pid != os.getpid():  # a fork leaves threads behind
+            if self._threads is None:
                 self._threads = ThreadPoolExecutor(READ_THREADS, "winch-sqlite-read")
-                self._threads_pid = os.getpid()
             return self._threads
 
     # -- waking ------------------------------------------------------------------------------------
@@ -292,15 +294,16 @@ class SqliteDriver(
         def look(seen: int | None) -> tuple[int | None, bool]:
             # Two small reads in memory, made in the event loop: they wait for nobody.
             try:
-                conn = self._connections.watcher()
-                if conn is None:
-                    return None, False
-                version: int = conn.execute("PRAGMA data_version").fetchone()[0]
-                if seen is None or version == seen:
-                    return version, False
-                values = {"queues": wanted, "due": int(due), "soon": micros(None) + RING_WITHIN_MICROS}
-                found = conn.execute(SQL["wait"].text, values).fetchone()
-                return version, bool(found[0])
+                with self._connections.watcher() as conn:
+                    if conn is None:
+                        return seen, False
+                    version: int = conn.execute("PRAGMA data_version").fetchone()[0]
+                    if seen is None or version == seen:
+                        return version, False
+                    soon = micros(None) + RING_WITHIN_MICROS
+                    values = {"queues": wanted, "due": int(due), "soon": soon}
+                    found = conn.execute(SQL["wait"].text, values).fetchone()
+                    return version, bool(found[0])
             except (sqlite3.Error, StorageError):
                 return seen, False
 
@@ -308,7 +311,8 @@ class SqliteDriver(
 
     def _prepare_bells(self) -> None:
         self._ensure_ready()
-        self._connections.watcher()
+        with self._connections.watcher():  # open it here: the event loop looks at it
+            pass
         self._open_board().prepare()
 
     def _open_board(self) -> Board:

@@ -101,6 +101,10 @@ class FileLock:
         """Whether this thread holds it."""
         return self._held.owner == threading.get_ident()
 
+    def is_same(self, other: FileLock) -> bool:
+        """Whether both are the lock of one file."""
+        return self._held is other._held
+
     def close(self) -> None:
         """Forget the file once nobody in this process uses it. Not while holding the lock."""
         with _guard:

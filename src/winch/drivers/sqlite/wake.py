@@ -33,6 +33,7 @@ from typing import Any
 from winch.core.errors import StorageError
 from winch.drivers.sqlite import bell_folder
 from winch.drivers.sqlite.steps import Ring
+from winch.storage.forks import forget_in_children
 
 POLL_SECONDS = 0.1
 SLOTS = 256
@@ -86,7 +87,7 @@ class Board:
         self._turn = secrets.randbelow(SLOTS)
         self._guard = threading.RLock()
         self.rings: int = 0
-        _all.add(self)
+        forget_in_children(self)
 
     def prepare(self) -> None:
         """Open the board for somebody who will wait. Clears away what killed processes have left."""
@@ -101,9 +102,10 @@ class Board:
             self._leaving()
         self._forget()
 
-    def forget(self) -> None:
-        """In a forked child: the parent's place in the folder is not the child's."""
+    def after_fork_in_child(self) -> None:
+        """The parent's place in the folder is not the child's."""
         self._guard = threading.RLock()
+        self._is_barred = False
         self._own.clear()
         if self._leaving is not None and (found := self._leaving.detach()) is not None:
             fd, users, *_ = found[2]
@@ -374,14 +376,3 @@ class SqliteBell:
             with suppress(BlockingIOError):
                 while True:
                     self._socket.recv(16)
-
-
-_all: weakref.WeakSet[Board] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for board in list(_all):
-        board.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -20,7 +20,6 @@ import os
 import queue
 import sqlite3
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from winch.drivers.sqlite.connections import Connections
 from winch.drivers.sqlite.faults import is_full, spoils_connection, translated
 from winch.drivers.sqlite.file_lock import FileLock
 from winch.drivers.sqlite.steps import Ring, carry
+from winch.storage.forks import forget_in_children
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.groups: int = 0
-        _all.add(self)
+        forget_in_children(self)
 
     def run(self, verb: Verb[T]) -> T:
         """Carry the verb out durably; blocks."""
@@ -166,8 +166,8 @@ class Writer:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
-    def forget(self) -> None:
-        """In a forked child: the thread and the callers of the parent are not here."""
+    def after_fork_in_child(self) -> None:
+        """The thread and the callers of the parent are not here."""
         self._guard = threading.Lock()
         self._queue.clear()
         self._is_led = False
@@ -418,14 +418,3 @@ def _settle(calls: list[_Call]) -> None:
             call.future.set_exception(call.error)
         else:
             call.future.set_result(call.result)
-
-
-_all: weakref.WeakSet[Writer] = weakref.WeakSet()
-
-
-def _forget_all() -> None:
-    for writer in list(_all):
-        writer.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
