@@ -96,8 +96,9 @@ END;
 CREATE TRIGGER winch_job_event_update AFTER UPDATE OF state ON winch_job WHEN OLD.state <> NEW.state
 BEGIN
     -- The holder's own finish or release notes its token in the job; a finish grows the history, a
-    -- release does not. Of what others take back, only rescue grows it. give_up presents the token;
-    -- end_session does not, and has ended the session before. A crash is a rescue that presents it.
+    -- release only where the handler had begun. Of what others take back, only rescue grows it. give_up
+    -- presents the token; end_session does not, and has ended the session before. A crash is a rescue that
+    -- presents it.
     INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     SELECT
         NEW.id,
@@ -125,6 +126,7 @@ BEGIN
             END
             WHEN OLD.state <> 'running' THEN 'promoted'
             WHEN NEW.history = OLD.history THEN 'released'
+            WHEN json_extract(NEW.history, '$[#-1].what') = 'released' THEN 'released'
             WHEN json_extract(NEW.history, '$[#-1].what') IN ('crashed', 'rescued') THEN 'rescued'
             ELSE 'finished'
         END AS kind

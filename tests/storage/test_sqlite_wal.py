@@ -32,7 +32,7 @@ connections._ROOM_EVERY = 1
 wal_file.AHEAD_BYTES = 1 << 40
 wal_file._STEP = 64 * 1024
 wal_file.WalFile._has_room = lambda *_: False
-driver = SqliteDriver(sys.argv[1])
+driver = SqliteDriver(sys.argv[1], shared=True)
 for n in itertools.count(int(sys.argv[2])):
     job = NewJob(id=job_id(n, bytes(8)), task="t", args='"' + "x" * (n * 997 % 9000) + '"')
     driver.run(driver.enqueue([job]))
