@@ -227,7 +227,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fifo order", "redis", ORDER,
-        (("redis/lua/parts/admit.lua", "if last then number = math.max(number, last + 1) end", ""),),
+        (("redis/lua/parts/admit.lua", "if last then number = math.max(number, next_number(tonumber(last))) end", ""),),
         ("conformance:fifo",),
     ),
     Mutation(
