@@ -97,7 +97,7 @@ class Image:
         )  # fmt: skip
 
     def _user(self, _: str) -> None:
-        """The processes here run as whoever runs this script."""
+        """Left out: the steps and the processes run as the user of this script."""
 
     def _stopsignal(self, rest: str) -> None:
         self.config["stopsignal"] = rest

@@ -156,7 +156,7 @@ class Gates:
         return [job for key in sorted(freed) for job in self._next(key, freed[key])]
 
     def turn_left(self, job: JobRecord) -> list[JobRecord]:
-        """Take the turn of a job that is not final; returns who is next in its FIFO keys."""
+        """Take the turn of a job that is not final; returns the next members of its FIFO keys."""
         keys = [use.key for use in gates.gates_of(job.options) if use.kind == gates.FIFO]
         left = [key for key in keys if self.permits.pop((key, job.id), None) is not None]
         return [next_ for key in left for next_ in self._next(key, 1)]
