@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from winch.core.errors import (
         ChildFailed,
         ConfigError,
+        DeliveryRefused,
         DuplicateJob,
         EnqueueUncertain,
         FlowFailed,
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from winch.engine.injection import INJECTED, Depends
     from winch.engine.keyring import Keyring
     from winch.engine.middleware import Middleware
-    from winch.engine.schedules import Schedule
+    from winch.engine.schedule_records import Schedule
     from winch.engine.sinks import HttpSink, Message, RedisSink, Sink
     from winch.engine.task import Task
 
@@ -77,6 +78,7 @@ __all__ = [
     "Collected",
     "ConfigError",
     "Context",
+    "DeliveryRefused",
     "Depends",
     "Discard",
     "DuplicateJob",
@@ -147,6 +149,7 @@ _HOMES = {
     "Context": "winch.engine.context",
     "Depends": "winch.engine.injection",
     "Discard": "winch.core.outcome",
+    "DeliveryRefused": "winch.core.errors",
     "DuplicateJob": "winch.core.errors",
     "EnqueueUncertain": "winch.core.errors",
     "FlowFailed": "winch.core.errors",

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from winch.engine.queue_purge import Purged
     from winch.engine.registry import Registry
     from winch.engine.runtime import Runtime
-    from winch.engine.schedules import Run, Schedule, ScheduleDesk
+    from winch.engine.schedule_records import Run, Schedule
+    from winch.engine.schedules import ScheduleDesk
     from winch.engine.task import Task
     from winch.storage.protocol import Driver
 

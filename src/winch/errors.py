@@ -5,6 +5,7 @@ from __future__ import annotations
 from winch.core.errors import (
     ChildFailed,
     ConfigError,
+    DeliveryRefused,
     DuplicateJob,
     EnqueueUncertain,
     FlowFailed,
@@ -37,6 +38,7 @@ from winch.core.errors import (
 __all__ = [
     "ChildFailed",
     "ConfigError",
+    "DeliveryRefused",
     "DuplicateJob",
     "EnqueueUncertain",
     "FlowFailed",

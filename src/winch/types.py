@@ -25,7 +25,7 @@ from winch.engine.flows import Batch, Flow, FlowHandle, Node, Tail
 from winch.engine.idempotency import Once
 from winch.engine.preflight import Misfit, Preflight
 from winch.engine.queue_purge import Purged
-from winch.engine.schedules import Run, Schedule
+from winch.engine.schedule_records import Run, Schedule
 from winch.engine.sinks import Message
 from winch.engine.task import (
     AsyncContextTask,

@@ -21,7 +21,7 @@ from tests.redis_servers import RedisServer
 from winch.core.clock import Clock
 from winch.core.errors import WinchError
 from winch.core.job import JobRecord
-from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.connect import redis_class
 from winch.storage.protocol import Storage
 from winch.storage.verbs import Verb
 from winch.testing import _world
@@ -43,7 +43,7 @@ class Mirror(VirtualStore):
     def __init__(self, clock: Clock, is_served: Callable[[JobRecord], bool]) -> None:
         super().__init__(clock, is_served)
         self._is_inside = False  # verbs of the reference use each other; Redis has the whole one
-        self._other = RedisDriver.from_url(self.url, schema="mirror", events=True)
+        self._other = redis_class(self.url).from_url(self.url, schema="mirror", events=True)
         self._other.erase()
 
     def both(self, name: str, mine: Verb[Any], args: tuple[Any, ...], said: dict[str, Any]) -> Verb[Any]:

@@ -21,8 +21,8 @@ from redis import Redis
 from tests.redis_servers import RedisServer
 from winch import App, ConfigError, HttpSink, JobState, Message, RedisSink, Retry, RetryAfter
 from winch.core.address import is_public
+from winch.core.errors import DeliveryRefused
 from winch.engine import http_post
-from winch.engine.http_post import PostRefused
 from winch.testing import virtual
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -338,7 +338,7 @@ def test_nothing_is_sent_inside(host: str, receiver: Receiver, monkeypatch: pyte
     monkeypatch.setattr(http_post, "PORTS", (receiver.server_port,))
     sink = HttpSink(f"https://{host}:{receiver.server_port}/", secret=SECRET)
     # Forms that this machine's resolver does not know do not get anywhere either.
-    with pytest.raises((PostRefused, ConnectionError)):
+    with pytest.raises((DeliveryRefused, ConnectionError)):
         deliver(sink)
     assert receiver.connections == 0
 
@@ -353,7 +353,7 @@ def test_public_addresses_are_told_from_others() -> None:
 def test_one_inside_address_among_others_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [["93.184.216.34", "127.0.0.1"]]
     connected = _fake_network(monkeypatch, answers)
-    with pytest.raises(PostRefused, match=r"example\.com is at 127\.0\.0\.1"):
+    with pytest.raises(DeliveryRefused, match=r"example\.com is at 127\.0\.0\.1"):
         deliver(HttpSink("https://example.com/", secret=SECRET))
     assert connected == []
 
@@ -364,7 +364,7 @@ def test_a_name_that_changes_its_mind_gains_nothing(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConnectionError, match="as far as this test goes"):
         deliver(HttpSink("https://example.com/", secret=SECRET))
     assert connected == ["93.184.216.34"], "to the address that was looked at, not to the name"
-    with pytest.raises(PostRefused):
+    with pytest.raises(DeliveryRefused):
         deliver(HttpSink("https://example.com/", secret=SECRET))
     assert len(connected) == 1
 

@@ -17,6 +17,8 @@ import winch.errors
 import winch.types
 import winch.web
 from winch.core import errors
+from winch.engine.context import AttemptLog
+from winch.engine.log import log
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = {*winch.__all__, *winch.types.__all__, *winch.errors.__all__}
@@ -81,7 +83,8 @@ def class_named(module: str, name: str) -> type | None:
 def mentioned(cls: Any) -> set[type]:
     """The classes of Winch in the signature of a function, or in the signatures and fields of a class,
     that its callers see."""
-    tree = tree_of(cls.__module__)
+    home = winch._HOMES[cls.__name__] if cls.__module__ == "winch" else cls.__module__
+    tree = tree_of(home)
     nodes = (ast.ClassDef, ast.FunctionDef)
     [node] = [one for one in tree.body if isinstance(one, nodes) and one.name == cls.__name__]
     notes: list[ast.expr] = []
@@ -96,7 +99,7 @@ def mentioned(cls: Any) -> set[type]:
             notes += [one.returns] if one.returns is not None else []
         elif isinstance(one, ast.AnnAssign) and not ast.unparse(one.target).startswith("_"):
             notes.append(one.annotation)
-    known = names_of(cls.__module__)
+    known = names_of(home)
     words = {part.id for note in notes for part in ast.walk(note) if isinstance(part, ast.Name)}
     found = {class_named(*known[word]) for word in words if word in known}
     return {one for one in found if one is not None and not one.__name__.startswith("_")}
@@ -137,9 +140,7 @@ def _order(name: str) -> tuple[int, str]:
 
 def test_winch_errors_has_the_whole_tree_and_the_top_level_too() -> None:
     tree = {
-        name
-        for name, cls in inspect.getmembers(errors, inspect.isclass)
-        if cls.__module__ == errors.__name__
+        name for name, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == "winch"
     }
     assert set(winch.errors.__all__) == tree
     assert tree <= set(winch.__all__)
@@ -181,3 +182,8 @@ FILES = sorted([*(ROOT / "examples").rglob("*.py"), *(ROOT / "src/winch/integrat
 def test_examples_and_integrations_import_public_names_only(path: Path) -> None:
     private = [module for module in imports(path) if not is_public(module)]
     assert not private, f"{path.name} imports {', '.join(private)}"
+
+
+def test_the_loggers_that_people_configure_keep_their_names() -> None:
+    assert log.name == "winch"
+    assert "winch.job" in inspect.getsource(AttemptLog)

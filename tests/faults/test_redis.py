@@ -27,7 +27,6 @@ from tests.storage import test_redis_cluster as parts
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.carry import ConnectionLost
 from winch.drivers.redis.cluster import RedisClusterDriver
-from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.shards import HOME, shard_of, slot_of, tags
 from winch.storage.params import Answer
 from winch.testing.history import read
@@ -216,7 +215,7 @@ def test_a_job_on_its_way_home_survives_a_failover_of_either_end() -> None:
     """The mover dies after `depart`, or after `arrive`; then the shard's or home's primary dies."""
     with RedisCluster() as cluster:
         for steps, is_home in itertools.product((1, 2), (False, True)):
-            driver = RedisDriver.from_url(f"{cluster.url}?replicated=1&schema=winch")
+            driver = RedisClusterDriver.from_url(f"{cluster.url}?replicated=1&schema=winch")
             assert isinstance(driver, RedisClusterDriver)
             job = parts.new_job(is_given_id=True)
             driver.run(driver.enqueue([job]))
@@ -231,7 +230,7 @@ def test_a_job_on_its_way_home_survives_a_failover_of_either_end() -> None:
             assert wait_until(lambda: cluster.primary_of(f"{{{tag}}}:meta") is not primary, 30)  # noqa: B023
             primary.start()
             cluster.wait_until_whole()
-            other = RedisDriver.from_url(f"{cluster.url}?replicated=1&schema=winch")
+            other = RedisClusterDriver.from_url(f"{cluster.url}?replicated=1&schema=winch")
             assert isinstance(other, RedisClusterDriver)
             assert other.run(other.finish([parts.completed(ref)])) == [Answer.TOOK], (steps, is_home)
             assert other.run(other.finish([parts.completed(ref)])) == [Answer.ALREADY]

@@ -12,8 +12,9 @@ import pytest
 from tests.storage.postgres_kit import Store, completed, connected, recorded
 from winch.core.job import Note
 from winch.core.lifecycle import JobState
+from winch.drivers.postgres.bodies import MANY
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.low_water import MANY
+from winch.drivers.postgres.places import KnownRows
 from winch.storage.params import Answer, ClaimRef, Finish
 
 pytestmark = pytest.mark.servers
@@ -131,7 +132,8 @@ def test_a_place_is_a_hint(store: Store) -> None:
     store.add(MANY)
     claims = store.claim(session, MANY, gated=0)
     one, other = claims[:2]
-    places = driver._places._by_id
+    assert isinstance(driver._row_hints, KnownRows)
+    places = driver._row_hints._by_id
     places[one.id], places[other.id] = places[other.id], places[one.id]
     assert store.complete(one) == [Answer.TOOK]
     assert store.get(one.id).state is JobState.COMPLETED

@@ -166,7 +166,7 @@ def url(target_of: Callable[[str], Target]) -> str:
 
 @pytest.fixture
 def driver(url: str) -> Iterator[RedisClusterDriver]:
-    driver = RedisDriver.from_url(f"{url}?schema=shards", events=True)
+    driver = RedisClusterDriver.from_url(f"{url}?schema=shards", events=True)
     assert isinstance(driver, RedisClusterDriver)
     driver.erase()
     driver.migrate()
@@ -291,7 +291,7 @@ def test_a_job_that_waits_for_a_signal_goes_on_at_home(driver: RedisClusterDrive
     driver.run(driver.signal("go", "{}", id="1"))
     driver.run(driver.unblock())
     (ref,) = claim_all(driver, session)
-    other = RedisDriver.from_url(driver.describe())  # one that does not know where it was claimed
+    other = RedisClusterDriver.from_url(driver.describe())  # one that does not know where it was claimed
     assert other.run(other.finish([completed(ref)])) == [Answer.TOOK]
     assert other.run(other.finish([completed(ref)])) == [Answer.ALREADY]
     other.close()
@@ -317,7 +317,7 @@ def test_a_job_that_is_under_way_is_found(driver: RedisClusterDriver, steps: int
     (ref,) = claim_all(driver, start(driver))
     interrupted(driver, ref.id, ref.token, steps)
     assert parts_of(driver, job.id) == ([] if steps == 1 else [HOME])
-    other = RedisDriver.from_url(driver.describe())
+    other = RedisClusterDriver.from_url(driver.describe())
     assert isinstance(other, RedisClusterDriver)
     match verb:
         case "finish":
@@ -474,7 +474,7 @@ def test_a_waiting_job_that_is_under_way_is_found(
     driver.run(driver.enqueue([job]))
     interrupted(driver, job.id, (False, 0), steps)
     assert parts_of(driver, job.id) == ([] if steps == 1 else [HOME])
-    other = RedisDriver.from_url(driver.describe())
+    other = RedisClusterDriver.from_url(driver.describe())
     match verb:
         case "rebind":
             assert other.run(other.rebind([under_a_gate(job)])) == [True]

@@ -22,7 +22,7 @@ import pytest
 from tests.web.kit import Web
 from winch.core.address import is_public, parse_networks
 from winch.core.alerting import AlertRules, parse_rules
-from winch.core.errors import ConfigError
+from winch.core.errors import ConfigError, DeliveryRefused
 from winch.core.lifecycle import JobState
 from winch.engine import webhook
 from winch.engine.alerts import Alerts, Hook, firing, kept_alerts
@@ -175,7 +175,7 @@ def test_no_spelling_reaches_what_is_not_on_the_internet(host: str) -> None:
         port = url.split(":")[2].partition("/")[0]
         for target in (f"https://{host}/", f"http://{host}:{port}/", f"https://{host}:{port}/"):
             # Because of where it is, not because nobody listens there or the port is another.
-            with pytest.raises(webhook.WebhookRefused, match=r"open internet|cannot be resolved"):
+            with pytest.raises(DeliveryRefused, match=r"open internet|cannot be resolved"):
                 send(target)
     assert receiver.got == []
 
@@ -188,7 +188,7 @@ def test_one_hidden_address_among_others_is_enough() -> None:
         public, hidden = (ipaddress.ip_address(text) for text in ("93.184.216.34", "127.0.0.1"))
         return [public, hidden]
 
-    with pytest.raises(webhook.WebhookRefused, match="not on the open internet"):
+    with pytest.raises(DeliveryRefused, match="not on the open internet"):
         send("https://flips.test/", resolver=flips)
     assert calls == ["flips.test"], "resolved once: what was checked is what is called"
 
@@ -196,12 +196,12 @@ def test_one_hidden_address_among_others_is_enough() -> None:
 def test_a_redirect_is_not_followed_and_plain_http_is_not_spoken() -> None:
     with receiving() as (url, receiver):
         receiver.status = 302
-        with pytest.raises(webhook.WebhookRefused, match="answered 302"):
+        with pytest.raises(DeliveryRefused, match="answered 302"):
             send(url, allowed=parse_networks("127.0.0.0/8"))
         assert len(receiver.got) == 1
     public = [ipaddress.ip_address("93.184.216.34")]
     for url in ("http://example.com/", "https://example.com:22/"):
-        with pytest.raises(webhook.WebhookRefused, match="only https on port 443 or 8443"):
+        with pytest.raises(DeliveryRefused, match="only https on port 443 or 8443"):
             send(url, resolver=lambda *_: public)
     for wrong in (
         "ftp://x/",
@@ -244,9 +244,9 @@ def test_the_name_is_checked_against_the_certificate(tmp_path: Path) -> None:
         try:
             at = server.server_port
             assert send(f"https://hook.test:{at}/", tls=trust, **options) == 204
-            with pytest.raises(webhook.WebhookRefused):
+            with pytest.raises(DeliveryRefused):
                 send(f"https://other.test:{at}/", tls=trust, **options)
-            with pytest.raises(webhook.WebhookRefused):
+            with pytest.raises(DeliveryRefused):
                 send(f"https://hook.test:{at}/", **options)
         finally:
             server.shutdown()

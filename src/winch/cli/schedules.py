@@ -16,7 +16,7 @@ from winch.core.duration import format_duration
 from winch.core.errors import InvalidPayload
 from winch.core.redact import mask
 from winch.engine.audit import acting
-from winch.engine.schedules import Run, Schedule
+from winch.engine.schedule_records import Run, Schedule
 
 HISTORY = 10
 

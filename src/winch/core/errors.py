@@ -23,6 +23,7 @@ WinchError
 ├── JobCancelled           raised inside a plain handler that must end
 ├── JobCrashed             the process of an attempt died (never raised; in a job's history)
 ├── JobRescued             the worker of an attempt was lost (never raised; in a job's history)
+├── DeliveryRefused        a webhook or an outbox target that must not be called, or refused the message
 └── LostClaim              someone else owns the job now
 
 Drivers translate their library's exceptions into this tree, so the same race gives the same error
@@ -231,6 +232,10 @@ class JobRescued(WinchError):
     history."""
 
 
+class DeliveryRefused(WinchError):
+    """A message was not delivered: its address must not be called, or the other side refused it."""
+
+
 # What the stores call the failure of an attempt that did not end by itself.
 SUSPECT_TYPES = {"crashed": "winch.JobCrashed", "rescued": "winch.JobRescued"}
 
@@ -238,15 +243,9 @@ SUSPECT_TYPES = {"crashed": "winch.JobCrashed", "rescued": "winch.JobRescued"}
 def type_name(kind: type[BaseException]) -> str:
     """The name under which an exception type is stored, and can be imported: "ValueError",
     "shop.Declined", "winch.JobTimeout"."""
-    if kind.__module__ == "builtins":
-        return kind.__qualname__
-    if kind.__module__ in _PUBLIC_HOMES:
-        return f"winch.{kind.__qualname__}"
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-# Modules whose exceptions are all at the top level of the package.
-_PUBLIC_HOMES = frozenset({__name__, "winch.core.outcome"})
+    return (
+        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def within(sentence: str) -> str:
@@ -258,3 +257,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint with the nearest known word, or nothing: `" (did you mean 'queue'?)"`."""
     close = difflib.get_close_matches(word[:100], list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+# Tracebacks, pickles and the histories of jobs name an error by its public path, wherever it is defined.
+for _kind in [kind for kind in globals().values() if isinstance(kind, type)]:
+    if issubclass(_kind, WinchError):
+        _kind.__module__ = "winch"
+del _kind

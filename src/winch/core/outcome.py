@@ -180,3 +180,10 @@ def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: t
         )
         return Settled(JobState.DEAD, "failed", error=error, reason=reason)
     return Settled(JobState.RETRYING, "failed", delay, error=error)
+
+
+# As in core/errors.py: a directive is known by its public path.
+for _kind in [kind for kind in globals().values() if isinstance(kind, type)]:
+    if issubclass(_kind, Directive) and _kind is not Directive:
+        _kind.__module__ = "winch"
+del _kind

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from winch.core.clock import Clock
 from winch.core.errors import ConfigError, did_you_mean
 from winch.storage.protocol import Driver
+
+if TYPE_CHECKING:
+    from winch.drivers.redis.driver import RedisDriver
 
 SCHEMES = (
     "memory",
@@ -51,15 +55,26 @@ def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool =
         return PostgresDriver.from_url(url, schema=schema, events=events)
     if scheme in SCHEMES:
         try:
-            from winch.drivers.redis.driver import RedisDriver
+            redis_driver = redis_class(url)
         except ModuleNotFoundError as error:
             if error.name != "hiredis":
                 raise
             raise ConfigError(
                 f"a {scheme}:// URL needs hiredis: pip install 'winch-jobs[redis]'"
             ) from error
-        return RedisDriver.from_url(url, schema=schema, events=events)
+        return redis_driver.from_url(url, schema=schema, events=events)
     raise ConfigError(
         "url must begin with sqlite:///, postgresql://, redis://, valkey:// or memory://, got scheme "
         f"{scheme!r}{did_you_mean(scheme, SCHEMES)}"
     )
+
+
+def redis_class(url: str) -> type[RedisDriver]:
+    """The driver for one server, or the one for a cluster."""
+    if urlsplit(url).scheme.endswith("+cluster"):
+        from winch.drivers.redis.cluster import RedisClusterDriver
+
+        return RedisClusterDriver
+    from winch.drivers.redis.driver import RedisDriver
+
+    return RedisDriver

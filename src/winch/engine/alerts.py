@@ -14,7 +14,7 @@ import hashlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -22,14 +22,14 @@ import msgspec
 from winch.core.address import parse_networks
 from winch.core.alerting import AlertRules
 from winch.core.duration import format_duration
-from winch.core.errors import ConfigError
+from winch.core.errors import ConfigError, DeliveryRefused
 from winch.core.lifecycle import JobState
 from winch.core.redact import mask_text
 from winch.engine import rates, webhook
 from winch.engine.log import log
 from winch.engine.operation import Operation, arun
 from winch.engine.rates import MINUTE, Series
-from winch.engine.schedules import Schedule, ScheduleDesk
+from winch.engine.schedule_records import Schedule, schedule_of
 from winch.engine.service import Service
 from winch.engine.settings import Settings
 from winch.engine.store_numbers import dead_letters, oldest_snapshot
@@ -197,7 +197,7 @@ class Alerts(Service):
         series = await arun(driver, rates.read(driver, MINUTE, int(time.time()), MINUTES))
         schedules: Sequence[Schedule] = ()
         if driver.capabilities.has_schedules:
-            schedules = await arun(driver, _schedules(lambda: driver))
+            schedules = await arun(driver, _schedules(driver))
         dead = await arun(driver, dead_letters(driver))
         snapshot = await arun(driver, oldest_snapshot(driver))
         firing_now = firing(
@@ -244,7 +244,7 @@ class Alerts(Service):
                 try:
                     await asyncio.to_thread(self._hook.send, body, message_id)
                     is_told = True
-                except (webhook.WebhookRefused, ConfigError) as error:
+                except (DeliveryRefused, ConfigError) as error:
                     log.error("the alert %r is not delivered yet: %s", key, mask_text(str(error)))
             if one.is_over and (is_told or self._hook is None):
                 await self._driver.arun(self._driver.strike_lines(BOOK, [key]))
@@ -262,10 +262,9 @@ def alerts_of(driver: Driver, said: Settings) -> Alerts:
     return Alerts(driver, said.alerts, hook)
 
 
-def _schedules(driver: Callable[[], Driver]) -> Operation[list[Schedule]]:
-    from winch.engine.registry import Registry
-
-    return (yield from ScheduleDesk(driver, Registry(), lambda: "").list())
+def _schedules(driver: Driver) -> Operation[list[Schedule]]:
+    listed = yield driver.schedules()
+    return [schedule_of(row, listed.now) for row in listed.found]
 
 
 def message(one: Kept, store: str) -> tuple[bytes, str]:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from winch.core.version import __version__
-from winch.engine.link import Started
 from winch.engine.log import log
 from winch.engine.operation import Operation
 from winch.engine.rates import Rate
 from winch.storage.protocol import Driver
 
 
-def announce(started: Started, *, app: str, store: str, processes: int) -> None:
+class WorkerStarted(msgspec.Struct, frozen=True, tag="started"):
+    """A child claims jobs from now on: of these queues, for so many tasks, so many at once. `uses` has
+    one task for each queue that the app's tasks use."""
+
+    queues: tuple[str, ...]
+    tasks: int
+    slots: int
+    uses: dict[str, str]
+
+
+def announce(started: WorkerStarted, *, app: str, store: str, processes: int) -> None:
     """One line with all that decides which jobs run here, and where they come from."""
     log.info(
         "winch %s: %s on %s; queues %s; %s; %s of %s",
@@ -24,7 +35,7 @@ def announce(started: Started, *, app: str, store: str, processes: int) -> None:
     )
 
 
-def warn_of_unserved(driver: Driver, started: Started) -> Operation[None]:
+def warn_of_unserved(driver: Driver, started: WorkerStarted) -> Operation[None]:
     """Warn of queues that the app's tasks use and no live worker serves: their jobs would wait."""
     sessions = yield driver.sessions()
     served = {queue for session in sessions for queue in session.queues}

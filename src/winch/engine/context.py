@@ -88,6 +88,7 @@ class Context:
         client: Client | None = None,
         keys: Keyring | None = None,
         lease: float | None = None,
+        batch: Callable[[Context], Batch],
         durable: Callable[[bool], Steps | None] | None = None,
     ) -> None:
         self._claim = claim
@@ -102,6 +103,7 @@ class Context:
         self._keys = keys
         self._lease = lease
         self._durable = durable
+        self._make_batch = batch
         self._log: AttemptLog | None = None
 
     # -- facts -------------------------------------------------------------------------------------
@@ -244,10 +246,8 @@ class Context:
 
         The same object for the whole attempt: it numbers what the attempt adds."""
         if (known := self.__dict__.get("_batch")) is None:
-            from winch.engine.flows import batch_of
-
             # In one step: of two threads that make one, both get the same.
-            known = self.__dict__.setdefault("_batch", batch_of(self))
+            known = self.__dict__.setdefault("_batch", self._make_batch(self))
         made: Batch = known
         return made
 

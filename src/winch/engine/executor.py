@@ -38,10 +38,11 @@ from winch.engine import results
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.collected import Collected, CollectedArguments
 from winch.engine.context import Context
+from winch.engine.current_job import current_job
 from winch.engine.durable import DurableSide
 from winch.engine.failure import cause_of, describe, described
+from winch.engine.flows import batch_of
 from winch.engine.handlers import InThread, OnLoop, Paused, Together, in_own_context, resumed, uncancel
-from winch.engine.idempotency import current_job
 from winch.engine.injection import Injector
 from winch.engine.inputs import with_inputs
 from winch.engine.isolation import Cells, Crash
@@ -443,6 +444,7 @@ class Executor:
             client=task.client,
             keys=self._runtime.keys(),
             lease=self._runtime.lease().total_seconds(),
+            batch=batch_of,
             durable=functools.partial(self._durable.steps, attempt, claim, task),
         )
 

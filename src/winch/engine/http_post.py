@@ -25,17 +25,13 @@ from urllib.parse import urlsplit
 
 from winch.core.address import Network, is_public, is_within
 from winch.core.bounds import check_length
-from winch.core.errors import ConfigError, WinchError
+from winch.core.errors import ConfigError, DeliveryRefused
 
 PORTS = (443, 8443)
 MAX_URL = 2000
 MAX_HEAD = 16 * 1024
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
-
-
-class PostRefused(WinchError):
-    """The address is one that nothing is sent to; the message says why."""
 
 
 class Reply(NamedTuple):
@@ -99,18 +95,18 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 async def resolve(where: Target, lookup: LookUp = look_up) -> list[str]:
-    """The addresses of a target; raises PostRefused when one of them must not be called."""
+    """The addresses of a target; raises DeliveryRefused when one of them must not be called."""
     addresses = await lookup(where.host, where.port)
     for address in addresses if not where.is_private_allowed else ():
         if is_within(ipaddress.ip_address(address.partition("%")[0]), where.allowed):
             continue
         if not is_public(address):
-            raise PostRefused(
+            raise DeliveryRefused(
                 f"{where.host} is at {address}, which is not on the open internet; nothing was sent. "
                 "HttpSink(…, allow_private=True), or the setting alert_networks, allows it"
             )
         if not where.is_encrypted or where.port not in PORTS:
-            raise PostRefused(f"only https on port {' or '.join(map(str, PORTS))} is called")
+            raise DeliveryRefused(f"only https on port {' or '.join(map(str, PORTS))} is called")
     return addresses
 
 
@@ -139,7 +135,7 @@ async def post(
     context: ssl.SSLContext | None,
     lookup: LookUp = look_up,
 ) -> Reply:
-    """Send the body and read the head of the answer. Raises PostRefused, OSError (TimeoutError among
+    """Send the body and read the head of the answer. Raises DeliveryRefused, OSError (TimeoutError among
     them), or ValueError for an answer that is no HTTP."""
     async with asyncio.timeout(timeout):
         reader, writer = await _connect(where, context, lookup)

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import os
 import socket
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 from winch.core import codec
 from winch.core.duration import Duration, parse_duration
 from winch.core.errors import ConfigError, LostClaim, StorageUnavailable
 from winch.core.ids import random_id
+from winch.engine.current_job import current_job
 from winch.engine.operation import Operation, Pause
 from winch.storage.params import Line
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from winch.engine.client import Client
-
-# The job whose handler runs here; set for handlers that take their Context.
-current_job: ContextVar[str | None] = ContextVar("winch_job", default=None)
 
 BOOK = "idempotency"
 PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from winch.core.job import SuspectRule
+from winch.engine.announce import WorkerStarted
 from winch.engine.board import Board
 from winch.engine.rates import Rates
 
@@ -38,16 +39,6 @@ class SessionBegan(msgspec.Struct, frozen=True, tag="session"):
     """A child has begun a session: beat for it from now on (and for no earlier one of this child)."""
 
     session: str
-
-
-class Started(msgspec.Struct, frozen=True, tag="started"):
-    """A child claims jobs from now on: of these queues, for so many tasks, so many at once. `uses` has
-    one task for each queue that the app's tasks use."""
-
-    queues: tuple[str, ...]
-    tasks: int
-    slots: int
-    uses: dict[str, str]
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):
@@ -103,7 +94,7 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 Message = (
     Hello
     | SessionBegan
-    | Started
+    | WorkerStarted
     | Drained
     | Retiring
     | Retire

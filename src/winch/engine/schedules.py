@@ -17,23 +17,20 @@ from winch.core.errors import (
     StorageUnavailable,
     did_you_mean,
 )
-from winch.core.lifecycle import JobState
 from winch.core.redact import mask_text
 from winch.core.schedule import (
     DEFAULT_CATCH_UP,
-    MISSED_AFTER,
     MOST_CATCH_UP,
     Misfire,
     Overlap,
-    Timing,
     choice,
-    next_windows,
     timing,
 )
 from winch.engine.audit import noted
 from winch.engine.operation import Operation
 from winch.engine.options import EnqueueOptions, _name, enqueue_options
 from winch.engine.registry import Registry
+from winch.engine.schedule_records import Run, Schedule, schedule_of
 from winch.engine.search_index import lines_of_runs
 from winch.engine.task import Bound, Task, alike
 from winch.storage.params import NewJob
@@ -47,12 +44,9 @@ from winch.storage.schedules import (
     Put,
     Remove,
     Resume,
-    RunKind,
-    ScheduleRow,
     ScheduleRun,
     Skip,
     Trigger,
-    read_definition,
 )
 
 # What of a job a schedule may say; the rest is the task's.
@@ -78,54 +72,6 @@ NOT_SCHEDULED = {
 }
 POLICIES = ("misfire", "catch_up", "overlap", "jitter")
 TIMES = ("cron", "every", "tz", "dst")
-
-
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """One schedule as it stands. `is_active`: a worker ticks it; `late_by`: how long a window has been
-    due that nobody has dealt with, once that is more than ten seconds."""
-
-    name: str
-    task: str
-    timing: Timing
-    misfire: Misfire
-    catch_up: int
-    overlap: Overlap
-    jitter: timedelta
-    args: str
-    queue: str
-    is_code: bool
-    is_active: bool
-    created_at: datetime
-    last_window: datetime
-    next_at: datetime | None
-    now: datetime
-    waiting: datetime | None = None
-    paused_at: datetime | None = None
-    pause_reason: str | None = None
-    definition: Definition
-
-    @property
-    def late_by(self) -> timedelta | None:
-        if self.next_at is None or not self.is_active or self.paused_at is not None:
-            return None
-        late = self.now - self.next_at
-        return late if late > MISSED_AFTER else None
-
-    def next(self, count: int = 5) -> list[datetime]:
-        """Its next windows, by the store's time of this look."""
-        return next_windows(self.timing, max(self.now, self.last_window), count)
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one window; `state` is where its job is now, None when it is gone or never was."""
-
-    window: datetime
-    kind: RunKind
-    at: datetime
-    job: str | None = None
-    state: JobState | None = None
-    finished_at: datetime | None = None
-    note: str | None = None
 
 
 def define(task: Task[Any, Any], args: Mapping[str, Any] | None, said: Mapping[str, Any]) -> Definition:
@@ -243,12 +189,12 @@ class ScheduleDesk:
         found = yield self._driver().schedules(name=name)
         if not found.found:
             raise ScheduleNotFound(name)
-        return _schedule(found.found[0], found.now)
+        return schedule_of(found.found[0], found.now)
 
     def list(self) -> Operation[builtins.list[Schedule]]:
         self._check()
         found = yield self._driver().schedules()
-        return [_schedule(row, found.now) for row in found.found]
+        return [schedule_of(row, found.now) for row in found.found]
 
     def pause(self, name: str, reason: str | None) -> Operation[None]:
         yield from self._change(name, Pause(reason=None if reason is None else mask_text(reason)))
@@ -344,31 +290,6 @@ def _retimed(before: Definition, merged: Mapping[str, Any]) -> Definition:
         catch_up=merged["catch_up"],
         overlap=choice(Overlap, merged["overlap"], "overlap"),
         jitter=parse_duration(merged["jitter"], "jitter"),
-    )
-
-
-def _schedule(row: ScheduleRow, now: datetime) -> Schedule:
-    said = read_definition(row.definition)
-    return Schedule(
-        name=row.name,
-        task=said.job.task,
-        timing=said.timing,
-        misfire=said.misfire,
-        catch_up=said.catch_up,
-        overlap=said.overlap,
-        jitter=said.jitter,
-        args=said.job.args,
-        queue=said.job.queue,
-        is_code=row.is_code,
-        is_active=row.is_active,
-        created_at=row.created_at,
-        last_window=row.last_window,
-        next_at=row.next_at or said.timing.next_after(row.last_window),
-        now=now,
-        waiting=row.pending,
-        paused_at=row.paused_at,
-        pause_reason=row.pause_reason,
-        definition=said,
     )
 
 

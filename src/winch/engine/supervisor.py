@@ -24,7 +24,7 @@ from winch.core.errors import StorageError
 from winch.core.job import CRASH_RULE
 from winch.core.lifecycle import JobState
 from winch.engine import operation
-from winch.engine.announce import summarize, warn_of_unserved
+from winch.engine.announce import WorkerStarted, summarize, warn_of_unserved
 from winch.engine.board import Board
 from winch.engine.death import describe_death, oom_kills
 from winch.engine.heartbeat import Heart, Leases
@@ -41,7 +41,6 @@ from winch.engine.link import (
     Retiring,
     SessionBegan,
     SessionLost,
-    Started,
     child_env,
 )
 from winch.engine.log import log
@@ -292,7 +291,7 @@ class Supervisor:
                             self._heart.drop(earlier)
                         self._heart.add(session)
                     child.sessions.append(session)
-                case Started():
+                case WorkerStarted():
                     self._started(message)
                 case Drained(left=left):
                     child.left = left
@@ -335,13 +334,13 @@ class Supervisor:
         for service in self._services:
             self._loops.serve(service)
 
-    def _started(self, started: Started) -> None:
+    def _started(self, started: WorkerStarted) -> None:
         """The first child claims jobs: look for queues that no worker serves."""
         if not self._has_started and self._driver is not None:
             self._has_started = True
             self._checking = asyncio.create_task(self._check_queues(self._driver, started))
 
-    async def _check_queues(self, driver: Driver, started: Started) -> None:
+    async def _check_queues(self, driver: Driver, started: WorkerStarted) -> None:
         if not self._burst:
             await asyncio.sleep(SETTLE)  # a fleet starts together: the others may not be there yet
         with contextlib.suppress(StorageError):  # a warning is worth no second try

@@ -9,16 +9,12 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from winch.core.address import Address, Network
-from winch.core.errors import ConfigError, WinchError
-from winch.engine.http_post import LookUp, PostRefused, Target, look_up, post, signed
+from winch.core.errors import ConfigError, DeliveryRefused
+from winch.engine.http_post import LookUp, Target, look_up, post, signed
 
 TIMEOUT = 10.0
 
 Resolve = Callable[[str, int], Sequence[Address]]
-
-
-class WebhookRefused(WinchError):
-    """The address must not be called, or did not take the message."""
 
 
 def target(url: str, allowed: Sequence[Network] = ()) -> Target:
@@ -53,7 +49,7 @@ def send(
     timeout: float = TIMEOUT,
     tls: ssl.SSLContext | None = None,
 ) -> int:
-    """Post the body; returns the status, one of the 200s. Raises WebhookRefused, ConfigError. Not from
+    """Post the body; returns the status, one of the 200s. Raises DeliveryRefused, ConfigError. Not from
     within an event loop."""
     where = target(url, allowed)
     headers = {
@@ -66,12 +62,10 @@ def send(
     lookup = look_up if resolver is None else _resolved_by(resolver)
     try:
         reply = asyncio.run(post(where, body, headers, timeout=timeout, context=tls, lookup=lookup))
-    except PostRefused as error:
-        raise WebhookRefused(str(error)) from error
     except (OSError, ValueError) as error:
-        raise WebhookRefused(f"{where.host} did not take the message: {error}") from error
+        raise DeliveryRefused(f"{where.host} did not take the message: {error}") from error
     if not 200 <= reply.status < 300:
-        raise WebhookRefused(f"{where.host} answered {reply.status}")
+        raise DeliveryRefused(f"{where.host} answered {reply.status}")
     return reply.status
 
 

@@ -24,6 +24,7 @@ from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.outcome import Settled
 from winch.core.queue_settings import QueueSettings
+from winch.engine.announce import WorkerStarted
 from winch.engine.attempt import Attempt, Interrupt
 from winch.engine.board import Board
 from winch.engine.executor import Call, Executor, Plan
@@ -35,7 +36,6 @@ from winch.engine.handlers import OnLoop, Paused
 from winch.engine.isolation import CellFailed, Cells, CellStore
 from winch.engine.lane import Begun, Lane
 from winch.engine.limits import Limits
-from winch.engine.link import Started
 from winch.engine.log import log
 from winch.engine.loops import LoopEnded, Loops, tell
 from winch.engine.maintenance.forwarder import Forwarder
@@ -284,10 +284,10 @@ class Worker:
         for slot in range(config.concurrency):
             self._loops.start(f"slot {slot}", self._run_slot(slot))
 
-    def started(self) -> Started:
+    def started(self) -> WorkerStarted:
         """What this worker does from now on, for the line that announces it."""
         tasks = self._runtime.tasks
-        return Started(
+        return WorkerStarted(
             queues=self.order.names,
             tasks=len(tasks.names),
             slots=self._config.concurrency,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from winch.core.lifecycle import JobState
 from winch.engine.exposition import MOST_LABELS, build_info, family, missed_windows
-from winch.engine.schedules import Schedule, ScheduleDesk
+from winch.engine.schedule_records import Schedule
+from winch.engine.schedules import ScheduleDesk
 from winch.engine.store_numbers import oldest_snapshot
 
 if TYPE_CHECKING:

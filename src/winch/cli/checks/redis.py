@@ -10,7 +10,7 @@ from winch.app import App
 from winch.cli.checks import Finding, Findings, Level
 from winch.cli.text import span
 from winch.core.duration import parse_duration
-from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.connect import redis_class
 from winch.drivers.redis.facts import ServerFacts
 from winch.drivers.redis.place import Place
 
@@ -20,7 +20,7 @@ NEARLY_FULL = 0.8
 
 
 def check_redis(app: App) -> Findings:
-    driver = RedisDriver.from_url(app.settings.url, schema=app.settings.schema)
+    driver = redis_class(app.settings.url).from_url(app.settings.url, schema=app.settings.schema)
     try:
         nodes = driver.facts()
         first, *others = nodes.values()

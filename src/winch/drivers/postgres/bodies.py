@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState
-from winch.drivers.postgres.low_water import MANY, LowWater
-from winch.drivers.postgres.places import Places
-from winch.drivers.postgres.steps import Body, Statements, Step
+from winch.drivers.postgres.binary import Tids
+from winch.drivers.postgres.steps import Body, Rows, Statements, Step
 from winch.storage.unique import Holder
 from winch.storage.verbs import Verb
 
@@ -20,13 +19,50 @@ T = TypeVar("T")
 KEY_LOOKS = 20
 
 
+# Below every sort key.
+BEGINNING = -(1 << 63)
+# A claim for fewer jobs comes from a worker that is not in a hurry.
+MANY = 64
+
+Tasks = tuple[str, ...] | None
+
+
+class ClaimStarts:
+    """Where claims begin in the index of ready jobs: at its beginning; fast/low_water.py skips more."""
+
+    def starts(self, queues: Sequence[str], tasks: Tasks) -> list[int]:
+        """The sort key at which to begin in each queue."""
+        return [BEGINNING] * len(queues)
+
+    def reached(self, queue: str, tasks: Tasks, start: int, last: int, seconds: float) -> None:
+        """A claim that began at `start` and took so long got all it asked for, up to the key `last`."""
+
+    def emptied(self, queues: Sequence[str], tasks: Tasks) -> None:
+        """These queues had less than was asked for."""
+
+
+class RowHints:
+    """Where the rows of claimed jobs lie: not known, so that a finish looks them up by id.
+    `fast/row_hints.py` knows."""
+
+    def learn(self, rows: Rows) -> None:
+        """What a claim answered: the ids stand second, the places last."""
+
+    def forget(self, job: str) -> None:
+        """The job's row was written anew, and lies elsewhere."""
+
+    def take(self, ids: Sequence[str]) -> Tids:
+        """The places of these jobs, which are about to end; None for those that are not known."""
+        return Tids([None] * len(ids))
+
+
 class Verbs:
     """The base of the families of verbs; the driver is all of them together."""
 
     _sql: Statements
     _keeps_events: bool
-    _low_water: LowWater
-    _places: Places
+    _claim_starts: ClaimStarts
+    _row_hints: RowHints
     # Queues, as claims name them, that had ready jobs with gates when last looked at: a hint.
     _with_gates: set[tuple[str, ...]]
     # Claims for so many jobs are told by one row for all: see claim.sql.

@@ -25,7 +25,7 @@ from winch.drivers.postgres.low_water import LowWater
 from winch.drivers.postgres.offers import Offers
 from winch.drivers.postgres.operating import OperatingVerbs
 from winch.drivers.postgres.place import Place, connection_params, parse_url
-from winch.drivers.postgres.places import Places
+from winch.drivers.postgres.places import KnownRows
 from winch.drivers.postgres.pool import Pool
 from winch.drivers.postgres.reading import ReadingVerbs
 from winch.drivers.postgres.scheduling import SchedulingVerbs
@@ -55,8 +55,8 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         self._place = place
         self._keeps_events = events
         self._sql = Statements(place.quoted)
-        self._low_water = LowWater()
-        self._places = Places()
+        self._claim_starts = LowWater()
+        self._row_hints = KnownRows()
         self._with_gates = set()
         self._pool = Pool(place)
         self._lending = Lending(place)

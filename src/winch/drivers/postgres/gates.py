@@ -13,8 +13,7 @@ from winch.core import gates
 from winch.core.gates import Admission, Candidate, Draw, Fair, GateSpec, GateUse, Look, name_of_key
 from winch.core.job import Claim, JobRecord
 from winch.core.lifecycle import JobState
-from winch.drivers.postgres.bodies import Verbs
-from winch.drivers.postgres.low_water import BEGINNING
+from winch.drivers.postgres.bodies import BEGINNING, Verbs
 from winch.drivers.postgres.rows import read_claims, read_moment
 from winch.drivers.postgres.steps import Body, Row, Step
 from winch.storage.gates import (

@@ -15,18 +15,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-Tasks = tuple[str, ...] | None
+from winch.drivers.postgres.bodies import BEGINNING, ClaimStarts, Tasks
 
-# Below every sort key.
-BEGINNING = -(1 << 63)
-# Claims for fewer jobs always begin at the beginning: their worker is not in a hurry.
-MANY = 64
 LOOK_AGAIN = 0.25
 # A look from the beginning may take up one part in so many of the time.
 SHARE = 20
 
 
-class LowWater:
+class LowWater(ClaimStarts):
     """The marks of one process: by queue, and by the tasks that were asked for."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

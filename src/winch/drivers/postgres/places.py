@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from winch.drivers.postgres.binary import Tids
+from winch.drivers.postgres.bodies import RowHints
 from winch.drivers.postgres.steps import Rows
 
 # Claims that end elsewhere leave their places behind; past this many all are forgotten.
@@ -19,8 +20,8 @@ MOST = 100_000
 _id_and_place = itemgetter(1, -1)
 
 
-class Places:
-    """The places of one process's claims."""
+class KnownRows(RowHints):
+    """The places of the rows that this process has claimed."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, bytes] = {}

@@ -18,9 +18,8 @@ from winch.core.lifecycle import JobState
 from winch.core.retention import DeadLimits, dead_limits
 from winch.core.unique import Duplicate
 from winch.drivers.postgres import express
-from winch.drivers.postgres.bodies import rounds
+from winch.drivers.postgres.bodies import BEGINNING, MANY, rounds
 from winch.drivers.postgres.gates import GateVerbs
-from winch.drivers.postgres.low_water import BEGINNING, MANY
 from winch.drivers.postgres.rows import (
     read_claims,
     read_ended,
@@ -243,7 +242,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
             if tuple(queues) not in self._with_gates:
                 rows = yield wary_step()
                 if rows:
-                    self._places.learn(rows)
+                    self._row_hints.learn(rows)
                     return read_claims(rows, params.token, queues)
                 ((has_gated,),) = yield self._step("has_gated", is_alone=True, queues=queues)
                 if not has_gated:
@@ -253,8 +252,8 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         def body() -> Body[list[Claim]]:
             if params.gated != 0:
                 return (yield from wary())
-            low_water, tasks = self._low_water, params.tasks
-            starts = low_water.starts(queues, tasks)
+            starts_at, tasks = self._claim_starts, params.tasks
+            starts = starts_at.starts(queues, tasks)
             sent = monotonic()
             rows = yield step(starts)
             if not rows and any(start > BEGINNING for start in starts):
@@ -263,13 +262,13 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
                 rows = yield step(starts)
             seconds = monotonic() - sent
             claims = read_claims(rows, params.token, queues)
-            self._places.learn(rows)
+            self._row_hints.learn(rows)
             if len(claims) < params.limit:
-                low_water.emptied(queues, tasks)
+                starts_at.emptied(queues, tasks)
             elif params.limit >= MANY:
                 place = queues.index(claims[-1].queue)
-                low_water.emptied(queues[:place], tasks)
-                low_water.reached(queues[place], tasks, starts[place], rows[-1][0], seconds)
+                starts_at.emptied(queues[:place], tasks)
+                starts_at.reached(queues[place], tasks, starts[place], rows[-1][0], seconds)
             return claims
 
         return self._write("claim", body, now)
@@ -324,7 +323,9 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
         has_waits = any(outcome.to is JobState.BLOCKED for outcome in outcomes)
         took: Sequence[str] | None = None
         if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
-            values = write_completed(outcomes, self._places.take([outcome.id for outcome in outcomes]))
+            values = write_completed(
+                outcomes, self._row_hints.take([outcome.id for outcome in outcomes])
+            )
             ((took,),) = yield self._step("finish", is_alone=may_be_alone, now=now, **values)
             if took is None:
                 return [Answer.TOOK] * len(outcomes)
@@ -453,7 +454,7 @@ class WorkingVerbs(GateVerbs, WaitingVerbs):
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
-            self._places.forget(claim.id)
+            self._row_hints.forget(claim.id)
             rows = yield self._step(
                 "note",
                 is_alone=True,

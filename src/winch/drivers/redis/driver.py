@@ -7,7 +7,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
 from winch.drivers._migrate import Status
@@ -66,7 +66,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         return Route(place)
 
     @classmethod
-    def from_url(cls, url: str, *, schema: str | None = None, events: bool = False) -> RedisDriver:
+    def from_url(cls, url: str, *, schema: str | None = None, events: bool = False) -> Self:
         """The driver for a redis:// URL or one of its relatives; opens nothing yet.
 
         Options in the URL's query: `schema` (what its keys begin with), `timeout` (how long a verb may
@@ -78,10 +78,6 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
             log.warning("%s is reached without encryption; use rediss://", place.describe())
         if place.is_remote and place.password is None:
             log.warning("%s is reached without a password", place.describe())
-        if place.is_cluster and cls is RedisDriver:
-            from winch.drivers.redis.cluster import RedisClusterDriver
-
-            return RedisClusterDriver(place, events=events)
         return cls(place, events=events)
 
     @property

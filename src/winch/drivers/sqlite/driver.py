@@ -10,10 +10,12 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, StorageError, WinchError
+from winch.core.job import Claim
 from winch.drivers import _callers
 from winch.drivers._migrate import Status
 from winch.drivers.sqlite import schema, sharing
@@ -22,6 +24,7 @@ from winch.drivers.sqlite.books import BookVerbs
 from winch.drivers.sqlite.claiming_bell import ClaimingSqliteBell
 from winch.drivers.sqlite.connections import Connections, WinchConnection, has_wal_reset_bug
 from winch.drivers.sqlite.faults import is_full, spoils_connection, translated
+from winch.drivers.sqlite.lone_claim import with_lone_claim
 from winch.drivers.sqlite.operating import OperatingVerbs
 from winch.drivers.sqlite.place import Place, parse_url
 from winch.drivers.sqlite.producing import ProducingVerbs
@@ -37,6 +40,7 @@ from winch.drivers.sqlite.working import WorkingVerbs
 from winch.drivers.sqlite.writer import Writer
 from winch.storage.capabilities import Capabilities
 from winch.storage.forks import ProcessLock, forget_in_children
+from winch.storage.params import ClaimParams
 from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
@@ -87,6 +91,9 @@ class SqliteDriver(
         """The driver for a sqlite URL; opens nothing yet."""
         place = parse_url(url)
         return cls(place.path, sync=place.sync, shared=place.is_shared, events=events)
+
+    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        return with_lone_claim(super().claim(params, now=now), params, now)
 
     # -- runners -----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from datetime import datetime
 
 from winch.core.job import Claim, from_micros
 from winch.drivers.sqlite.bodies import Body, micros
@@ -20,6 +21,15 @@ from winch.storage.verbs import Verb
 # More jobs than this come quicker as one row of JSON than as rows.
 AT_ONCE = 32
 _TEXT = SQL["claim.at_once"].text
+
+
+def with_lone_claim(
+    verb: Verb[list[Claim]], params: ClaimParams, now: datetime | None
+) -> Verb[list[Claim]]:
+    """The same claim, by one statement where that is enough: few jobs, one queue, the store's time."""
+    if now is None and len(params.queues) == 1 and 0 < params.limit <= AT_ONCE:
+        return Verb("claim", verb.steps, lone=LoneClaim(params, verb.steps))
+    return verb
 
 
 class LoneClaim:

@@ -30,7 +30,6 @@ from winch.drivers.sqlite.bodies import (
     verb,
 )
 from winch.drivers.sqlite.claiming import claim_plain
-from winch.drivers.sqlite.lone_claim import AT_ONCE, LoneClaim
 from winch.drivers.sqlite.rows import (
     MICROSECOND,
     read_history,
@@ -79,8 +78,7 @@ class WorkingVerbs:
                     claims += yield from claim_plain(params, queue, left, at)
             return claims
 
-        is_lone = now is None and len(params.queues) == 1 and 0 < params.limit <= AT_ONCE
-        return Verb("claim", body, lone=LoneClaim(params, body) if is_lone else None)
+        return Verb("claim", body)
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:

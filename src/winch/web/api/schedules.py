@@ -9,7 +9,8 @@ import msgspec
 
 from winch.core.errors import ScheduleNotFound
 from winch.engine.gating import told
-from winch.engine.schedules import Run, Schedule, ScheduleDesk
+from winch.engine.schedule_records import Run, Schedule
+from winch.engine.schedules import ScheduleDesk
 from winch.storage.params import LimitInfo
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route

@@ -11,7 +11,7 @@ from winch.core import codec
 from winch.core.redact import shown
 from winch.core.schedule import Misfire, Overlap
 from winch.engine.gating import told
-from winch.engine.schedules import Run
+from winch.engine.schedule_records import Run
 from winch.web.api import schedules as api
 from winch.web.pages.base import go, one, page, part
 from winch.web.pages.queues import told as told_span
