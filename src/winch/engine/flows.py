@@ -1,10 +1,10 @@
-"""Compositions: chain, group, chord, map_, batch, and flow, of which the others are shapes.
+"""Compositions: chain, group, chord, map_ and batch are shapes of a flow.
 
-A composition is stored as plain jobs, those that wait among them as blocked, each with what it waits
-for, in the transaction that stores it. Whoever ends a job tells nobody: the store writes down that its
-key is to be looked at again, and whoever waits for it is made ready (storage/waits.py). So a callback
-exists from the beginning, runs once, and only after all that it waits for is final; the last two that
-end at the same moment, a member that dies with its process, and one that is rescued make no difference.
+A composition is stored as plain jobs in one transaction. Jobs that wait are blocked, each with the keys
+that it waits for. When a job ends, the store marks its key for another look, and the jobs that wait for
+it become ready (storage/waits.py). So a callback exists from the start and runs once, after
+everything it waits for is final. Two members that end at the same moment, a member that dies with its
+process and a rescued member change nothing about that.
 
 Large ones are stored in chunks. What waits for all members then also waits for a signal of the flow's
 own, which is sent when everything is stored.

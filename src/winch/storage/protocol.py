@@ -279,7 +279,7 @@ class Storage(Protocol):
     def change_schedule(
         self, name: str, change: Change, *, now: datetime | None = None
     ) -> Verb[Changed]:
-        """Define, pause, resume, remove, tick, trigger or skip; see storage/schedules.py for each.
+        """Define, pause, resume, remove, tick, trigger or skip; see storage/schedules.py.
 
         Changes of one schedule take effect one after the other. The jobs of a tick are stored with it,
         or nothing is; a window gets a job once, whoever ticks, in whatever order and however often. The
