@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from lab.history import Recorder
+from lab.history.witness import Witness
 from tests.faults.apps import HEARTBEAT, LEASE, POLL, FaultApp, Seen, busy, with_tasks
 from winch import Context, Retry
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
-from winch.testing.history import Recorder
-from winch.testing.history.witness import Witness
 
 SWEEP = 1.0
 SETTINGS = {"lease": LEASE, "heartbeat": HEARTBEAT, "sweep": SWEEP, "poll": POLL}

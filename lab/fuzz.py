@@ -29,11 +29,13 @@ import hypothesis
 from hypothesis import strategies as st
 
 from winch import App
-from winch.core import codec, cron, duration, flow, schedule, size, steps
+from winch.core import flow, steps
 from winch.core.errors import WinchError
-from winch.engine import settings
-from winch.engine.keyring import Keyring
-from winch.engine.order import parse_queues
+from winch.core.policy import cron, schedule
+from winch.core.values import codec, duration, size
+from winch.engine.base import settings
+from winch.engine.base.encryption import Keyring
+from winch.engine.worker.queue_order import parse_queues
 from winch.web import search
 from winch.web.mount import build
 from winch.web.site import SiteConfig

@@ -44,7 +44,7 @@ class _Os:
 
 def be_a_twin() -> None:
     """Have this worker's sessions say the host, pid and name that all its twins say."""
-    from winch.engine import worker
+    from winch.engine.worker import worker
 
     module: Any = worker
     module.os = _Os()
@@ -91,7 +91,7 @@ def _acounted(arun: Any, passes: Any) -> Any:
 def die(note: str) -> None:
     import psutil
 
-    from winch.testing.history import Recorder
+    from lab.history import Recorder
 
     recorder = Recorder.from_env()
     if recorder is not None:

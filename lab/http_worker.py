@@ -17,8 +17,8 @@ import threading
 import time
 from typing import Any
 
-from winch.testing.history import Recorder
-from winch.testing.history.lines import Ended, Stamp, Started
+from lab.history import Recorder
+from lab.history.lines import Ended, Stamp, Started
 
 QUEUE = "http"
 LEASE = "6s"

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from lab.app import PLAIN, LabApp, make
+from lab.history import Recorder
 from lab.http_worker import QUEUE as HTTP
 from winch import batch
 from winch.core.errors import EnqueueUncertain, StorageError
-from winch.core.ids import random_id
+from winch.core.values.ids import random_id
 from winch.storage.protocol import Driver
-from winch.testing.history import Recorder
 
 PRODUCERS = 2
 JOBS = 250

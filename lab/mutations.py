@@ -105,7 +105,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fifo order", "sqlite", ORDER,
-        (("sqlite/producing.py", "{job.id: first + place for place, job in enumerate(members)}", "{job.id: first for job in members}"),),
+        (("sqlite/verbs/enqueue.py", "{job.id: first + place for place, job in enumerate(members)}", "{job.id: first for job in members}"),),
         ("conformance:fifo",),
     ),
     Mutation(
@@ -125,7 +125,7 @@ MUTATIONS = (
     ),
     Mutation(
         "other end", "sqlite", OTHER_END,
-        (("sqlite/working.py", "changes.is_repeat(ended, end)", "ended is not None"),),
+        (("sqlite/verbs/claim.py", "changes.is_repeat(ended, end)", "ended is not None"),),
         ("conformance:finish",),
     ),
     Mutation(
@@ -187,7 +187,7 @@ MUTATIONS = (
     ),
     Mutation(
         "other end", "postgres", OTHER_END,
-        (("postgres/working.py", "changes.is_repeat(ended, end)", "ended is not None"),),
+        (("postgres/verbs/claim.py", "changes.is_repeat(ended, end)", "ended is not None"),),
         ("conformance:finish",),
     ),
     Mutation(
@@ -197,12 +197,12 @@ MUTATIONS = (
     ),
     Mutation(
         "offer, unheard", "postgres", OFFER_UNHEARD,
-        (("postgres/offers.py", "if stood + len(offer.claims) < len(offer.queues):", "if stood < 0:"),),
+        (("postgres/wakeups/handover.py", "if stood + len(offer.claims) < len(offer.queues):", "if stood < 0:"),),
         ("test:tests/storage/test_postgres_offers.py::test_a_job_whose_word_is_lost_is_found_when_the_wait_ends",),
     ),
     Mutation(
         "offer, twice", "postgres", OFFER_TWICE,
-        (("postgres/listen.py", "[claim for claim in offer.claims if claim.id not in known]", "list(offer.claims)"),),
+        (("postgres/wakeups/listen.py", "[claim for claim in offer.claims if claim.id not in known]", "list(offer.claims)"),),
         ("test:tests/storage/test_postgres_offers.py::test_what_a_ring_brings_and_what_was_handed_over_come_together",),
     ),
     Mutation(

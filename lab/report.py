@@ -24,7 +24,7 @@ This page is written by `python -m lab.report` from kept results; nothing in it 
 store, real producers and real worker processes: {PRODUCERS} producers enqueue {JOBS} jobs each within {SECONDS:g} s (plain with ids that are given and drawn, delayed, unique, FIFO,
 limited, batches with a callback, jobs that fail once, jobs in a transaction, a schedule of one a second; what a store does not
 have is left out), {WORKERS} workers run {SLOTS} at a time with a lease of 3 s, and one that knows only the HTTP API takes what is meant for it. A fault strikes at times drawn from the seed. Then all is healed,
-everything must become final and stay so for two leases, and the recorded history is judged by the rules of `winch.testing.history`. A run in
+everything must become final and stay so for two leases, and the recorded history is judged by the rules of `lab.history`. A run in
 which the fault was not seen to happen counts as failed.
 
     make chaos                                                       every fault on every store that has it

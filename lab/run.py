@@ -27,6 +27,8 @@ import msgspec
 
 from lab import load
 from lab.app import SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
+from lab.history import History, Recorder, Verdict, Violation, check, gather, read
+from lab.history.lines import Ended, Told
 from lab.results import Result
 from lab.stores import REWOUND, CannotRun, Store
 from tests.faults.apps import LEASE
@@ -35,8 +37,6 @@ from tests.servers import free_port
 from winch.core.errors import StorageError
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import JobFilter, SessionInfo
-from winch.testing.history import History, Recorder, Verdict, Violation, check, gather, read
-from winch.testing.history.lines import Ended, Told
 
 if TYPE_CHECKING:
     from lab.faults.base import Fault

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from lab.proxy import Proxy
 from tests.redis_servers import RedisCluster, RedisServer
 from tests.servers import PgBouncer, PostgresServer
-from winch.testing.proxy import Proxy
 
 Timing = Literal["always", "everysec"]
 # A failover may take back the last writes: what was acknowledged with `replicated` is there, and what

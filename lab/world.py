@@ -19,14 +19,17 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
+from lab.history import History, Verdict, check
+from lab.history.lines import Ended, Line, Nemesis, Sent, Stamp, Started, Told
 from winch import App, Context, Limit, Retry, batch
 from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
-from winch.core.ids import random_id
-from winch.engine import operation, watching
-from winch.engine.client import Surroundings
-from winch.engine.operation import Pause
-from winch.engine.order import QueueOrder
-from winch.engine.settings import Loaded, load
+from winch.core.values.ids import random_id
+from winch.engine.base import operation
+from winch.engine.base.operation import Pause
+from winch.engine.base.settings import Loaded, load
+from winch.engine.client.client import Surroundings
+from winch.engine.worker import monitors
+from winch.engine.worker.queue_order import QueueOrder
 from winch.storage.params import JobFilter, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Sending, Unhurried, Verb
@@ -35,8 +38,6 @@ from winch.testing._life import Life, life_of
 from winch.testing._loop import NEVER, Outlook, VirtualClock, VirtualLoop
 from winch.testing._store import VirtualStore
 from winch.testing._world import RESCUING
-from winch.testing.history import History, Verdict, check
-from winch.testing.history.lines import Ended, Line, Nemesis, Sent, Stamp, Started, Told
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -319,15 +320,15 @@ class Simulation:
             run=operation.run,
             arun=functools.partial(operation.arun, wait=_apause),
         )
-        state, watch = random.getstate(), watching.WATCH_EVERY
+        state, watch = random.getstate(), monitors.WATCH_EVERY
         random.seed(self.seed)
-        watching.WATCH_EVERY = WATCH
+        monitors.WATCH_EVERY = WATCH
         try:
             with self.app.standing_in(producer.driver, surroundings):
                 return self._live()
         finally:
             random.setstate(state)
-            watching.WATCH_EVERY = watch
+            monitors.WATCH_EVERY = watch
             self.loop.close()
 
     def _live(self) -> Verdict:

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import psycopg
 
 from tests.servers import PostgresServer, find_postgres
-from winch.core.ids import job_id, random_id
 from winch.core.lifecycle import JobState
+from winch.core.values.ids import job_id, random_id
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession
 

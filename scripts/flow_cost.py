@@ -41,9 +41,9 @@ import psutil
 from tests.redis_servers import RedisServer
 from tests.servers import PostgresServer
 from winch import App, Limit, chord
-from winch.core.ids import random_id
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
+from winch.core.values.ids import random_id
 from winch.storage.params import ClaimParams, Finish, NewSession
 
 BATCH = 100

@@ -24,11 +24,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.redis_servers import RedisCluster, RedisServer
-from winch.core.ids import RUN, job_ids, random_id
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
+from winch.core.values.ids import RUN, job_ids, random_id
+from winch.drivers.redis.cluster.shards import SHARDS, shard_of
 from winch.drivers.redis.driver import RedisDriver
-from winch.drivers.redis.shards import SHARDS, shard_of
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession
 
 BATCH = 500

@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 from tests.servers import Databases, PostgresServer
-from winch.drivers.sqlite.bell_folder import remove_if_dead
+from winch.drivers.sqlite.wakeups.folder import remove_if_dead
 
 # A deadline per example measures how busy the machine is, not whether the code is right.
 hypothesis.settings.register_profile("winch", hypothesis.settings(), deadline=None)

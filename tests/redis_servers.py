@@ -23,10 +23,10 @@ import hiredis
 
 from tests.redis_tls import Authority
 from tests.servers import STOP_SECONDS, Server, ServerError, free_port, wait_until
-from winch.drivers.redis.carry import ConnectionLost
-from winch.drivers.redis.place import Place
+from winch.drivers.redis.address import Place
+from winch.drivers.redis.connections.routing import ConnectionLost
+from winch.drivers.redis.connections.sync import Wire
 from winch.drivers.redis.scripts import packed
-from winch.drivers.redis.wire import Wire
 
 
 def ask(port: int, *words: str | int) -> Any:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
 
+from lab.history import History, Verdict, Violation
 from lab.hooked import on_path
 from lab.results import Result
 from lab.run import TAKEOVER, Run
 from lab.stores import STORES, Store
-from winch.testing.history import History, Verdict, Violation
 
 SQL = ("sqlite", "postgres")
 SINGLE = ("sqlite", "postgres", "redis")

@@ -18,10 +18,10 @@ from lab.faults.data import steady
 from lab.faults.network import NetworkFault
 from lab.faults.servers import ServerFault
 from lab.faults.workers import KillWorker
+from lab.history import History, Verdict, Violation
 from lab.load import Producer
 from lab.run import named
 from lab.stores import Pooled, Postgres
-from winch.testing.history import History, Verdict, Violation
 
 ROOT = Path(__file__).resolve().parents[2]
 HERD = 100

@@ -16,14 +16,14 @@ import psutil
 from lab.app import make
 from lab.faults.base import SINGLE, SQL, Fault
 from lab.faults.servers import ServerFault
+from lab.history import History, Verdict, Violation
+from lab.history.lines import Ended, Started
 from lab.stores import REWOUND, Postgres, Redis, Sqlite, base_backup
 from winch import App
 from winch.core.errors import PayloadTooLarge, WinchError
-from winch.core.ids import random_id
 from winch.core.lifecycle import JobState
+from winch.core.values.ids import random_id
 from winch.storage.params import NewJob
-from winch.testing.history import History, Verdict, Violation
-from winch.testing.history.lines import Ended, Started
 
 DEEP = 100_000
 LIMIT = 256 * 1024

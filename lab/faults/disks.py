@@ -18,10 +18,10 @@ from lab.app import PLAIN
 from lab.faults.base import SINGLE, Fault
 from lab.faults.servers import ServerFault
 from lab.faults.workers import KillWorker
+from lab.history import History, Verdict, Violation, read
+from lab.history.lines import Sent, Told
 from lab.run import named
 from lab.stores import Postgres, Redis, RedisSmall, SmallPostgres, SmallSqlite, Sqlite
-from winch.testing.history import History, Verdict, Violation, read
-from winch.testing.history.lines import Sent, Told
 
 FULL_FOR = 3.0
 LOG_LINES = 5.0

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from lab.faults.base import Fault
+from lab.history import History, Verdict, Violation
+from lab.history.lines import Nemesis
+from lab.proxy import Proxy
 from lab.run import named, work_goes_on
 from tests.faults.apps import LEASE
-from winch.testing.history import History, Verdict, Violation
-from winch.testing.history.lines import Nemesis
-from winch.testing.proxy import Proxy
 
 # How each verb's own statement is known on the wire.
 STATEMENTS = {

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from lab.faults.base import Fault
 from lab.results import Result
 from winch import App
-from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER
+from winch.storage.decide.schedules import SCHEDULE_HEADER, WINDOW_HEADER
 from winch.testing import virtual
 
 # The evening before; two days later the night is over everywhere.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from lab.faults.base import SQL, Fault
+from lab.history import History, Verdict, Violation
+from lab.history.lines import Nemesis, Started
 from lab.run import named
 from tests.faults.clocks import MovableClock
 from tests.faults.fleet import Worker
-from winch.testing.history import History, Verdict, Violation
-from winch.testing.history.lines import Nemesis, Started
 
 HOURS = 2 * 3600
 
@@ -85,7 +85,7 @@ class WrongClocks(Fault):
         self.run.recorder.nemesis("skew", sorted(self.skewed), count=len(self.skewed))
 
     def _skewed(self) -> set[int]:
-        from winch.testing.history import read
+        from lab.history import read
 
         offset = time.time() - time.monotonic()
         return {

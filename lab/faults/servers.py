@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from lab.faults.base import Fault
+from lab.history import History, Verdict
 from lab.run import named, work_goes_on
 from lab.stores import (
     REWOUND,
@@ -19,7 +20,6 @@ from lab.stores import (
     WatchedAsync,
 )
 from tests.servers import wait_until
-from winch.testing.history import History, Verdict
 
 
 class ServerFault(Fault):

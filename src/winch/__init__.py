@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winch.app import App
+    from winch.areas.sinks import HttpSink, Message, RedisSink, Sink
     from winch.core.errors import (
         ChildFailed,
         ConfigError,
@@ -51,23 +52,22 @@ if TYPE_CHECKING:
         WinchError,
     )
     from winch.core.lifecycle import JobState
-    from winch.core.limits import Breaker, Fifo, Limit, Rate, RetryBudget
     from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
-    from winch.core.retention import Retention
-    from winch.core.retry import Retry
-    from winch.core.unique import Unique
+    from winch.core.policy.limits import Breaker, Fifo, Limit, Rate, RetryBudget
+    from winch.core.policy.retention import Retention
+    from winch.core.policy.retry import Retry
+    from winch.core.policy.unique import Unique
     from winch.core.version import __version__
-    from winch.engine.collected import Collected
-    from winch.engine.context import Context
-    from winch.engine.events import JobEvent
-    from winch.engine.flows import batch, chain, chord, flow, group, map_
-    from winch.engine.handle import Job
-    from winch.engine.injection import INJECTED, Depends
-    from winch.engine.keyring import Keyring
-    from winch.engine.middleware import Middleware
-    from winch.engine.schedule_records import Schedule
-    from winch.engine.sinks import HttpSink, Message, RedisSink, Sink
-    from winch.engine.task import Task
+    from winch.engine.base.encryption import Keyring
+    from winch.engine.client.job import Job
+    from winch.engine.flows.compose import batch, chain, chord, flow, group, map_
+    from winch.engine.tasks.collecting import Collected
+    from winch.engine.tasks.context import Context
+    from winch.engine.tasks.events import JobEvent
+    from winch.engine.tasks.injection import INJECTED, Depends
+    from winch.engine.tasks.middleware import Middleware
+    from winch.engine.tasks.schedules import Schedule
+    from winch.engine.tasks.task import Task
 
 __all__ = [
     "INJECTED",
@@ -140,14 +140,14 @@ __all__ = [
 # Imported when first used: whoever needs one part of the package (pytest, which loads the plugin in
 # every run of every project that has Winch installed) does not wait for all of it.
 _HOMES = {
-    "INJECTED": "winch.engine.injection",
+    "INJECTED": "winch.engine.tasks.injection",
     "App": "winch.app",
     "Cancel": "winch.core.outcome",
     "ChildFailed": "winch.core.errors",
-    "Collected": "winch.engine.collected",
+    "Collected": "winch.engine.tasks.collecting",
     "ConfigError": "winch.core.errors",
-    "Context": "winch.engine.context",
-    "Depends": "winch.engine.injection",
+    "Context": "winch.engine.tasks.context",
+    "Depends": "winch.engine.tasks.injection",
     "Discard": "winch.core.outcome",
     "DeliveryRefused": "winch.core.errors",
     "DuplicateJob": "winch.core.errors",
@@ -155,56 +155,56 @@ _HOMES = {
     "FlowFailed": "winch.core.errors",
     "FlowNotFound": "winch.core.errors",
     "HistoryMismatch": "winch.core.errors",
-    "HttpSink": "winch.engine.sinks",
+    "HttpSink": "winch.areas.sinks",
     "InvalidPayload": "winch.core.errors",
     "InvalidTransition": "winch.core.errors",
     "JobCancelled": "winch.core.errors",
     "JobCrashed": "winch.core.errors",
-    "Job": "winch.engine.handle",
-    "JobEvent": "winch.engine.events",
+    "Job": "winch.engine.client.job",
+    "JobEvent": "winch.engine.tasks.events",
     "JobFailed": "winch.core.errors",
     "JobNotFound": "winch.core.errors",
     "JobRescued": "winch.core.errors",
     "JobTimeout": "winch.core.errors",
     "JobState": "winch.core.lifecycle",
-    "Keyring": "winch.engine.keyring",
+    "Keyring": "winch.engine.base.encryption",
     "LostClaim": "winch.core.errors",
-    "Message": "winch.engine.sinks",
-    "Middleware": "winch.engine.middleware",
+    "Message": "winch.areas.sinks",
+    "Middleware": "winch.engine.tasks.middleware",
     "MissingKey": "winch.core.errors",
     "PayloadTooLarge": "winch.core.errors",
     "QueueFull": "winch.core.errors",
-    "RedisSink": "winch.engine.sinks",
+    "RedisSink": "winch.areas.sinks",
     "ResultMismatch": "winch.core.errors",
-    "Retention": "winch.core.retention",
-    "Retry": "winch.core.retry",
+    "Retention": "winch.core.policy.retention",
+    "Retry": "winch.core.policy.retry",
     "RetryAfter": "winch.core.outcome",
-    "Schedule": "winch.engine.schedules",
+    "Schedule": "winch.areas.schedules",
     "ScheduleNotFound": "winch.core.errors",
     "SchemaMismatch": "winch.core.errors",
     "SignalTimeout": "winch.core.errors",
-    "Sink": "winch.engine.sinks",
+    "Sink": "winch.areas.sinks",
     "Snooze": "winch.core.outcome",
     "StepFailed": "winch.core.errors",
     "StorageError": "winch.core.errors",
     "StorageFull": "winch.core.errors",
     "StorageUnavailable": "winch.core.errors",
-    "Task": "winch.engine.task",
-    "Unique": "winch.core.unique",
-    "Breaker": "winch.core.limits",
-    "Fifo": "winch.core.limits",
-    "Limit": "winch.core.limits",
-    "Rate": "winch.core.limits",
-    "RetryBudget": "winch.core.limits",
+    "Task": "winch.engine.tasks.task",
+    "Unique": "winch.core.policy.unique",
+    "Breaker": "winch.core.policy.limits",
+    "Fifo": "winch.core.policy.limits",
+    "Limit": "winch.core.policy.limits",
+    "Rate": "winch.core.policy.limits",
+    "RetryBudget": "winch.core.policy.limits",
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
     "__version__": "winch.core.version",
-    "batch": "winch.engine.flows",
-    "chain": "winch.engine.flows",
-    "chord": "winch.engine.flows",
-    "flow": "winch.engine.flows",
-    "group": "winch.engine.flows",
-    "map_": "winch.engine.flows",
+    "batch": "winch.engine.flows.compose",
+    "chain": "winch.engine.flows.compose",
+    "chord": "winch.engine.flows.compose",
+    "flow": "winch.engine.flows.compose",
+    "group": "winch.engine.flows.compose",
+    "map_": "winch.engine.flows.compose",
 }
 
 

@@ -10,22 +10,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from winch.areas import Dead, Jobs, Limits, Queues, Schedules, Workers, schedule_options
-from winch.core.clock import Clock
+from winch.areas.jobs import Dead, Jobs, Limits, Queues, Schedules, Workers, schedule_options
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
+from winch.core.values.clock import Clock
 from winch.drivers.connect import connect
-from winch.engine.audit import AuditLog, noted
-from winch.engine.client import Client, Surroundings
-from winch.engine.collected import Collected
-from winch.engine.events import JobEvent
-from winch.engine.middleware import Middleware
-from winch.engine.operation import Operation
-from winch.engine.options import TaskOptions, _name, task_options
-from winch.engine.registry import Registry, default_name, refuse_unfit
-from winch.engine.runtime import Runtime
-from winch.engine.settings import Loaded, Settings, load
-from winch.engine.spool import Spool
-from winch.engine.task import Bound, Task, task_class
+from winch.engine.base.operation import Operation
+from winch.engine.base.settings import Loaded, Settings, load
+from winch.engine.client.audit import AuditLog, noted
+from winch.engine.client.client import Client, Surroundings
+from winch.engine.client.spool import Spool
+from winch.engine.tasks.collecting import Collected
+from winch.engine.tasks.events import JobEvent
+from winch.engine.tasks.middleware import Middleware
+from winch.engine.tasks.options import TaskOptions, _name, task_options
+from winch.engine.tasks.registry import Registry, default_name, refuse_unfit
+from winch.engine.tasks.runtime import Runtime
+from winch.engine.tasks.task import Bound, Task, task_class
 from winch.storage.forks import ProcessLock
 from winch.storage.protocol import advice
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import Never
 
-    from winch.core.duration import Duration
-    from winch.core.limits import Breaker, Limit, Rate, RetryBudget
-    from winch.core.retention import Retention
-    from winch.core.retry import Retry
-    from winch.core.unique import Unique
-    from winch.engine.context import Context
-    from winch.engine.flow_look import Flows
-    from winch.engine.handle import Job
-    from winch.engine.idempotency import Idempotency
-    from winch.engine.keyring import Keyring
-    from winch.engine.outbox import Outbox
-    from winch.engine.preflight import Preflight
-    from winch.engine.task import AsyncContextTask, AsyncTask, CollectingTask, ContextTask
+    from winch.areas.flows import Flows
+    from winch.areas.idempotency import Idempotency
+    from winch.areas.outbox import Outbox
+    from winch.core.policy.limits import Breaker, Limit, Rate, RetryBudget
+    from winch.core.policy.retention import Retention
+    from winch.core.policy.retry import Retry
+    from winch.core.policy.unique import Unique
+    from winch.core.values.duration import Duration
+    from winch.engine.base.encryption import Keyring
+    from winch.engine.client.job import Job
+    from winch.engine.client.preflight import Preflight
+    from winch.engine.tasks.context import Context
+    from winch.engine.tasks.task import AsyncContextTask, AsyncTask, CollectingTask, ContextTask
     from winch.storage.protocol import Driver
 
 P = ParamSpec("P")
@@ -373,7 +373,7 @@ class App:
         ranges, or is a name such as "@daily"; `every` counts from midnight UTC. `options` are those of
         the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique.
         """
-        from winch.engine.schedules import check_own, define
+        from winch.areas.schedules import check_own, define
 
         said = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
 
@@ -401,7 +401,7 @@ class App:
     @property
     def idempotency(self) -> Idempotency:
         """Outside effects that must not happen twice: `with app.idempotency.begin(key) as once`."""
-        from winch.engine.idempotency import Idempotency
+        from winch.areas.idempotency import Idempotency
 
         return Idempotency(self.client)
 
@@ -409,7 +409,7 @@ class App:
     def outbox(self) -> Outbox:
         """Messages stored with the application's own writes, delivered by workers in order per key."""
         if self._outbox is None:
-            from winch.engine.outbox import Outbox
+            from winch.areas.outbox import Outbox
 
             self._outbox = Outbox(self.client, self.runtime, lambda: self.dead._letters)
         return self._outbox
@@ -417,7 +417,7 @@ class App:
     @property
     def flows(self) -> Flows:
         """Compositions that were enqueued: look at them, cancel and retry them whole."""
-        from winch.engine.flow_look import Flows
+        from winch.areas.flows import Flows
 
         return Flows(self.client)
 
@@ -448,7 +448,7 @@ class App:
 
     def preflight(self, *, most: int = 100_000) -> Preflight:
         """Whether this code reads what is queued: run it with the new code before a deploy."""
-        from winch.engine.preflight import preflight
+        from winch.engine.client.preflight import preflight
 
         return self.client.run(preflight(self.ready(), self.tasks, self.settings.keys, most))
 
@@ -462,7 +462,7 @@ class App:
         burst: bool = False,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker inside this process and event loop: `async with app.worker(): …`."""
-        from winch.engine.embedded import EmbeddedWorker, cell_command
+        from winch.engine.supervisor.embedded import EmbeddedWorker, cell_command
 
         self.ready()
         return EmbeddedWorker(
@@ -495,7 +495,7 @@ class App:
         """Run a worker in this process until it is stopped, or until no job is left with `burst`."""
         import asyncio
 
-        from winch.engine.embedded import EmbeddedWorker, cell_command
+        from winch.engine.supervisor.embedded import EmbeddedWorker, cell_command
 
         self.ready()
         worker = EmbeddedWorker(

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from winch.areas import JobList
-from winch.core.cron import Dst
-from winch.core.duration import Duration
+from winch.areas.dead import Refusal, Replayed
+from winch.areas.flows import FlowInfo
+from winch.areas.idempotency import Once
+from winch.areas.jobs import JobList
+from winch.areas.queue_purge import Purged
+from winch.areas.sinks import Message
 from winch.core.errors import type_name
 from winch.core.flow import FLOW_HEADER, FlowNote
 from winch.core.gates import GateSpec
 from winch.core.job import Claim, Entry, Failure, JobRecord, Note
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Directive
-from winch.core.queue_settings import OnFull, Order, QueueSettings
-from winch.core.redact import mask_text
-from winch.core.retry import StoredRetry
-from winch.core.schedule import Misfire, Overlap, Timing
-from winch.core.unique import Duplicate, Until
-from winch.engine.audit import AuditLine
-from winch.engine.context import AttemptLog
-from winch.engine.dead import Refusal, Replayed
-from winch.engine.events import JobEvent
-from winch.engine.flow_look import FlowInfo
-from winch.engine.flows import Batch, Flow, FlowHandle, Node, Tail
-from winch.engine.idempotency import Once
-from winch.engine.preflight import Misfit, Preflight
-from winch.engine.queue_purge import Purged
-from winch.engine.schedule_records import Run, Schedule
-from winch.engine.sinks import Message
-from winch.engine.task import (
+from winch.core.policy.cron import Dst
+from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
+from winch.core.policy.retry import StoredRetry
+from winch.core.policy.schedule import Misfire, Overlap, Timing
+from winch.core.policy.unique import Duplicate, Until
+from winch.core.values.duration import Duration
+from winch.core.values.redact import mask_text
+from winch.engine.client.audit import AuditLine
+from winch.engine.client.preflight import Misfit, Preflight
+from winch.engine.flows.compose import Batch, Flow, FlowHandle, Node, Tail
+from winch.engine.tasks.context import AttemptLog
+from winch.engine.tasks.events import JobEvent
+from winch.engine.tasks.schedules import Run, Schedule
+from winch.engine.tasks.task import (
     AsyncContextTask,
     AsyncTask,
     Bound,
@@ -36,7 +36,8 @@ from winch.engine.task import (
     Partial,
     Using,
 )
-from winch.engine.transaction import Transaction
+from winch.engine.tasks.transaction import Transaction
+from winch.storage.decide.schedules import SCHEDULE_HEADER, Definition, RunKind
 from winch.storage.params import (
     ClaimRef,
     DeadGroup,
@@ -48,7 +49,6 @@ from winch.storage.params import (
     SessionInfo,
     Wait,
 )
-from winch.storage.schedules import SCHEDULE_HEADER, Definition, RunKind
 
 __all__ = [
     "FINAL",

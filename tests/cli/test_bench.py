@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
-from winch.cli.bench import verdict
-from winch.cli.bench_runs import Figure
+from winch.cli.bench.command import verdict
+from winch.cli.bench.runs import Figure
 
 NAMES = [
     "enqueue single",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.cli.command import Command, start_session
 from winch import App, JobState
-from winch.engine.audit import Audit
+from winch.engine.client.audit import Audit
 
 TASKS = """
     import os, time

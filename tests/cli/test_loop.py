@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from winch.cli import loop
+from winch.cli.run import loop
 
 
 async def fail() -> None:

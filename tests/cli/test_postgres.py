@@ -48,7 +48,7 @@ def test_doctor_names_the_transaction_that_holds_back_vacuum(
     levels = {f["subject"]: f["level"] for f in well.json["findings"]}
     assert {"postgresql", "durability", "transport", "clock", "vacuum"} <= set(levels)
     # The minute that makes a transaction long is too long for a test; the query takes it as given.
-    from winch.cli.checks import postgres
+    from winch.cli.admin.checks import postgres
 
     monkeypatch.setattr(postgres, "LONG", timedelta(0))
     with psycopg.connect(postgres_url) as holder, psycopg.connect(postgres_url) as looker:
@@ -80,7 +80,7 @@ def test_doctor_names_jobs_that_cannot_be(winch: Command, postgres_url: str) -> 
 def test_doctor_does_not_look_at_live_jobs_for_ever(
     winch: Command, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from winch.cli.checks import postgres
+    from winch.cli.admin.checks import postgres
 
     winch("migrate", url=postgres_url)
     monkeypatch.setattr(postgres, "LOOKING", timedelta(milliseconds=50))

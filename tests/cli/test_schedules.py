@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.cli.command import Command
 from winch import App
-from winch.storage.schedules import Put, Tick
+from winch.storage.decide.schedules import Put, Tick
 
 
 def test_a_schedule_from_the_command_line(winch: Command) -> None:

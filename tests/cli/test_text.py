@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from winch.cli import text
-from winch.cli.output import Column, Table
-from winch.core.redact import mask, mask_text
+from winch.cli.shared import text
+from winch.cli.shared.output import Column, Table
+from winch.core.values.redact import mask, mask_text
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winch.core.codec import MAX_ARGS_BYTES, MAX_DEPTH, clean_text, dumps, loads, loads_strict
 from winch.core.errors import InvalidPayload, PayloadTooLarge
+from winch.core.values.codec import MAX_ARGS_BYTES, MAX_DEPTH, clean_text, dumps, loads, loads_strict
 
 
 @dataclasses.dataclass

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winch.core.cron import NAMED, check_cron, explain_cron
 from winch.core.errors import ConfigError
-from winch.core.schedule import (
+from winch.core.policy.cron import NAMED, check_cron, explain_cron
+from winch.core.policy.schedule import (
     MISSED_AFTER,
     MOST_CATCH_UP,
     Misfire,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winch.core.duration import format_duration, parse_duration
 from winch.core.errors import ConfigError
+from winch.core.values.duration import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from winch.core.fingerprint import fingerprint, frames, normal_message, trace
 from winch.core.job import Failure
+from winch.core.values.fingerprint import fingerprint, frames, normal_message, trace
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/mail.py", line 7, in send

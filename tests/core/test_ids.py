@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winch.core.errors import ConfigError
-from winch.core.ids import RUN, job_id, job_ids, parse_id, random_id
+from winch.core.values.ids import RUN, job_id, job_ids, parse_id, random_id
 
 TICKS = st.integers(0, 2**60 - 1)
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winch.core.clock import FixedClock
 from winch.core.job import (
     PRIORITIES,
     PRIORITY_RANGE,
@@ -16,6 +15,7 @@ from winch.core.job import (
     sort_key,
     to_micros,
 )
+from winch.core.values.clock import FixedClock
 
 MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 
@@ -68,7 +68,7 @@ def test_attempts_in_words(
 @pytest.mark.parametrize(
     "kind, name",
     [
-        ("winch.engine.attempt.JobTimeout", "JobTimeout"),
+        ("winch.engine.worker.attempt.JobTimeout", "JobTimeout"),
         ("winch.JobTimeout", "JobTimeout"),
         ("ValueError", "ValueError"),
         ("shop.errors.Refused", "shop.errors.Refused"),

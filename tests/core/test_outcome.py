@@ -19,7 +19,7 @@ from winch.core.outcome import (
     Snooze,
     settle,
 )
-from winch.core.retry import Retry
+from winch.core.policy.retry import Retry
 
 ERROR = Failure("ValueError", "no such user")
 POLICY = Retry.fixed("10s", attempts=3, total="1h")

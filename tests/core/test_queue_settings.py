@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from winch import ConfigError, Retry
-from winch.core.queue_settings import NO_SETTINGS, QueueSettings, changed
-from winch.core.retry import StoredRetry, backoff_text
+from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings, changed
+from winch.core.policy.retry import StoredRetry, backoff_text
 
 
 def delays(settings: QueueSettings, task: Retry = Retry.fixed("9s", attempts=7)) -> list[float]:  # noqa: B008

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from winch.core.redact import mask, mask_text
+from winch.core.values.redact import mask, mask_text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winch.core.errors import ConfigError
-from winch.core.retry import DEFAULT_RETRY, JITTERS, Retry, from_stored, to_stored
+from winch.core.policy.retry import DEFAULT_RETRY, JITTERS, Retry, from_stored, to_stored
 
 POLICIES = {
     "fixed": lambda jitter: Retry.fixed("10s", jitter=jitter),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from winch.core.errors import ConfigError
-from winch.core.size import format_size, parse_size
+from winch.core.values.size import format_size, parse_size
 
 
 @pytest.mark.parametrize(

@@ -16,28 +16,18 @@ from typing import Any
 
 import pytest
 
-from winch.core import (
-    address,
-    codec,
-    cron,
-    duration,
-    fingerprint,
-    flow,
-    ids,
-    limits,
-    redact,
-    schedule,
-    steps,
-)
-from winch.core import size as sizes
-from winch.core.alerting import parse_rules
+from winch.core import flow, steps
 from winch.core.errors import ConfigError, WinchError, did_you_mean
 from winch.core.job import EPOCH, Failure
-from winch.engine.gating import parse_limit
-from winch.engine.http_post import target
-from winch.engine.keyring import Keyring
-from winch.engine.options import check_queue
-from winch.engine.order import parse_queues
+from winch.core.policy import cron, limits, schedule
+from winch.core.policy.alerting import parse_rules
+from winch.core.values import codec, duration, fingerprint, ids, ip_address, redact
+from winch.core.values import size as sizes
+from winch.engine.base.encryption import Keyring
+from winch.engine.base.http_post import target
+from winch.engine.tasks.gates import parse_limit
+from winch.engine.tasks.options import check_queue
+from winch.engine.worker.queue_order import parse_queues
 from winch.web import search
 
 SOURCES = Path(__file__).parents[2] / "src/winch"
@@ -112,7 +102,7 @@ def _cron(text: str) -> object:
 def _address(text: str) -> object:
     with suppress(ValueError):
         ipaddress.ip_network(text, strict=False)
-    return address.is_loopback(text), address.is_public(text)
+    return ip_address.is_loopback(text), ip_address.is_public(text)
 
 
 PARSERS: dict[str, Callable[[str], object]] = {

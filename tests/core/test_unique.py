@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from winch.core.errors import ConfigError
-from winch.core.retention import Retention, dead_limits
-from winch.core.unique import MAX_KEY_CHARS, Unique, key_of
+from winch.core.policy.retention import Retention, dead_limits
+from winch.core.policy.unique import MAX_KEY_CHARS, Unique, key_of
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import winch
 import winch.testing
 from winch.core.lifecycle import JobState
-from winch.engine.settings import Settings
+from winch.engine.base.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

@@ -18,9 +18,9 @@ from unittest import mock
 import pytest
 
 from tests.redis_servers import RedisServer
-from winch.core.clock import Clock
 from winch.core.errors import WinchError
 from winch.core.job import JobRecord
+from winch.core.values.clock import Clock
 from winch.drivers.connect import redis_class
 from winch.storage.protocol import Storage
 from winch.storage.verbs import Verb

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from winch import App, StorageUnavailable
-from winch.engine import client
+from winch.engine.client import client
 
 client.ENQUEUE_PAUSES = (0.001,)  # type: ignore[assignment]  # a test need not wait two seconds
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from winch import App, ConfigError, InvalidTransition, JobNotFound, Retry, StorageUnavailable, group
-from winch.engine.audit import acting, actor, noted_outside
+from winch.engine.client.audit import acting, actor, noted_outside
 from winch.testing import virtual
 from winch.types import AuditLine
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from winch.engine.board import Board
+from winch.engine.worker.started_jobs import Board
 from winch.storage.params import ClaimRef
 
 JOB = "0192c8f0-0000-7000-8000-000000000001"

@@ -11,9 +11,9 @@ import pytest
 from tests.servers import Databases
 from winch import App, ConfigError, InvalidPayload
 from winch.core.lifecycle import JobState
-from winch.engine import client
-from winch.engine.client import CHUNK, FIRST_CHUNK
-from winch.engine.task import Bound, Task
+from winch.engine.client import client
+from winch.engine.client.client import CHUNK, FIRST_CHUNK
+from winch.engine.tasks.task import Bound, Task
 from winch.storage.verbs import Sending, Verb
 
 MANY = 3 * CHUNK + 7

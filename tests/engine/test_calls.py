@@ -23,7 +23,7 @@ from winch import (
     group,
     map_,
 )
-from winch.engine.task import Task
+from winch.engine.tasks.task import Task
 from winch.testing import World, virtual
 
 Take = Callable[[App, Any], Any]

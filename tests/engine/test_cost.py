@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from winch import App
-from winch.engine.task import Task
+from winch.engine.tasks.task import Task
 
 JOBS = 2000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from winch.engine.entropy import AHEAD, USUAL, entropy
+from winch.engine.client.ids import AHEAD, USUAL, entropy
 
 
 def test_pieces_drawn_ahead_are_given_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from winch import App, Context, Job, JobEvent, JobState
 from winch.core.job import MAX_RESCUES
-from winch.engine.events import KINDS
+from winch.engine.tasks.events import KINDS
 from winch.testing import World, virtual
 
 

@@ -9,9 +9,9 @@ import pytest
 import winch.errors
 from winch import App, Discard, Job, JobState, Retry, RetryAfter
 from winch.core.errors import SUSPECT_TYPES
-from winch.core.fingerprint import fingerprint, trace
 from winch.core.job import Failure
-from winch.engine.failure import describe
+from winch.core.values.fingerprint import fingerprint, trace
+from winch.engine.base.failure import describe
 
 TWICE = Retry.fixed("1ms", attempts=2)
 
@@ -48,7 +48,7 @@ def test_a_public_name_does_not_split_the_groups_of_the_dead() -> None:
     for now, before in {
         "winch.JobCrashed": "crashed",
         "winch.JobRescued": "rescued",
-        "winch.JobTimeout": "winch.engine.attempt.JobTimeout",
+        "winch.JobTimeout": "winch.engine.worker.attempt.JobTimeout",
         "winch.RetryAfter": "RetryAfter",
         "winch.Discard": "Discard",
         "winch.StorageUnavailable": "winch.core.errors.StorageUnavailable",

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from winch.core.clock import FixedClock
-from winch.core.ids import job_id
 from winch.core.job import Claim
+from winch.core.values.clock import FixedClock
+from winch.core.values.ids import job_id
 from winch.drivers.memory import MemoryDriver
-from winch.engine.fetcher import RUNG, Fetcher
-from winch.engine.order import QueueOrder
+from winch.engine.worker.fetcher import RUNG, Fetcher
+from winch.engine.worker.queue_order import QueueOrder
 from winch.storage.params import Answer, ClaimParams, ClaimRef, NewJob, NewSession
 from winch.storage.verbs import Verb
 

@@ -30,8 +30,8 @@ from winch import (
     group,
     map_,
 )
+from winch.areas.flows import mermaid, svg
 from winch.core.flow import Edge, Inputs, member_id, read_inputs
-from winch.engine.flow_look import mermaid, svg
 from winch.storage.params import NewJob
 from winch.testing import World, virtual
 

@@ -9,7 +9,7 @@ import pytest
 import winch
 from tests.engine.test_worker import new_app, run
 from winch import ConfigError, Context, Depends, InvalidPayload
-from winch.engine.task import AsyncContextTask, ContextTask
+from winch.engine.tasks.task import AsyncContextTask, ContextTask
 
 
 def test_every_form_gets_its_context_and_only_its_arguments_are_stored() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from tests.engine import isolated_app as tasks
 from winch import App, Job, JobState
-from winch.core.fingerprint import fingerprint
 from winch.core.job import Failure
-from winch.engine.death import describe_death
+from winch.core.values.fingerprint import fingerprint
+from winch.engine.base.exit_reason import describe_death
 
 
 def run(body: Callable[[Any], Awaitable[None]], app: App = tasks.app, **options: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from winch import App, EnqueueUncertain, StorageError, StorageUnavailable
-from winch.engine.joining import MOST, Joining
+from winch.engine.client.coalesce import MOST, Joining
 from winch.storage.params import Enqueued, NewJob
 
 
@@ -35,7 +35,7 @@ class Store:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, a call that waits does not go alone."""
-    monkeypatch.setattr("winch.engine.joining.PATIENCE", 60.0)
+    monkeypatch.setattr("winch.engine.client.coalesce.PATIENCE", 60.0)
 
 
 def job(name: str) -> NewJob:
@@ -102,7 +102,7 @@ def test_who_is_cancelled_while_waiting_sends_nothing_and_keeps_nobody() -> None
 
 
 def test_a_slow_call_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("winch.engine.joining.PATIENCE", 0.0)
+    monkeypatch.setattr("winch.engine.client.coalesce.PATIENCE", 0.0)
 
     async def main() -> None:
         store = Store()

@@ -24,10 +24,10 @@ from winch import (
     Retry,
 )
 from winch.core import envelope
-from winch.core.redact import shown
-from winch.engine import executor
-from winch.engine.keyring import revealed, seal, unseal
-from winch.engine.settings import load
+from winch.core.values.redact import shown
+from winch.engine.base.encryption import revealed, seal, unseal
+from winch.engine.base.settings import load
+from winch.engine.worker import executor
 from winch.storage.params import NewJob
 
 K1, K2 = b"1" * 32, b"2" * 32

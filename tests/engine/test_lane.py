@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from winch import App, Discard, JobState, Retry
 from winch.core.lifecycle import FINAL
-from winch.engine.board import Board
-from winch.engine.places import Places
+from winch.engine.worker.places import Places
+from winch.engine.worker.started_jobs import Board
 
 told: contextvars.ContextVar[int] = contextvars.ContextVar("told", default=-1)
 

@@ -20,9 +20,9 @@ from redis import Redis
 
 from tests.redis_servers import RedisServer
 from winch import App, ConfigError, HttpSink, JobState, Message, RedisSink, Retry, RetryAfter
-from winch.core.address import is_public
 from winch.core.errors import DeliveryRefused
-from winch.engine import http_post
+from winch.core.values.ip_address import is_public
+from winch.engine.base import http_post
 from winch.testing import virtual
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()

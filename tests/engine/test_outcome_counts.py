@@ -17,11 +17,11 @@ import pytest
 
 from winch import App, Cancel, Context, Discard, Job, JobState, Retry, RetryAfter, Snooze
 from winch.core.job import MAX_CRASHES, MAX_RESCUES
-from winch.engine import rates
-from winch.engine.events import KINDS, JobEvent
-from winch.engine.exposition import Counters
 from winch.engine.maintenance.rescuer import Rescuer
-from winch.engine.rates import MINUTE, RateWriter, Tally
+from winch.engine.observe import throughput
+from winch.engine.observe.prometheus import Counters
+from winch.engine.observe.throughput import MINUTE, RateWriter, Tally
+from winch.engine.tasks.events import KINDS, JobEvent
 from winch.storage.params import ClaimParams, NewSession
 
 FINISHED = "winch_jobs_finished_total"
@@ -30,7 +30,7 @@ STARTED, RETRIES, DEAD = "winch_jobs_started_total", "winch_job_retries_total", 
 
 def counted(app: App, task: str) -> dict[str, int]:
     """The counters of one task that are not zero, by family and outcome, as a server exposes them."""
-    series = app.client.run(rates.read(app.ready(), MINUTE, int(time.time()), 3))
+    series = app.client.run(throughput.read(app.ready(), MINUTE, int(time.time()), 3))
     counters = Counters()
     for one in series.rates:
         counters.add(one)

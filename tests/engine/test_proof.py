@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from winch.core.errors import StorageUnavailable
-from winch.engine.heartbeat import Heart
+from winch.engine.supervisor.heartbeat import Heart
 from winch.storage.params import Pulse
 from winch.storage.protocol import Driver
 

@@ -17,8 +17,8 @@ import winch.errors
 import winch.types
 import winch.web
 from winch.core import errors
-from winch.engine.context import AttemptLog
-from winch.engine.log import log
+from winch.engine.base.log import log
+from winch.engine.tasks.context import AttemptLog
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = {*winch.__all__, *winch.types.__all__, *winch.errors.__all__}

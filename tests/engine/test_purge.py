@@ -11,8 +11,8 @@ import pytest
 
 from tests.redis_servers import RedisServer
 from winch import App, Context, JobState, Retry, batch, chain
+from winch.areas import queue_purge
 from winch.core.job import JobRecord
-from winch.engine import queue_purge
 from winch.testing import virtual
 from winch.types import Purged
 

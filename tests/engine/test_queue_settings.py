@@ -10,7 +10,7 @@ import pytest
 
 from winch import App, ConfigError, JobState, QueueFull, Rate, Retry, chain
 from winch.core.job import level_of, sort_key
-from winch.engine.door import FRESH
+from winch.engine.client.backpressure import FRESH
 from winch.testing import virtual
 
 STORES = ["memory", "sqlite"]

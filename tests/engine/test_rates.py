@@ -11,9 +11,19 @@ import pytest
 from winch import App, Discard, Limit, Retry, Snooze
 from winch.core.gates import with_gates
 from winch.core.job import Claim
-from winch.engine import rates
-from winch.engine.exposition import Counters
-from winch.engine.rates import BOUNDS, HOUR, MINUTE, MOST_TENANTS, OTHER, Rate, Rates, Tally, percentile
+from winch.engine.observe import throughput
+from winch.engine.observe.prometheus import Counters
+from winch.engine.observe.throughput import (
+    BOUNDS,
+    HOUR,
+    MINUTE,
+    MOST_TENANTS,
+    OTHER,
+    Rate,
+    Rates,
+    Tally,
+    percentile,
+)
 
 
 def test_a_percentile_lies_within_its_bucket() -> None:
@@ -47,7 +57,7 @@ def test_a_worker_writes_what_became_of_its_jobs(tmp_path: Path) -> None:
     driver = app.ready()
     # Across the turn of a minute or an hour, two spans hold all of it.
     for span in (MINUTE, HOUR):
-        series = app.client.run(rates.read(driver, span, int(time.time()), 2))
+        series = app.client.run(throughput.read(driver, span, int(time.time()), 2))
         total = series.total()
         assert (total.completed, total.failed, total.dead, total.snoozed) == (5, 1, 1, 1)
         assert total.ended == 7
@@ -69,7 +79,7 @@ def test_the_wait_of_each_tenant_is_told(tmp_path: Path) -> None:
     app.enqueue_many([book.using(tenant="acme").bind(n) for n in range(3)])
     app.enqueue_many([plain.using(tenant="zoo").bind(), plain.bind()])
     app.run_worker(queues=["mail"], burst=True)
-    series = app.client.run(rates.read(app.ready(), MINUTE, int(time.time()), 2))
+    series = app.client.run(throughput.read(app.ready(), MINUTE, int(time.time()), 2))
     total = series.total()
     assert {tenant: number for tenant, (number, _) in total.tenants.items()} == {"acme": 3, "zoo": 1}
     assert 0 < sum(seconds for _, seconds in total.tenants.values()) <= total.wait_seconds

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.test_worker import new_app, run, until
 from winch import App, Job, JobState
 from winch.core.errors import StorageError
-from winch.engine import finisher
+from winch.engine.worker import finisher
 from winch.storage.protocol import Driver
 
 

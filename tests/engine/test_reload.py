@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from winch.engine import reload
+from winch.engine.supervisor import reload
 
 
 @pytest.mark.parametrize("how", [reload.changes, reload.polled])

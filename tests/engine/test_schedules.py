@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from winch import App, ConfigError, Context, ScheduleNotFound, Unique, UnknownTask
-from winch.engine.maintenance.schedules import Ticker
-from winch.storage.schedules import RunKind, ScheduleRow, Schedules
+from winch.engine.maintenance.ticker import Ticker
+from winch.storage.decide.schedules import RunKind, ScheduleRow, Schedules
 from winch.testing import virtual
 
 LONDON = "Europe/London"

@@ -15,9 +15,9 @@ from winch import App
 from winch.app import SystemClock
 from winch.core.errors import StorageUnavailable
 from winch.drivers.memory import MemoryDriver
-from winch.engine.client import Surroundings
-from winch.engine.service import LONGEST_PAUSE, Backoff, Service, doubled
-from winch.engine.supervisor import LONGEST_RESTART, Beating, Supervisor
+from winch.engine.base.service import LONGEST_PAUSE, Backoff, Service, doubled
+from winch.engine.client.client import Surroundings
+from winch.engine.supervisor.supervisor import LONGEST_RESTART, Beating, Supervisor
 from winch.testing import FlakyStorage
 
 LONG = 3600.0

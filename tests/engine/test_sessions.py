@@ -16,12 +16,12 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from lab.proxy import Proxy
 from tests.engine import lines
 from tests.engine.test_worker import QUICK, run, until
 from tests.servers import Databases
 from winch import App, Context, JobState, Retry
 from winch.drivers.sqlite import driver as sqlite_driver
-from winch.testing.proxy import Proxy
 
 CHILD = "0192c8f0-0000-7000-8000-000000000001"
 # One of each way in which a COMMIT is sent.

@@ -12,7 +12,7 @@ import pytest
 
 import winch
 from winch import App, ConfigError
-from winch.engine.settings import Settings, load
+from winch.engine.base.settings import Settings, load
 
 
 def test_the_order_of_precedence(tmp_path: Path) -> None:

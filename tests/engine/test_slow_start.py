@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from tests.engine.test_worker import new_app, run
 from winch import JobState, Limit
-from winch.engine.board import Board
-from winch.engine.child import Child
-from winch.engine.link import Drain, Link
-from winch.engine.order import queues_of
-from winch.engine.worker import WorkerConfig
+from winch.engine.supervisor.child import Child
+from winch.engine.supervisor.messages import Drain, Link
+from winch.engine.worker.queue_order import queues_of
+from winch.engine.worker.started_jobs import Board
+from winch.engine.worker.worker import WorkerConfig
 from winch.storage.protocol import Driver
 
 

@@ -21,8 +21,8 @@ import pytest
 from tests.engine.spool_child import lose_store, spool_app
 from tests.engine.test_keyring import SECRET, both
 from winch import App, ConfigError, EnqueueUncertain, JobNotFound, StorageUnavailable
-from winch.engine import client
-from winch.engine.spool import Batch, Spool
+from winch.engine.client import client
+from winch.engine.client.spool import Batch, Spool
 from winch.storage.params import NewJob
 
 CHILD = Path(__file__).with_name("spool_child.py")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.redis_servers import RedisServer
 from winch import App, Context, Job, JobNotFound, group
-from winch.engine.twins import blocking, twin
+from winch.engine.client.twins import blocking, twin
 
 AREAS = (
     "jobs",

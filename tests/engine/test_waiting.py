@@ -21,7 +21,7 @@ from winch import (
     Retry,
     SignalTimeout,
 )
-from winch.engine.waiting import child_id
+from winch.engine.durable.waits import child_id
 from winch.testing import World, virtual
 
 ONCE = Retry.fixed("1s", attempts=1)

@@ -8,7 +8,7 @@ import pytest
 
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.engine.why import explain
+from winch.engine.client.why import explain
 from winch.storage.params import Facts
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)

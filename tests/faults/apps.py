@@ -18,11 +18,11 @@ from typing import Literal, TypeVar
 
 import psutil
 
+from lab.history import Recorder
+from lab.history.witness import Witness
 from winch import App, Collected, Context, HttpSink, Limit, Retry
 from winch.storage.protocol import Driver
 from winch.testing.flaky import FlakyStorage
-from winch.testing.history import Recorder
-from winch.testing.history.witness import Witness
 
 LEASE, HEARTBEAT, SWEEP, POLL = 3.0, 0.5, 0.5, 0.2
 SETTINGS = {"lease": LEASE, "heartbeat": HEARTBEAT, "sweep": SWEEP, "poll": POLL}

@@ -18,31 +18,31 @@ from pathlib import Path
 from typing import Any
 
 from winch import App, Context, Retry
-from winch.drivers.postgres import listen as postgres_listen
-from winch.drivers.postgres.pool import Watchdog
-from winch.drivers.redis import listen as redis_listen
-from winch.drivers.sqlite.claiming_bell import ClaimingSqliteBell
-from winch.drivers.sqlite.writer import Writer
-from winch.engine import cell
-from winch.engine.alerts import Alerts
-from winch.engine.child import Child
-from winch.engine.embedded import EmbeddedWorker
-from winch.engine.executor import Executor
-from winch.engine.fetcher import Fetcher, GiveUps
-from winch.engine.finisher import Finisher
-from winch.engine.heartbeat import Leases
-from winch.engine.maintenance.forwarder import Forwarder
+from winch.drivers.postgres.connections.pool import Watchdog
+from winch.drivers.postgres.wakeups import listen as postgres_listen
+from winch.drivers.redis.wakeups import listen as redis_listen
+from winch.drivers.sqlite.connections.writer import Writer
+from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
-from winch.engine.maintenance.queue_rules import QueueRules
+from winch.engine.maintenance.queue_settings import QueueRules
 from winch.engine.maintenance.rescuer import Rescuer
-from winch.engine.maintenance.schedules import Ticker
-from winch.engine.new_queues import NewQueues
-from winch.engine.rates import RateWriter
-from winch.engine.supervisor import Beating, Pulses, Supervisor
-from winch.engine.threads import Threads
-from winch.engine.watching import Cancels, Notes, Watch
-from winch.engine.worker import Worker
+from winch.engine.maintenance.spool_forwarder import Forwarder
+from winch.engine.maintenance.ticker import Ticker
+from winch.engine.observe.alerts import Alerts
+from winch.engine.observe.throughput import RateWriter
+from winch.engine.supervisor import isolated_child
+from winch.engine.supervisor.child import Child
+from winch.engine.supervisor.embedded import EmbeddedWorker
+from winch.engine.supervisor.heartbeat import Leases
+from winch.engine.supervisor.supervisor import Beating, Pulses, Supervisor
+from winch.engine.worker.executor import Executor
+from winch.engine.worker.fetcher import Fetcher, GiveUps
+from winch.engine.worker.finisher import Finisher
+from winch.engine.worker.monitors import Cancels, Notes, Watch
+from winch.engine.worker.new_queues import NewQueues
+from winch.engine.worker.running.thread_pool import Threads
+from winch.engine.worker.worker import Worker
 
 SOON = 0.3
 
@@ -136,7 +136,7 @@ IN_REDIS_SUPERVISOR: dict[str, Callable[[], None]] = {
 }
 IN_CELL: dict[str, Callable[[], None]] = {
     "job": _coroutine(Executor, "run_here"),
-    "reports": _coroutine(cell, "_tell"),
+    "reports": _coroutine(isolated_child, "_tell"),
 }
 IN_EMBEDDED: dict[str, Callable[[], None]] = {"heart": _thread(EmbeddedWorker, "_beat")}
 
@@ -170,7 +170,7 @@ async def alone(*, ctx: Context) -> None:
 
 if __name__ == "__main__":
     from winch.cli import main
-    from winch.engine import supervisor
+    from winch.engine.supervisor import supervisor
 
     supervisor.QUICK_DEATH = 0.0  # a child that dies young is replaced at once
     broken = sys.argv.pop(1)

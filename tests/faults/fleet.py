@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from winch.testing.history import ENV, Recorder
+from lab.history import ENV, Recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 

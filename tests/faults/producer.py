@@ -9,10 +9,10 @@ import os
 import random
 import sys
 
+from lab.history import Recorder
 from tests.faults.apps import make
 from winch.core.errors import EnqueueUncertain, StorageUnavailable
-from winch.core.ids import random_id
-from winch.testing.history import Recorder
+from winch.core.values.ids import random_id
 
 
 def main(seed: str) -> None:

@@ -13,17 +13,17 @@ from typing import Any, Literal, Self
 import msgspec
 import pytest
 
+from lab.history import History, Recorder, Verdict, check, gather, read
+from lab.history.lines import Ended, Started
 from tests.faults.apps import HEARTBEAT, LEASE, SETTINGS, SWEEP, FaultApp, make
 from tests.faults.fleet import Fleet, Worker, until
 from tests.redis_servers import RedisServer
 from tests.servers import Databases
 from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
-from winch.core.ids import random_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
+from winch.core.values.ids import random_id
 from winch.storage.params import Event, JobFilter, SessionInfo
-from winch.testing.history import History, Recorder, Verdict, check, gather, read
-from winch.testing.history.lines import Ended, Started
 
 STORES = ("sqlite", "postgres")
 # For faults that lie in the worker and not in its store: each time on one, with `make test-all` on both.

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from lab.history import read
+from lab.history.lines import Started
 from tests.faults.apps import LEASE
 from tests.faults.clocks import MovableClock
 from tests.faults.stage import Stage
 from tests.servers import Databases
-from winch.testing.history import read
-from winch.testing.history.lines import Started
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
 

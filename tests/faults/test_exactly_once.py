@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lab.proxy import Proxy
 from tests.faults.fleet import Worker
 from tests.faults.stage import STORES, Stage
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
-from winch.testing.proxy import Proxy
 
 pytestmark = [
     pytest.mark.servers,

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.history import Recorder, Verdict, check, gather
 from tests.faults.apps import HEARTBEAT, LEASE, FaultApp, make
 from winch.core.errors import EnqueueUncertain, StorageUnavailable
-from winch.core.ids import random_id
 from winch.core.lifecycle import JobState
-from winch.engine.worker import Worker
+from winch.core.values.ids import random_id
+from winch.engine.worker.worker import Worker
 from winch.testing.flaky import FlakyStorage
-from winch.testing.history import Recorder, Verdict, check, gather
 
 pytestmark = pytest.mark.faults
 DRIVERS = ("memory", "sqlite", pytest.param("postgres", marks=pytest.mark.servers))

@@ -16,7 +16,7 @@ from tests.storage.postgres_kit import new_job, new_session, new_token
 from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.steps import Step
+from winch.drivers.postgres.statements import Step
 from winch.storage.params import ClaimParams
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]

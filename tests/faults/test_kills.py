@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.history import read
+from lab.history.lines import Answered, Nemesis
 from tests.faults.apps import LEASE, SWEEP
 from tests.faults.stage import STORES, Stage, show
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
-from winch.testing.history import read
-from winch.testing.history.lines import Answered, Nemesis
 
 pytestmark = [
     pytest.mark.servers,

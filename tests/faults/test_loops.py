@@ -28,14 +28,14 @@ from tests.faults.fleet import ROOT, until
 from tests.redis_servers import RedisServer
 from tests.servers import Databases
 from winch import App, JobState, WinchError
-from winch.engine.embedded import EmbeddedWorker
-from winch.engine.fetcher import Fetcher
-from winch.engine.finisher import Finisher
-from winch.engine.loops import EX_BROKEN
+from winch.engine.base.loops import EX_BROKEN
+from winch.engine.base.service import Service
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.rescuer import Rescuer
-from winch.engine.service import Service
-from winch.engine.threads import Threads
+from winch.engine.supervisor.embedded import EmbeddedWorker
+from winch.engine.worker.fetcher import Fetcher
+from winch.engine.worker.finisher import Finisher
+from winch.engine.worker.running.thread_pool import Threads
 
 SOURCE = Path(winch.__file__).parent
 TABLE = {
@@ -50,14 +50,14 @@ TABLE = {
 IN_SERVER = {"declaration", "proof", "sampler"}
 # Tasks that end with the call that starts them: what they raise reaches the caller.
 SHORT = {
-    "engine/loops.py": {"start"},
-    "drivers/_background.py": {"start"},
-    "drivers/redis/listen.py": {"rouse"},
-    "engine/child.py": {"_start", "_live"},
-    "engine/embedded.py": {"__aenter__", "run_until_stopped"},
-    "engine/joining.py": {"_arrive"},
-    "engine/supervisor.py": {"_announce", "_started", "_tend"},
-    "engine/worker.py": {"_until_due", "_flush"},
+    "engine/base/loops.py": {"start"},
+    "drivers/_shared/background.py": {"start"},
+    "drivers/redis/wakeups/listen.py": {"rouse"},
+    "engine/supervisor/child.py": {"_start", "_live"},
+    "engine/supervisor/embedded.py": {"__aenter__", "run_until_stopped"},
+    "engine/client/coalesce.py": {"_arrive"},
+    "engine/supervisor/supervisor.py": {"_announce", "_started", "_tend"},
+    "engine/worker/worker.py": {"_until_due", "_flush"},
 }
 
 

@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lab.history import read
+from lab.history.lines import Answered
+from lab.proxy import Proxy
 from tests.faults.apps import HEARTBEAT, LEASE, make
 from tests.faults.stage import Stage
 from tests.servers import Databases
 from winch.core.lifecycle import JobState
-from winch.testing.history import read
-from winch.testing.history.lines import Answered
-from winch.testing.proxy import Proxy
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
 

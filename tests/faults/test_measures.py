@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lab.history import read
+from lab.history.lines import Sent, Told
+from lab.proxy import Proxy
 from tests.faults.stage import STORES, Stage
 from tests.servers import Databases
-from winch.core.ids import random_id
+from winch.core.values.ids import random_id
 from winch.storage.params import ClaimParams, NewSession
 from winch.storage.verbs import Verb
-from winch.testing.history import read
-from winch.testing.history.lines import Sent, Told
-from winch.testing.proxy import Proxy
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -11,13 +11,13 @@ import time
 
 import pytest
 
+from lab.history import read
+from lab.history.lines import Told
 from tests.faults.apps import LEASE
 from tests.faults.fleet import until
 from tests.faults.stage import STORES, Stage
 from tests.servers import Databases, PostgresServer
 from winch.core.lifecycle import JobState
-from winch.testing.history import read
-from winch.testing.history.lines import Told
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
 

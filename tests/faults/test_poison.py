@@ -5,12 +5,12 @@ from __future__ import annotations
 import psutil
 import pytest
 
+from lab.history import read
+from lab.history.lines import Nemesis
 from tests.faults.stage import ONE_STORE, STORES, Stage
 from tests.servers import Databases
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.testing.history import read
-from winch.testing.history.lines import Nemesis
 
 pytestmark = [
     pytest.mark.servers,

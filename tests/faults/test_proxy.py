@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from winch.testing.proxy import Frames, Proxy
+from lab.proxy import Frames, Proxy
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

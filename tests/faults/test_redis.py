@@ -17,6 +17,8 @@ from contextlib import suppress
 
 import pytest
 
+from lab.history import read
+from lab.history.lines import Told
 from tests.faults import test_gates as gates
 from tests.faults import test_kills as kills
 from tests.faults import test_schedulers as schedulers
@@ -25,12 +27,10 @@ from tests.redis_servers import RedisCluster, RedisServer, WatchedRedis
 from tests.servers import Databases, wait_until
 from tests.storage import test_redis_cluster as parts
 from winch.core.lifecycle import JobState
-from winch.drivers.redis.carry import ConnectionLost
-from winch.drivers.redis.cluster import RedisClusterDriver
-from winch.drivers.redis.shards import HOME, shard_of, slot_of, tags
+from winch.drivers.redis.cluster.driver import RedisClusterDriver
+from winch.drivers.redis.cluster.shards import HOME, shard_of, slot_of, tags
+from winch.drivers.redis.connections.routing import ConnectionLost
 from winch.storage.params import Answer
-from winch.testing.history import read
-from winch.testing.history.lines import Told
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
 

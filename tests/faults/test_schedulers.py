@@ -9,10 +9,10 @@ from itertools import takewhile
 import msgspec
 import pytest
 
+from lab.history import check
 from tests.faults.clocks import MovableClock
 from tests.faults.stage import Stage
 from tests.servers import Databases
-from winch.testing.history import check
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.history import History, Recorder, Verdict, check, gather
 from tests.matrix.features import FEATURES
 from tests.matrix.shapes import SHAPES
 from tests.matrix.trial import LATE, QUEUE, Evidence, Pair, Trial, number_of
@@ -16,7 +17,6 @@ from winch import App, JobState, WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL
 from winch.storage.params import Event, JobFilter
-from winch.testing.history import History, Recorder, Verdict, check, gather
 
 PAIRS = tuple(Pair(feature, shape) for feature in FEATURES for shape in SHAPES)
 LIVE = tuple(state for state in JobState if state not in FINAL)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from lab.history import Recorder, check, gather
 from tests.matrix.conftest import STORES
 from winch import App, Context, batch, chain, chord, group
-from winch.testing.history import Recorder, check, gather
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from lab.history import Recorder, Violation
 from winch import App, Context, Job, Retry, WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import Event
-from winch.testing.history import Recorder, Violation
 
 if TYPE_CHECKING:
     from tests.matrix.features import Feature

@@ -27,7 +27,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from winch.core.clock import FixedClock
 from winch.core.gates import (
     BUCKET,
     FIFO,
@@ -42,11 +41,13 @@ from winch.core.gates import (
     with_gates,
     with_one_more,
 )
-from winch.core.ids import job_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
-from winch.core.unique import Duplicate
+from winch.core.policy.unique import Duplicate
+from winch.core.values.clock import FixedClock
+from winch.core.values.ids import job_id, random_id
 from winch.drivers.memory import MemoryDriver
+from winch.storage.decide.unique import takes_over
 from winch.storage.params import (
     Acted,
     Answer,
@@ -62,7 +63,6 @@ from winch.storage.params import (
     Standing,
 )
 from winch.storage.protocol import Driver
-from winch.storage.unique import takes_over
 from winch.storage.verbs import Verb
 from winch.testing.conformance import Target
 from winch.testing.conformance.bench import WHAT

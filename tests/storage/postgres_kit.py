@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from winch.core.ids import job_id, random_id
 from winch.core.job import Claim, JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.values.ids import job_id, random_id
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.steps import Step
+from winch.drivers.postgres.statements import Step
 from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession
 from winch.storage.verbs import Verb
 

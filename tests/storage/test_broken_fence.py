@@ -19,9 +19,9 @@ import pytest
 from tests.servers import Databases
 from tests.storage.machine import STEADY, walk
 from winch.drivers.memory import MemoryDriver
-from winch.drivers.postgres.steps import STATEMENTS
+from winch.drivers.postgres.statements import STATEMENTS
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.steps import SQL
+from winch.drivers.sqlite.statements import SQL
 from winch.testing.conformance import (
     MemoryTarget,
     PostgresTarget,
@@ -47,7 +47,7 @@ def rewritten(name: str, line: str, broken: str) -> ModuleType:
 
 def without_fence_in_memory(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest) -> Target:
     broken = rewritten(
-        "winch.drivers.memory.working",
+        "winch.drivers.memory.verbs.claim",
         "if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:",
         "if job is None or job.state is not JobState.RUNNING:",
     )
@@ -64,7 +64,7 @@ def without_fence_in_sqlite(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest)
         assert statement.text.count(line) == 1
         patch.setitem(SQL, name, replace(statement, text=statement.text.replace(line, "")))
     broken = rewritten(
-        "winch.drivers.sqlite.working",
+        "winch.drivers.sqlite.verbs.claim",
         "if (o.id, o.token) in held}",
         "if any(key[0] == o.id for key in held)}",
     )

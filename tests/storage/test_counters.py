@@ -35,16 +35,16 @@ import pytest
 from winch.core.gates import BUCKET, GateSpec, with_gates
 from winch.core.job import from_micros, to_micros
 from winch.core.lifecycle import JobState
+from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of, tags
 from winch.drivers.redis.scripts import command
-from winch.drivers.redis.shards import EVERYWHERE, HOME, shard_of, tags
+from winch.storage.decide.waits import signal_key
 from winch.storage.params import Answer, Wait
-from winch.storage.waits import signal_key
 from winch.testing.conformance import Target
 from winch.testing.conformance.bench import DAY, HOUR, Bench
-from winch.testing.conformance.breakers import BANK, HOLD, fail, held, probe, tripped
-from winch.testing.conformance.fifo import drained, ids, members
-from winch.testing.conformance.gates import admit, gated, limit, rate, set_limits
-from winch.testing.conformance.waits import unblock
+from winch.testing.conformance.cases.jobs.fifo import drained, ids, members
+from winch.testing.conformance.cases.jobs.waits import unblock
+from winch.testing.conformance.cases.store.breakers import BANK, HOLD, fail, held, probe, tripped
+from winch.testing.conformance.cases.store.gates import admit, gated, limit, rate, set_limits
 
 INT4 = 2**31 - 1
 EXACT = 2**53

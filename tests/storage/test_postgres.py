@@ -35,18 +35,18 @@ from winch.core.errors import (
 )
 from winch.core.job import KEEP, Failure
 from winch.core.lifecycle import JobState
-from winch.drivers import _sql
+from winch.drivers._shared import sql
 from winch.drivers.connect import connect
+from winch.drivers.postgres.address import parse_url
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.place import parse_url
-from winch.drivers.postgres.steps import STATEMENTS, Step
+from winch.drivers.postgres.statements import STATEMENTS, Step
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 from winch.testing.conformance.target import WallClock
 
 pytestmark = pytest.mark.servers
-SQL = Path(_sql.__file__).parent / "postgres" / "sql"
+SQL = Path(sql.__file__).parent / "postgres" / "sql"
 
 
 @pytest.fixture

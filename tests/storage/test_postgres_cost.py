@@ -21,9 +21,9 @@ from tests.storage.postgres_kit import (
 from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.binary import adapt
-from winch.drivers.postgres.bodies import BEGINNING, MANY
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.low_water import LOOK_AGAIN, SHARE, LowWater
+from winch.drivers.postgres.fast.low_water import LOOK_AGAIN, SHARE, LowWater
+from winch.drivers.postgres.verbs.base import BEGINNING, MANY
 from winch.storage.params import Answer, ClaimParams, Finish
 from winch.storage.verbs import Verb
 

@@ -12,9 +12,9 @@ import pytest
 from tests.storage.postgres_kit import Store, completed, connected, recorded
 from winch.core.job import Note
 from winch.core.lifecycle import JobState
-from winch.drivers.postgres.bodies import MANY
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.places import KnownRows
+from winch.drivers.postgres.fast.row_hints import KnownRows
+from winch.drivers.postgres.verbs.base import MANY
 from winch.storage.params import Answer, ClaimRef, Finish
 
 pytestmark = pytest.mark.servers

@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 
 from tests.servers import Databases
 from winch import App, StorageUnavailable
-from winch.drivers.postgres import lending
+from winch.drivers.postgres.connections import transactions
 from winch.drivers.postgres.driver import PostgresDriver
 
 WHO = "SELECT pg_backend_pid()"
@@ -79,7 +79,7 @@ def test_a_connection_that_is_cut_in_a_transaction_is_told(driver: PostgresDrive
 def test_a_link_is_lent_so_often_and_then_replaced(
     driver: PostgresDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lending, "MOST_LOANS", 2)
+    monkeypatch.setattr(transactions, "MOST_LOANS", 2)
     assert len({who(driver) for _ in range(6)}) == 2
 
 

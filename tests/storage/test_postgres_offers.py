@@ -24,8 +24,8 @@ from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.listen import ClaimingPostgresBell
-from winch.drivers.postgres.offers import Offer
+from winch.drivers.postgres.wakeups.handover import Offer
+from winch.drivers.postgres.wakeups.listen import ClaimingPostgresBell
 from winch.storage.params import ClaimParams
 
 pytestmark = pytest.mark.servers

@@ -20,10 +20,10 @@ from tests.storage.postgres_kit import (
     new_token,
 )
 from winch.core.lifecycle import JobState
-from winch.drivers._sql import Statement
+from winch.drivers._shared.sql import Statement
 from winch.drivers.postgres.binary import adapt
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.steps import PREPARED, Step
+from winch.drivers.postgres.statements import PREPARED, Step
 from winch.storage.params import Answer, ClaimParams, Finish, GroupFilter, JobFilter, Trim
 from winch.storage.verbs import Verb
 

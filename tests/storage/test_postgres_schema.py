@@ -16,7 +16,7 @@ from tests.servers import Databases
 from tests.storage.postgres_kit import Background, Store, connected, new_job, wait_for_lock
 from winch.core.errors import SchemaMismatch, StorageError, StorageUnavailable
 from winch.core.lifecycle import JobState
-from winch.drivers._migrate import Migration
+from winch.drivers._shared.migrate import Migration
 from winch.drivers.postgres import schema
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.storage.params import Finish

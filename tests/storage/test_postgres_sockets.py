@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from tests.storage.postgres_kit import TERMINATE, Store, connected
+from winch.drivers.postgres.connections.libpq import Answer, AsyncOwn
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.express import Answer, AsyncOwn
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -20,9 +20,9 @@ import pytest
 from tests.storage.postgres_kit import Store, connected, new_id, new_job, new_token, recorded
 from winch.core.job import Claim
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.listen import RENEW, ClaimingPostgresBell, PostgresBell
+from winch.drivers.postgres.wakeups.listen import RENEW, ClaimingPostgresBell, PostgresBell
+from winch.storage.decide.waits import ALL, AWAITED_HEADER, EACH, JOB
 from winch.storage.params import ClaimParams
-from winch.storage.waits import ALL, AWAITED_HEADER, EACH, JOB
 
 pytestmark = pytest.mark.servers
 

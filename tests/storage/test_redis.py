@@ -17,14 +17,14 @@ import winch.drivers.redis
 from tests.redis_servers import RedisServer
 from winch import App
 from winch.core.errors import ConfigError, EnqueueUncertain, StorageFull, StorageUnavailable
-from winch.core.fingerprint import fingerprint_of_trace
-from winch.core.ids import job_id, random_id
 from winch.core.lifecycle import JobState
+from winch.core.values.fingerprint import fingerprint_of_trace
+from winch.core.values.ids import job_id, random_id
 from winch.drivers.connect import connect
-from winch.drivers.redis.carry import TRIES, Route, Send, carried
+from winch.drivers.redis.address import parse_url
+from winch.drivers.redis.connections.routing import TRIES, Route, Send, carried
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.keys import KEYS, KEYS_OF, KEYS_OF_TWO
-from winch.drivers.redis.place import parse_url
 from winch.drivers.redis.scripts import Pause, call, command, names, script
 from winch.storage.params import Answer, ClaimParams, Enqueued, Finish, JobFilter, NewJob, NewSession
 from winch.storage.protocol import ClaimingBell

@@ -15,8 +15,8 @@ from tests.redis_servers import RedisCluster, RedisServer
 from tests.redis_tls import Authority
 from tests.servers import free_port
 from winch.core.errors import ConfigError, StorageError, StorageUnavailable
-from winch.core.ids import job_id, random_id
 from winch.core.lifecycle import JobState
+from winch.core.values.ids import job_id, random_id
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.scripts import command
 from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession

@@ -15,20 +15,17 @@ import pytest
 
 from tests.redis_servers import ask
 from winch.app import App
-from winch.cli.checks import Level
-from winch.cli.checks.redis import _eviction, _worst
+from winch.cli.admin.checks import Level
+from winch.cli.admin.checks.redis import _eviction, _worst
 from winch.core.gates import LIMIT, GateUse, with_gates
-from winch.core.ids import job_id, random_id
 from winch.core.job import RetryChanges
 from winch.core.lifecycle import JobState
-from winch.drivers.redis.bodies import Body, Step
-from winch.drivers.redis.cluster import RedisClusterDriver
-from winch.drivers.redis.driver import RedisDriver
-from winch.drivers.redis.moving import Sought
-from winch.drivers.redis.place import parse_url
-from winch.drivers.redis.planning import Heads, planned
-from winch.drivers.redis.scripts import Part, names, script_for_many
-from winch.drivers.redis.shards import (
+from winch.core.values.ids import job_id, random_id
+from winch.drivers.redis.address import parse_url
+from winch.drivers.redis.cluster.claim_plan import Heads, planned
+from winch.drivers.redis.cluster.driver import RedisClusterDriver
+from winch.drivers.redis.cluster.handover import Sought
+from winch.drivers.redis.cluster.shards import (
     EVERYWHERE,
     HOME,
     SHARDS,
@@ -38,6 +35,10 @@ from winch.drivers.redis.shards import (
     slot_of,
     tags,
 )
+from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.redis.scripts import Part, names, script_for_many
+from winch.drivers.redis.verbs.base import Body, Step
+from winch.storage.decide.waits import AWAITED_HEADER, signal_key
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -48,7 +49,6 @@ from winch.storage.params import (
     Rebinding,
     Wait,
 )
-from winch.storage.waits import AWAITED_HEADER, signal_key
 from winch.testing.conformance import Target
 
 _ticks = itertools.count(1)

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.redis_servers import RedisServer
-from winch.core.ids import job_id
-from winch.drivers.redis import wire
+from winch.core.values.ids import job_id
+from winch.drivers.redis.connections import sync
+from winch.drivers.redis.connections.spin_wait import FEWEST, MOST, Lookout, lookout
 from winch.drivers.redis.driver import RedisDriver
-from winch.drivers.redis.lookout import FEWEST, MOST, Lookout, lookout
 from winch.storage.params import NewJob
 
 Pair = tuple[Lookout, socket.socket, socket.socket]
@@ -87,7 +87,7 @@ def test_who_stores_jobs_alone_looks_and_threads_by_turns_do_not(
         wait(watch)
 
     monkeypatch.setattr(Lookout, "wait", counted)
-    monkeypatch.setattr(wire, "IN_A_ROW", float("inf"))  # however slow the machine is
+    monkeypatch.setattr(sync, "IN_A_ROW", float("inf"))  # however slow the machine is
     with RedisServer() as server, ThreadPoolExecutor(1) as other:
         driver = RedisDriver.from_url(server.url)
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from winch.core.errors import ConfigError, SchemaMismatch, StorageError, StorageFull, StorageUnavailable
-from winch.core.ids import job_id, random_id
 from winch.core.job import MAX_CRASHES
 from winch.core.lifecycle import JobState
-from winch.drivers import _migrate, _sql
+from winch.core.values.ids import job_id, random_id
+from winch.drivers._shared import migrate, sql
 from winch.drivers.memory import MemoryDriver
 from winch.drivers.sqlite import schema
-from winch.drivers.sqlite.connections import has_wal_reset_bug
+from winch.drivers.sqlite.address import parse_url, refuse_network
+from winch.drivers.sqlite.connections.pool import has_wal_reset_bug
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.place import parse_url, refuse_network
-from winch.drivers.sqlite.steps import SQL
+from winch.drivers.sqlite.statements import SQL
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -321,8 +321,8 @@ def test_a_step_that_fails_leaves_what_was_before(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.migrate()
-    broken = _migrate.Migration(900, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
-    mended = _migrate.Migration(900, "mended", "CREATE TABLE half (id TEXT);\n")
+    broken = migrate.Migration(900, "broken", "CREATE TABLE half (id TEXT);\nCREATE NONSENSE;\n")
+    mended = migrate.Migration(900, "mended", "CREATE TABLE half (id TEXT);\n")
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, broken))
     with pytest.raises(StorageError, match="syntax error"):
         driver.migrate()
@@ -400,10 +400,10 @@ def test_every_statement_says_what_it_is_for() -> None:
 
 def test_parameters_are_numbered_and_texts_and_casts_left_alone() -> None:
     text = "-- get: one.\nSELECT ':no', x::text -- why\nFROM t WHERE a = :a AND b = :b OR c = :a;\n"
-    (statement,) = _sql.parse(text, "get.sql", lambda _, number: f"?{number}").values()
+    (statement,) = sql.parse(text, "get.sql", lambda _, number: f"?{number}").values()
     assert statement.text == "SELECT ':no', x::text\nFROM t WHERE a = ?1 AND b = ?2 OR c = ?1"
     assert statement.bind({"b": 2, "a": 1}) == (1, 2)
-    assert _sql.parse(text, "get.sql", lambda name, _: f"%({name})s")["get"].text.endswith("c = %(a)s")
+    assert sql.parse(text, "get.sql", lambda name, _: f"%({name})s")["get"].text.endswith("c = %(a)s")
 
 
 # -- transactions of callers --------------------------------------------------------------------------

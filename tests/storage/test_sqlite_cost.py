@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from winch.core.ids import job_ids
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite import connections, wal_file
+from winch.core.values.ids import job_ids
+from winch.drivers.sqlite.connections import pool as connections
+from winch.drivers.sqlite.connections import wal_file
 from winch.drivers.sqlite.driver import SqliteDriver
+from winch.storage.decide.waits import AWAITED_HEADER, job_key
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession, Wait
-from winch.storage.waits import AWAITED_HEADER, job_key
 
 JOBS = 500
 TOKEN = "01234567-89ab-4def-8123-456789abcdef"

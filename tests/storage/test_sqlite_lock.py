@@ -18,15 +18,15 @@ from tests.storage.test_sqlite import make_job, make_session, make_token
 from winch import App
 from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState
+from winch.drivers.sqlite.connections.file_lock import FileLock
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.file_lock import FileLock
 from winch.storage.params import Enqueued
 from winch.storage.verbs import Verb
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from winch.drivers.sqlite.file_lock import FileLock
+from winch.drivers.sqlite.connections.file_lock import FileLock
 lock = FileLock(Path(sys.argv[1]))
 lock.acquire(5)
 print("held", flush=True)
@@ -35,7 +35,7 @@ time.sleep(60)
 TAKE_TURNS = """
 import sys, time
 from pathlib import Path
-from winch.drivers.sqlite.file_lock import FileLock
+from winch.drivers.sqlite.connections.file_lock import FileLock
 lock = FileLock(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()

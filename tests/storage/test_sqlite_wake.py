@@ -21,11 +21,12 @@ from tests.storage.test_sqlite import make_job, make_session, make_token
 from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite import bell_folder, wake
-from winch.drivers.sqlite.bell_folder import folder_for
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.steps import Ring
-from winch.drivers.sqlite.wake import SLOTS, Board, SqliteBell
+from winch.drivers.sqlite.statements import Ring
+from winch.drivers.sqlite.wakeups import bell as wake
+from winch.drivers.sqlite.wakeups import folder as bell_folder
+from winch.drivers.sqlite.wakeups.bell import SLOTS, Board, SqliteBell
+from winch.drivers.sqlite.wakeups.folder import folder_for
 from winch.storage.params import ClaimParams, JobFilter
 from winch.storage.verbs import Verb
 
@@ -320,7 +321,7 @@ def test_who_comes_first_clears_away_what_the_dead_have_left(sqlite_path: Path) 
     killed = f"""
 import os, signal
 from pathlib import Path
-from winch.drivers.sqlite.wake import Board
+from winch.drivers.sqlite.wakeups.bell import Board
 board = Board(Path({str(sqlite_path)!r}))
 slot, bell = board.take(["default"], due=False)
 board.set_waiting(slot)

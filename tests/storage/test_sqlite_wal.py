@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from tests.storage.test_sqlite import make_job
-from winch.drivers.sqlite import connections, wal_file
-from winch.drivers.sqlite.connections import Connections
+from winch.drivers.sqlite.connections import pool, wal_file
+from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.driver import SqliteDriver
 
 # Writes ahead after every commit, whether it is needed or not, and says each id once it is told that the
 # job is stored.
 PRODUCER = """
 import itertools, sys
-from winch.core.ids import job_id
-from winch.drivers.sqlite import connections, wal_file
+from winch.core.values.ids import job_id
+from winch.drivers.sqlite.connections import pool as connections, wal_file
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.params import NewJob
 connections._ROOM_EVERY = 1
@@ -44,7 +44,7 @@ for n in itertools.count(int(sys.argv[2])):
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDriver]:
-    monkeypatch.setattr(connections, "_ROOM_EVERY", 1)
+    monkeypatch.setattr(pool, "_ROOM_EVERY", 1)
     driver = SqliteDriver(tmp_path / "winch.db")
     driver.migrate()
     yield driver
@@ -86,7 +86,7 @@ def test_commits_find_room_in_the_file(driver: SqliteDriver) -> None:
 
 def test_it_is_looked_for_after_some_commits(tmp_path: Path) -> None:
     driver = SqliteDriver(tmp_path / "winch.db")
-    enqueue(driver, connections._ROOM_EVERY)
+    enqueue(driver, pool._ROOM_EVERY)
     assert not wal_of(driver).read_bytes()[-8192:].strip(b"\0")
     driver.close()
 
@@ -94,7 +94,7 @@ def test_it_is_looked_for_after_some_commits(tmp_path: Path) -> None:
 def test_room_ends_where_a_checkpoint_begins_anew(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert wal_file.AHEAD_BYTES <= connections.WAL_FILE_BYTES / 2  # else it would be cut for its room
+    assert wal_file.AHEAD_BYTES <= pool.WAL_FILE_BYTES / 2  # else it would be cut for its room
     monkeypatch.setattr(wal_file, "AHEAD_BYTES", 600_000)
     jobs = enqueue(driver, 150)  # about 1.2 MB
     size = wal_of(driver).stat().st_size
@@ -114,7 +114,7 @@ def test_a_store_whose_commits_do_not_sync_has_the_system_begin_with_what_was_wr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a checkpoint finds most of it on the disk; each part once, also after a checkpoint."""
-    monkeypatch.setattr(connections, "BEGIN_BYTES", 100_000)
+    monkeypatch.setattr(pool, "BEGIN_BYTES", 100_000)
     begun: list[int] = []
     begin = wal_file._begin_writing()
     assert begin is not None or sys.platform != "linux"
@@ -140,7 +140,7 @@ def test_a_store_whose_commits_do_not_sync_has_the_system_begin_with_what_was_wr
 def test_where_the_system_cannot_be_told_the_checkpoint_does_it_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BEGIN_BYTES", 0)
+    monkeypatch.setattr(pool, "BEGIN_BYTES", 0)
     monkeypatch.setattr(wal_file, "_begin_writing", lambda: None)
     driver = SqliteDriver(tmp_path / "winch.db", sync="normal")
     jobs = enqueue(driver, 3)

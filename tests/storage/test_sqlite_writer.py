@@ -14,10 +14,10 @@ import pytest
 from tests.storage.test_sqlite import make_job
 from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite import connections as connections_module
-from winch.drivers.sqlite import wal_file
+from winch.drivers.sqlite.connections import pool as connections_module
+from winch.drivers.sqlite.connections import wal_file
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.sending import SENT_FROM, Sent
+from winch.drivers.sqlite.fast.sending import SENT_FROM, Sent
 from winch.storage.params import NewJob
 from winch.storage.verbs import Verb
 

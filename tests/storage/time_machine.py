@@ -13,9 +13,8 @@ from hypothesis.stateful import invariant, precondition, rule, run_state_machine
 from tests.storage.machine import QUEUES, TASKS, StoreMachine
 from winch.core.job import Note
 from winch.core.lifecycle import JobState
-from winch.core.schedule import Misfire, Overlap, Timing
-from winch.storage.params import Answer, ClaimRef, Declared, NewJob, NewSession, Wait
-from winch.storage.schedules import (
+from winch.core.policy.schedule import Misfire, Overlap, Timing
+from winch.storage.decide.schedules import (
     WINDOW_HEADER,
     Changed,
     Definition,
@@ -28,7 +27,8 @@ from winch.storage.schedules import (
     Tick,
     Trigger,
 )
-from winch.storage.waits import AWAITED_HEADER, death_key, job_key, signal_key
+from winch.storage.decide.waits import AWAITED_HEADER, death_key, job_key, signal_key
+from winch.storage.params import Answer, ClaimRef, Declared, NewJob, NewSession, Wait
 from winch.testing.conformance import Target
 
 NAMES = ("hourly", "often")

@@ -11,16 +11,9 @@ from typing import Literal
 import msgspec
 import pytest
 
-from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, Edge, Inputs, member_id
-from winch.core.gates import FIFO, LIMIT, RATE, GateUse, with_gates
-from winch.core.ids import job_id, random_id
-from winch.core.job import Entry, JobRecord
-from winch.core.lifecycle import JobState
-from winch.storage.params import Event, SessionInfo
-from winch.storage.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind, ScheduleRun
-from winch.testing.history import History, Recorder, check, read
-from winch.testing.history.checker import RETURNING
-from winch.testing.history.lines import (
+from lab.history import History, Recorder, check, read
+from lab.history.checker import RETURNING
+from lab.history.lines import (
     Answered,
     Ended,
     Exited,
@@ -31,6 +24,13 @@ from winch.testing.history.lines import (
     Started,
     Told,
 )
+from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, Edge, Inputs, member_id
+from winch.core.gates import FIFO, LIMIT, RATE, GateUse, with_gates
+from winch.core.job import Entry, JobRecord
+from winch.core.lifecycle import JobState
+from winch.core.values.ids import job_id, random_id
+from winch.storage.decide.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKind, ScheduleRun
+from winch.storage.params import Event, SessionInfo
 
 S = JobState
 GATED = {

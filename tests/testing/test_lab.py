@@ -18,6 +18,7 @@ from lab import lanes, results
 from lab.__main__ import choose, main, pairs
 from lab.faults import FAULTS, QUICK
 from lab.fuzz import TARGETS, findings
+from lab.history import Violation
 from lab.lanes import Planned, apart
 from lab.mutations import MUTATIONS, PACKAGE
 from lab.report import PAGE, page
@@ -27,8 +28,7 @@ from lab.simulate import simulate
 from lab.stores import STORES
 from lab.world import Simulation
 from winch.core.errors import ConfigError
-from winch.engine.order import parse_queues
-from winch.testing.history import Violation
+from winch.engine.worker.queue_order import parse_queues
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 25

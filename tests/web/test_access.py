@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.web.kit import OWN, Web
-from winch.core.address import is_loopback
 from winch.core.lifecycle import JobState
+from winch.core.values.ip_address import is_loopback
 from winch.web.access import ROLES, Access
-from winch.web.door import CSP
 from winch.web.mount import ROUTES, asgi
+from winch.web.security_headers import CSP
 from winch.web.tokens import Tokens
 
 NOBODYS = "0198c000-0000-7000-8000-00000000dead"

@@ -20,14 +20,14 @@ from typing import Any
 import pytest
 
 from tests.web.kit import Web
-from winch.core.address import is_public, parse_networks
-from winch.core.alerting import AlertRules, parse_rules
 from winch.core.errors import ConfigError, DeliveryRefused
 from winch.core.lifecycle import JobState
-from winch.engine import webhook
-from winch.engine.alerts import Alerts, Hook, firing, kept_alerts
-from winch.engine.rates import MINUTE, Rate, Series
-from winch.engine.settings import load
+from winch.core.policy.alerting import AlertRules, parse_rules
+from winch.core.values.ip_address import is_public, parse_networks
+from winch.engine.base.settings import load
+from winch.engine.observe import webhook
+from winch.engine.observe.alerts import Alerts, Hook, firing, kept_alerts
+from winch.engine.observe.throughput import MINUTE, Rate, Series
 from winch.storage.params import QueueInfo
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ import pytest
 
 from tests.web.server import serving
 from winch import App
-from winch.core.address import parse_networks
+from winch.core.values.ip_address import parse_networks
 from winch.web import connections
 from winch.web.connections import Crowd
 

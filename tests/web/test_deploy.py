@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.web.kit import Web
-from winch.engine.vitals import Vitals
+from winch.engine.observe.worker_metrics import Vitals
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -113,7 +113,10 @@ def test_people_read_the_short_name_of_an_error(make_web: Callable[..., Web]) ->
     web = make_web("memory")
     job = web.add.enqueue(1)
     [claim] = web.claim()
-    error: dict[str, Any] = {"type": "winch.engine.attempt.JobTimeout", "message": "it took too long"}
+    error: dict[str, Any] = {
+        "type": "winch.engine.worker.attempt.JobTimeout",
+        "message": "it took too long",
+    }
     body = {"token": claim["token"], "is_final": True, "error": error}
     assert web.api("POST", f"/jobs/{job.id}/fail", body).status_code == 200
     [group] = web.api("GET", "/dead/groups").json()["groups"]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.web.kit import Web
 from winch import App, Retry, chain, chord
 from winch.cli import cli
-from winch.engine.audit import Audit, actor, noted_outside
+from winch.engine.client.audit import Audit, actor, noted_outside
 
 
 def test_a_flow_is_looked_at_cancelled_and_retried(web: Web) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from winch.core.errors import ConfigError
-from winch.engine.health import MOST_HEAD, MOST_OPEN, HealthPort
-from winch.engine.vitals import STILL, Vitals
+from winch.engine.observe.health_server import MOST_HEAD, MOST_OPEN, HealthPort
+from winch.engine.observe.worker_metrics import STILL, Vitals
 
 
 def port_of(vitals: Vitals, **more: Any) -> HealthPort:

@@ -17,11 +17,11 @@ import pytest
 
 from tests.web.kit import Web
 from tests.web.test_metrics import claim, samples
-from winch.core.alerting import AlertRules, parse_rules
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
-from winch.engine.alerts import Alerts, firing, kept_alerts
-from winch.engine.rates import MINUTE, Series, Tally
+from winch.core.policy.alerting import AlertRules, parse_rules
+from winch.engine.observe.alerts import Alerts, firing, kept_alerts
+from winch.engine.observe.throughput import MINUTE, Series, Tally
 from winch.storage.params import Finish
 
 

@@ -20,12 +20,12 @@ import pytest
 from tests.servers import free_port
 from tests.web.kit import Web
 from winch import App
+from winch.areas.schedules import define
 from winch.core.job import Claim
-from winch.engine.exposition import MOST_PAIRS, Counters, Fleet, missed_windows
-from winch.engine.maintenance.schedules import Ticker
-from winch.engine.rates import Rate, Tally
-from winch.engine.schedules import define
-from winch.storage.schedules import Put
+from winch.engine.maintenance.ticker import Ticker
+from winch.engine.observe.prometheus import MOST_PAIRS, Counters, Fleet, missed_windows
+from winch.engine.observe.throughput import Rate, Tally
+from winch.storage.decide.schedules import Put
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

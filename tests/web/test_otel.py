@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from winch import App, ConfigError, Retry, RetryAfter, Snooze, StorageUnavailable, chain
-from winch.cli.worker import formatter
+from winch.cli.run.worker import formatter
 from winch.integrations.otel import OpenTelemetry
 from winch.testing import virtual
 
@@ -289,7 +289,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from winch import App
-from winch.cli.worker import formatter
+from winch.cli.run.worker import formatter
 from winch.integrations.otel import OpenTelemetry
 
 class ToFile(SpanExporter):

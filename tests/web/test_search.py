@@ -11,8 +11,8 @@ import pytest
 
 from tests.web.kit import LoopThread, Web
 from winch import App, ConfigError, Keyring, Retry, Unique, chain
-from winch.core.search import BOOK
-from winch.engine.search_index import YOUNG, sweep
+from winch.core.values.search import BOOK
+from winch.engine.base.search_index import YOUNG, sweep
 from winch.storage.params import Lines
 from winch.web import finding
 from winch.web.mount import build

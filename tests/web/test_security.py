@@ -22,7 +22,7 @@ import pytest
 from tests.web.kit import Web
 from tests.web.server import serving
 from winch import App, JobFailed, JobState, Retry
-from winch.engine.failure import describe
+from winch.engine.base.failure import describe
 from winch.web.tokens import Tokens
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import pytest
 from tests.web.kit import API, LoopThread, Web
 from tests.web.server import serving
 from winch import App
-from winch.core.address import parse_networks
 from winch.core.errors import ConfigError
-from winch.engine.settings import load
+from winch.core.values.ip_address import parse_networks
+from winch.engine.base.settings import load
 from winch.web.proxies import resolved
 from winch.web.throttle import MOST
 

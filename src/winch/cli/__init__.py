@@ -34,32 +34,32 @@ from winch.core.version import __version__
 # name -> (module, attribute, the line in `winch --help`). The line is repeated here so that showing the
 # list imports none of them; a test compares it with the command's own.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "worker": ("worker", "worker", "Run jobs until stopped."),
-    "enqueue": ("enqueue", "enqueue", "Store a job and print its id."),
-    "jobs": ("jobs", "jobs", "Look at jobs and act on them."),
-    "why": ("why", "why", "Say in words why a job is where it is."),
-    "dead": ("dead", "dead", "Look at dead jobs, replay or purge them."),
-    "queues": ("queues", "queues", "Look at queues, pause, resume and purge them."),
-    "limits": ("limits", "limits", "Look at limits and rates, and set them while workers run."),
-    "schedules": ("schedules", "schedules", "Look at schedules, add, pause and trigger them."),
-    "flows": ("flows", "flows", "Look at flows, cancel and retry them."),
-    "outbox": ("outbox", "outbox", "Look at messages of the outbox, replay or purge dead ones."),
-    "signal": ("signal", "signal", "Send a signal to the job that waits for it, or will."),
-    "workers": ("workers", "workers", "Look at the workers and signal them."),
-    "audit": ("audit", "audit", "Show who did what, newest first."),
-    "stats": ("stats", "stats", "Count the jobs by state and queue."),
-    "top": ("top", "top", "Watch queues, running jobs and rates; q quits."),
-    "health": ("health", "health", "Say whether the store can be used; for probes."),
-    "doctor": ("doctor", "doctor", "Look for trouble and say what to do about it."),
-    "migrate": ("migrate", "migrate", "Bring the store's schema up to date."),
-    "config": ("config", "config", "Show the settings in force."),
-    "serve": ("serve", "serve", "Serve the HTTP API and the dashboard."),
-    "token": ("token", "token", "Make, list and revoke access tokens."),
-    "bench": ("bench", "bench", "Measure Winch on your store and say what limits it."),
-    "dev": ("dev", "dev", "Run a worker that restarts when the code changes."),
-    "demo": ("demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
-    "worker-child": ("child", "worker_child", ""),
-    "worker-cell": ("cell", "worker_cell", ""),
+    "worker": ("run.worker", "worker", "Run jobs until stopped."),
+    "enqueue": ("jobs.enqueue", "enqueue", "Store a job and print its id."),
+    "jobs": ("jobs.jobs", "jobs", "Look at jobs and act on them."),
+    "why": ("jobs.why", "why", "Say in words why a job is where it is."),
+    "dead": ("jobs.dead", "dead", "Look at dead jobs, replay or purge them."),
+    "queues": ("operate.queues", "queues", "Look at queues, pause, resume and purge them."),
+    "limits": ("operate.limits", "limits", "Look at limits and rates, and set them while workers run."),
+    "schedules": ("operate.schedules", "schedules", "Look at schedules, add, pause and trigger them."),
+    "flows": ("jobs.flows", "flows", "Look at flows, cancel and retry them."),
+    "outbox": ("jobs.outbox", "outbox", "Look at messages of the outbox, replay or purge dead ones."),
+    "signal": ("jobs.signal", "signal", "Send a signal to the job that waits for it, or will."),
+    "workers": ("operate.workers", "workers", "Look at the workers and signal them."),
+    "audit": ("shared.audit", "audit", "Show who did what, newest first."),
+    "stats": ("operate.stats", "stats", "Count the jobs by state and queue."),
+    "top": ("operate.top", "top", "Watch queues, running jobs and rates; q quits."),
+    "health": ("admin.health", "health", "Say whether the store can be used; for probes."),
+    "doctor": ("admin.doctor", "doctor", "Look for trouble and say what to do about it."),
+    "migrate": ("admin.migrate", "migrate", "Bring the store's schema up to date."),
+    "config": ("admin.config", "config", "Show the settings in force."),
+    "serve": ("run.serve", "serve", "Serve the HTTP API and the dashboard."),
+    "token": ("admin.token", "token", "Make, list and revoke access tokens."),
+    "bench": ("bench.command", "bench", "Measure Winch on your store and say what limits it."),
+    "dev": ("run.dev", "dev", "Run a worker that restarts when the code changes."),
+    "demo": ("demo.command", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
+    "worker-child": ("run.child", "worker_child", ""),
+    "worker-cell": ("run.cell", "worker_cell", ""),
 }
 HIDDEN = frozenset({"worker-child", "worker-cell"})
 
@@ -194,8 +194,8 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _complain(message: str) -> None:
-    from winch.cli.text import one_line
-    from winch.core.redact import mask_text
+    from winch.cli.shared.text import one_line
+    from winch.core.values.redact import mask_text
 
     click.echo(f"winch: {one_line(mask_text(message))}", err=True)
 
@@ -211,7 +211,7 @@ def _trace(argv: Sequence[str]) -> bool:
         elif word.startswith("-v") and set(word[1:]) == {"v"}:
             times += len(word) - 1
     if times >= 2:
-        from winch.core.redact import mask_text
+        from winch.core.values.redact import mask_text
 
         click.echo(mask_text(traceback.format_exc()), err=True, nl=False)
     return times >= 2

@@ -13,7 +13,6 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from winch.core.errors import SUSPECT_TYPES
-from winch.core.fingerprint import fingerprint
 from winch.core.job import (
     HISTORY_LIMIT,
     LOG_LIMIT,
@@ -28,6 +27,7 @@ from winch.core.job import (
     to_micros,
 )
 from winch.core.lifecycle import FINAL, JobState, after_claim
+from winch.core.values.fingerprint import fingerprint
 
 BLOCKED_REASON = "it waits for the jobs before it"
 

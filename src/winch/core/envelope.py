@@ -3,7 +3,7 @@
     {"winch": "aesgcm", "key": "k2", "nonce": "…", "data": "…"}
 
 Only its shape is known here, so that whoever shows jobs can tell one without any key. How it is made and
-opened is in winch.engine.keyring.
+opened is in winch.engine.base.encryption.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from winch.core import codec
 from winch.core.errors import ConfigError
+from winch.core.values import codec
 
 # Every member's, with the flow's id.
 FLOW_HEADER = "winch-flow"

@@ -12,13 +12,13 @@ from datetime import timedelta
 
 import msgspec
 
-from winch.core.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES, clean_text
-from winch.core.duration import Duration, parse_duration
 from winch.core.errors import type_name
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
-from winch.core.redact import stored_text
-from winch.core.retry import Retry
+from winch.core.policy.retry import Retry
+from winch.core.values.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES, clean_text
+from winch.core.values.duration import Duration, parse_duration
+from winch.core.values.redact import stored_text
 
 MAX_REASON_BYTES = 8 * 1024
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from winch.core.clock import Clock
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.values.clock import Clock
 from winch.storage.protocol import Driver
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool =
 def redis_class(url: str) -> type[RedisDriver]:
     """The driver for one server, or the one for a cluster."""
     if urlsplit(url).scheme.endswith("+cluster"):
-        from winch.drivers.redis.cluster import RedisClusterDriver
+        from winch.drivers.redis.cluster.driver import RedisClusterDriver
 
         return RedisClusterDriver
     from winch.drivers.redis.driver import RedisDriver

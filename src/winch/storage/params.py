@@ -11,7 +11,7 @@ import msgspec
 from winch.core.gates import GateSpec
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
-from winch.core.unique import Duplicate, Until
+from winch.core.policy.unique import Duplicate, Until
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -83,7 +83,7 @@ class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """What a blocked job waits for: a signal or another job, by its key (storage/waits.py).
+    """What a blocked job waits for: a signal or another job, by its key (storage/decide/waits.py).
 
     `is_enough`: the job goes on when this comes, whatever else it waits for; without it, when all such
     have come.

@@ -18,6 +18,8 @@ from winch.core.gates import GateSpec
 from winch.core.job import CRASH_RULE, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.storage.capabilities import Capabilities
+from winch.storage.decide.schedules import Change, Changed, ScheduleRun, Schedules
+from winch.storage.decide.waits import Sent, Taken
 from winch.storage.params import (
     Acted,
     Answer,
@@ -48,9 +50,7 @@ from winch.storage.params import (
     Trim,
     Wait,
 )
-from winch.storage.schedules import Change, Changed, ScheduleRun, Schedules
 from winch.storage.verbs import Sending, Verb
-from winch.storage.waits import Sent, Taken
 
 T = TypeVar("T")
 
@@ -279,7 +279,7 @@ class Storage(Protocol):
     def change_schedule(
         self, name: str, change: Change, *, now: datetime | None = None
     ) -> Verb[Changed]:
-        """Define, pause, resume, remove, tick, trigger or skip; see storage/schedules.py.
+        """Define, pause, resume, remove, tick, trigger or skip; see storage/decide/schedules.py.
 
         Changes of one schedule take effect one after the other. The jobs of a tick are stored with it,
         or nothing is; a window gets a job once, whoever ticks, in whatever order and however often. The

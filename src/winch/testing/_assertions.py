@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 from winch.app import App
-from winch.core import codec
-from winch.core.duration import Duration, format_duration, parse_duration
 from winch.core.errors import ConfigError, InvalidPayload
 from winch.core.job import JobRecord
-from winch.engine.handle import Job
-from winch.engine.task import Bound, Task
+from winch.core.values import codec
+from winch.core.values.duration import Duration, format_duration, parse_duration
+from winch.engine.client.job import Job
+from winch.engine.tasks.task import Bound, Task
 from winch.storage.params import JobFilter
 
 PAGE = 1000

@@ -11,23 +11,23 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from winch.core.clock import Clock
 from winch.core.errors import StorageError
-from winch.engine import operation
-from winch.engine.attempt import Interrupt
-from winch.engine.events import Events
-from winch.engine.heartbeat import Heart
-from winch.engine.loops import Loops
+from winch.core.values.clock import Clock
+from winch.engine.base import operation
+from winch.engine.base.loops import Loops
+from winch.engine.base.service import Service, polling
+from winch.engine.base.settings import Settings
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
-from winch.engine.maintenance.schedules import Ticker
-from winch.engine.order import QueueOrder, Queues
-from winch.engine.runtime import Runtime
-from winch.engine.service import Service, polling
-from winch.engine.settings import Settings
-from winch.engine.threads import ThreadCall, Threads
-from winch.engine.worker import Worker, WorkerConfig
+from winch.engine.maintenance.ticker import Ticker
+from winch.engine.supervisor.heartbeat import Heart
+from winch.engine.tasks.events import Events
+from winch.engine.tasks.runtime import Runtime
+from winch.engine.worker.attempt import Interrupt
+from winch.engine.worker.queue_order import QueueOrder, Queues
+from winch.engine.worker.running.thread_pool import ThreadCall, Threads
+from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
 from winch.testing._life import CrashInHandler, Life, Line
 

@@ -12,18 +12,18 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from winch.app import App
-from winch.core.clock import Clock
-from winch.core.ids import random_id
 from winch.core.job import Claim
+from winch.core.values.clock import Clock
+from winch.core.values.ids import random_id
 from winch.drivers.memory import MemoryDriver
-from winch.engine import operation
-from winch.engine.attempt import Attempt
-from winch.engine.client import Surroundings
-from winch.engine.context import Context
-from winch.engine.events import JobEvent, kind_of
-from winch.engine.executor import Executor, Plan
-from winch.engine.middleware import Middleware
-from winch.engine.operation import Operation, Pause
+from winch.engine.base import operation
+from winch.engine.base.operation import Operation, Pause
+from winch.engine.client.client import Surroundings
+from winch.engine.tasks.context import Context
+from winch.engine.tasks.events import JobEvent, kind_of
+from winch.engine.tasks.middleware import Middleware
+from winch.engine.worker.attempt import Attempt
+from winch.engine.worker.executor import Executor, Plan
 from winch.storage.params import ClaimParams, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 from winch.testing._crew import InlineThreads, own_runtime

@@ -15,7 +15,7 @@ from contextvars import Context, ContextVar
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from winch.core.errors import StorageUnavailable
-from winch.engine.middleware import Middleware
+from winch.engine.tasks.middleware import Middleware
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Sending, Unhurried, Verb
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from winch.core.duration import Duration
-from winch.engine.service import polling
+from winch.core.values.duration import Duration
+from winch.engine.base.service import polling
 from winch.testing._life import life_of
 
 NEVER = float("inf")

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Collection
 from datetime import datetime
 
-from winch.core.clock import Clock
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.values.clock import Clock
 from winch.drivers.memory import MemoryDriver
-from winch.storage.waits import JOB
+from winch.storage.decide.waits import JOB
 
 WAITING = (JobState.SCHEDULED, JobState.RETRYING)
 

@@ -15,15 +15,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from winch.app import App
-from winch.core.duration import Duration, format_duration, parse_duration
 from winch.core.errors import ConfigError, StorageError, did_you_mean
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.engine import operation
-from winch.engine.client import Surroundings
-from winch.engine.handle import Job
-from winch.engine.operation import Pause
-from winch.engine.order import queues_of
+from winch.core.values.duration import Duration, format_duration, parse_duration
+from winch.engine.base import operation
+from winch.engine.base.operation import Pause
+from winch.engine.client.client import Surroundings
+from winch.engine.client.job import Job
+from winch.engine.worker.queue_order import queues_of
 from winch.storage.params import Event, JobFilter
 from winch.testing._crew import Crew, EveryQueue
 from winch.testing._life import CRASH_POINTS, CrashPoint, Life

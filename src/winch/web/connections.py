@@ -17,9 +17,9 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from winch.core.address import Network, is_within
-from winch.web.door import HEADERS
+from winch.core.values.ip_address import Network, is_within
 from winch.web.problems import Problem
+from winch.web.security_headers import HEADERS
 
 HEAD_SECONDS = 10.0
 WRITE_SECONDS = 30.0

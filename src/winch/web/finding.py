@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from winch.core.ids import parse_id
 from winch.core.job import JobRecord
-from winch.core.search import term_of
-from winch.engine.keyring import revealed
-from winch.engine.operation import Operation
-from winch.engine.runtime import Runtime
-from winch.engine.search_index import found_under, spellings
+from winch.core.values.ids import parse_id
+from winch.core.values.search import term_of
+from winch.engine.base.encryption import revealed
+from winch.engine.base.operation import Operation
+from winch.engine.base.search_index import found_under, spellings
+from winch.engine.tasks.runtime import Runtime
 from winch.storage.params import Page
 from winch.storage.protocol import Driver
 from winch.web.search import Search, Test

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from winch.areas.schedules import ScheduleDesk
 from winch.core.lifecycle import JobState
-from winch.engine.exposition import MOST_LABELS, build_info, family, missed_windows
-from winch.engine.schedule_records import Schedule
-from winch.engine.schedules import ScheduleDesk
-from winch.engine.store_numbers import oldest_snapshot
+from winch.engine.observe.prometheus import MOST_LABELS, build_info, family, missed_windows
+from winch.engine.observe.store_numbers import oldest_snapshot
+from winch.engine.tasks.schedules import Schedule
 
 if TYPE_CHECKING:
     from winch.storage.params import LimitInfo, QueueInfo

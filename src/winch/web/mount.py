@@ -14,9 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
-from winch.engine.log import log
+from winch.engine.base.log import log
 from winch.web.api import flows, jobs, live, queues, schedules, work
-from winch.web.door import Door
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
 from winch.web.pages import flows as flow_pages
@@ -27,6 +26,7 @@ from winch.web.pages import schedules as schedule_pages
 from winch.web.pages.base import error_page, link, wants_page
 from winch.web.problems import Problem
 from winch.web.routes import Route
+from winch.web.security_headers import Door
 from winch.web.site import Authenticate, Site, SiteConfig
 
 if TYPE_CHECKING:

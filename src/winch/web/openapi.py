@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from winch.web import wire
+from winch.web import schemas as wire
 from winch.web.problems import PROBLEMS
 from winch.web.routes import PREFIX, Route
-from winch.web.wire import Body, ProblemOut
+from winch.web.schemas import Body, ProblemOut
 
 _REF = "#/components/schemas/{name}"
 _PARAM = re.compile(r"{(\w+)}")

@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import WinchError
-from winch.core.redact import mask_text
-from winch.engine import operation
-from winch.engine.log import log
-from winch.engine.operation import Operation
+from winch.core.values.redact import mask_text
+from winch.engine.base import operation
+from winch.engine.base.log import log
+from winch.engine.base.operation import Operation
 from winch.storage.params import Acted, Line, Lines
 from winch.storage.protocol import Driver
 from winch.web.access import Access
 from winch.web.finding import Finder
+from winch.web.schemas import OperationOut
 from winch.web.search import Search
-from winch.web.wire import OperationOut
 
 BOOK = "operation"
 KEPT_FOR = timedelta(days=7)

@@ -27,7 +27,7 @@ from winch.core.errors import (
     UnknownTask,
     WinchError,
 )
-from winch.core.redact import mask_text
+from winch.core.values.redact import mask_text
 
 # code -> (status, title). The type of a problem is `urn:winch:problem:<code>`.
 PROBLEMS: dict[str, tuple[int, str]] = {

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from starlette.types import Scope
 
-from winch.core.address import Address, Network, is_within
+from winch.core.values.ip_address import Address, Network, is_within
 
 MAX_HOPS = 20
 _NAMES = (b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host")

@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from winch.core.bounds import check_length, is_int
-from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, did_you_mean
-from winch.core.ids import parse_id
 from winch.core.job import JobRecord, level_of
 from winch.core.lifecycle import JobState
-from winch.core.redact import mask_text, shown
-from winch.core.search import text_of
+from winch.core.values.bounds import check_length, is_int
+from winch.core.values.duration import parse_duration
+from winch.core.values.ids import parse_id
+from winch.core.values.redact import mask_text, shown
+from winch.core.values.search import text_of
 from winch.storage.params import JobFilter
 
 WORDS = ("task", "state", "queue", "tag", "group", "id", "tenant", "worker", "error", "attempt",

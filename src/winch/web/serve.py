@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from winch.core.address import is_loopback, parse_networks
 from winch.core.errors import ConfigError
+from winch.core.values.ip_address import is_loopback, parse_networks
 from winch.web.access import LOCAL_NAMES
 from winch.web.connections import BACKLOG, KEEP_ALIVE_SECONDS, Crowd, most_connections, protocol_of
 from winch.web.mount import build

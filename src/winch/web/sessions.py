@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from winch.engine.operation import Operation
+from winch.engine.base.operation import Operation
 from winch.storage.params import Line, Lines
 from winch.web.access import Access
 from winch.web.tokens import Tokens

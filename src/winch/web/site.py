@@ -18,15 +18,15 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from winch.core import codec
-from winch.core.address import Network
 from winch.core.errors import DuplicateJob, InvalidPayload, WinchError
+from winch.core.values import codec
+from winch.core.values.ip_address import Network
 from winch.core.version import __version__
-from winch.engine.audit import Audit, noted_outside
-from winch.engine.exposition import Fleet
-from winch.engine.log import log
-from winch.engine.store_numbers import dead_letters
-from winch.engine.timing import Timings, watch
+from winch.engine.base.log import log
+from winch.engine.client.audit import Audit, noted_outside
+from winch.engine.observe.prometheus import Fleet
+from winch.engine.observe.store_numbers import dead_letters
+from winch.engine.observe.store_timing import Timings, watch
 from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.finding import Finder, Found
@@ -42,7 +42,7 @@ from winch.web.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from winch.app import App
-    from winch.engine.client import Client
+    from winch.engine.client.client import Client
     from winch.storage.protocol import Driver
 
 Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from winch.core.errors import ConfigError
-from winch.engine.operation import Operation
+from winch.engine.base.operation import Operation
 from winch.storage.params import Line, Lines
 from winch.web.access import Access
 

@@ -18,25 +18,25 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from winch.core.errors import StorageError
-from winch.core.ids import random_id
+from winch.core.values.ids import random_id
 from winch.core.version import __version__
-from winch.engine import operation
-from winch.engine.alerts import alerts_of
-from winch.engine.heartbeat import Heart
-from winch.engine.heartbeat_file import keep_heartbeat_file
-from winch.engine.log import log
+from winch.engine.base import operation
+from winch.engine.base.log import log
+from winch.engine.base.service import Service
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
-from winch.engine.maintenance.schedules import Ticker
-from winch.engine.rates import RateWriter, Tally
-from winch.engine.service import Service
+from winch.engine.maintenance.ticker import Ticker
+from winch.engine.observe.alerts import alerts_of
+from winch.engine.observe.heartbeat_file import keep_heartbeat_file
+from winch.engine.observe.throughput import RateWriter, Tally
+from winch.engine.supervisor.heartbeat import Heart
 from winch.storage.params import Declared, Line, NewSession
 from winch.web.pages.overview import sample_line
 
 if TYPE_CHECKING:
     from winch.app import App
-    from winch.engine.settings import Settings
+    from winch.engine.base.settings import Settings
     from winch.storage.protocol import Driver
 
 SAMPLE_EVERY = 10.0

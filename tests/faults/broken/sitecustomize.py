@@ -11,7 +11,7 @@ import importlib
 
 
 def break_sqlite() -> None:
-    steps = importlib.import_module("winch.drivers.sqlite.steps")
+    steps = importlib.import_module("winch.drivers.sqlite.statements")
     for name, fence in (
         ("finish.archive", "AND winch_job.token = :token"),
         ("finish.leave", "AND token = :token"),
@@ -22,7 +22,7 @@ def break_sqlite() -> None:
 
 
 def break_postgres() -> None:
-    steps = importlib.import_module("winch.drivers.postgres.steps")
+    steps = importlib.import_module("winch.drivers.postgres.statements")
     fence = "AND job.token = outcome.by_token"
     statement = steps.STATEMENTS["finish"]
     assert statement.text.count(fence) == 1, "the fence of PostgreSQL's finish has moved"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from winch.core.errors import ConfigError
-from winch.drivers.memory.bell import Bell
-from winch.drivers.memory.books import Books
-from winch.drivers.memory.keeping import Keeping
-from winch.drivers.memory.operating import Operating
-from winch.drivers.memory.reading import Reading
-from winch.drivers.memory.sessions import Sessions
+from winch.drivers.memory.verbs.kv import Books
+from winch.drivers.memory.verbs.operators import Operating
+from winch.drivers.memory.verbs.reads import Reading
+from winch.drivers.memory.verbs.sessions import Sessions
+from winch.drivers.memory.verbs.upkeep import Keeping
+from winch.drivers.memory.wakeups.bell import Bell
 from winch.storage.capabilities import Capabilities
 from winch.storage.verbs import Sending, Unhurried, Verb
 

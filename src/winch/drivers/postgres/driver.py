@@ -13,24 +13,31 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from winch.drivers._migrate import Status
-from winch.drivers.postgres import foreign, schema
-from winch.drivers.postgres.apool import AsyncPool
-from winch.drivers.postgres.books import BookVerbs
+from winch.drivers._shared.migrate import Status
+from winch.drivers.postgres import schema
+from winch.drivers.postgres.address import Place, connection_params, parse_url
+from winch.drivers.postgres.connections import callers
+from winch.drivers.postgres.connections.apool import AsyncPool
+from winch.drivers.postgres.connections.pool import Pool
+from winch.drivers.postgres.connections.transactions import AsyncLending, Lending
+from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.facts import ServerFacts, read_facts
-from winch.drivers.postgres.faults import translated
-from winch.drivers.postgres.lending import AsyncLending, Lending
-from winch.drivers.postgres.listen import ENOUGH, WAITING, ClaimingPostgresBell, Listener, PostgresBell
-from winch.drivers.postgres.low_water import LowWater
-from winch.drivers.postgres.offers import Offers
-from winch.drivers.postgres.operating import OperatingVerbs
-from winch.drivers.postgres.place import Place, connection_params, parse_url
-from winch.drivers.postgres.places import KnownRows
-from winch.drivers.postgres.pool import Pool
-from winch.drivers.postgres.reading import ReadingVerbs
-from winch.drivers.postgres.scheduling import SchedulingVerbs
-from winch.drivers.postgres.steps import Body, Statements
-from winch.drivers.postgres.working import WorkingVerbs
+from winch.drivers.postgres.fast.low_water import LowWater
+from winch.drivers.postgres.fast.row_hints import KnownRows
+from winch.drivers.postgres.statements import Body, Statements
+from winch.drivers.postgres.verbs.claim import WorkingVerbs
+from winch.drivers.postgres.verbs.kv import BookVerbs
+from winch.drivers.postgres.verbs.operators import OperatingVerbs
+from winch.drivers.postgres.verbs.reads import ReadingVerbs
+from winch.drivers.postgres.verbs.schedules import SchedulingVerbs
+from winch.drivers.postgres.wakeups.handover import Offers
+from winch.drivers.postgres.wakeups.listen import (
+    ENOUGH,
+    WAITING,
+    ClaimingPostgresBell,
+    Listener,
+    PostgresBell,
+)
 from winch.storage.capabilities import Capabilities
 from winch.storage.forks import ProcessLock
 from winch.storage.verbs import Sending, Verb
@@ -93,16 +100,16 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         return await self._side().pool.run(verb)
 
     def run_on(self, conn: object, verb: Verb[T]) -> T:
-        return foreign.run_on(conn, verb, self._place)
+        return callers.run_on(conn, verb, self._place)
 
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
-        return await foreign.arun_on(conn, verb, self._place)
+        return await callers.arun_on(conn, verb, self._place)
 
     @contextmanager
     def transaction(self, conn: object = None) -> Iterator[Any]:
         """A connection in a transaction that commits at the end and rolls back on an exception: one of
         our own, or the caller's connection or session."""
-        with self._lending.lend() if conn is None else foreign.joined(conn, self._place) as connection:
+        with self._lending.lend() if conn is None else callers.joined(conn, self._place) as connection:
             yield connection
 
     @asynccontextmanager
@@ -112,7 +119,7 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
             async with self._side().lending.lend() as connection:
                 yield connection
         else:
-            async with foreign.ajoined(conn, self._place) as joined:
+            async with callers.ajoined(conn, self._place) as joined:
                 yield joined
 
     def _side(self) -> _AsyncSide:

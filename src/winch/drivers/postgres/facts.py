@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from winch.drivers.postgres.pool import WHO_ANSWERS, Connection, is_pooled
-from winch.drivers.postgres.rows import read_moment
+from winch.drivers.postgres.connections.pool import WHO_ANSWERS, Connection, is_pooled
+from winch.drivers.postgres.records import read_moment
 
 
 class Holder(msgspec.Struct, frozen=True):

@@ -13,14 +13,14 @@ from importlib import resources
 import psycopg
 
 from winch.core.errors import ConfigError
-from winch.drivers import _migrate
-from winch.drivers._migrate import Migration, Status
-from winch.drivers.postgres.place import Place
-from winch.drivers.postgres.pool import Connection
-from winch.drivers.postgres.steps import Row
+from winch.drivers._shared import migrate
+from winch.drivers._shared.migrate import Migration, Status
+from winch.drivers.postgres.address import Place
+from winch.drivers.postgres.connections.pool import Connection
+from winch.drivers.postgres.statements import Row
 
 PACKAGE = "winch.drivers.postgres"
-MIGRATIONS = _migrate.load(PACKAGE)
+MIGRATIONS = migrate.load(PACKAGE)
 EVENTS_STEP = "events"
 # A migration that cannot have its lock soon gives way, instead of making everybody wait behind it.
 LOCK_TIMEOUT = "5s"
@@ -98,7 +98,7 @@ def has_triggers(connection: Connection, place: Place) -> bool:
 
 def read_status(connection: Connection, place: Place, *, events: bool) -> Status:
     """Where the schema stands. With `events`, it is ready only when the triggers are there."""
-    status = _migrate.status(read_applied(connection, place), MIGRATIONS)
+    status = migrate.status(read_applied(connection, place), MIGRATIONS)
     if events and status.is_ready and not has_triggers(connection, place):
         return Status(status.current, status.newest, is_ready=False)
     return status
@@ -107,7 +107,7 @@ def read_status(connection: Connection, place: Place, *, events: bool) -> Status
 def upgrade(connection: Connection, place: Place, *, events: bool) -> list[str]:
     """Bring the schema up to date; returns the names of the steps taken."""
     ledger = PostgresLedger(connection, place)
-    taken = _migrate.migrate(ledger, migrations(place))
+    taken = migrate.migrate(ledger, migrations(place))
     if events:
         with ledger.transaction():
             if not has_triggers(connection, place):
@@ -128,7 +128,7 @@ def pending_sql(connection: Connection, place: Place, *, events: bool) -> str:
         )
         for step in migrations(place)
     ]
-    text = _migrate.pending_sql(read_applied(connection, place), recorded)
+    text = migrate.pending_sql(read_applied(connection, place), recorded)
     if events and not has_triggers(connection, place):
         text += f"\n-- {EVENTS_STEP}\n{events_sql(place).strip()}\n"
     return text

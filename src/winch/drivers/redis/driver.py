@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from winch.core.errors import ConfigError, SchemaMismatch
-from winch.drivers._migrate import Status
-from winch.drivers.redis.awire import AsyncSide
-from winch.drivers.redis.bodies import Body, Step
-from winch.drivers.redis.books import BookVerbs
-from winch.drivers.redis.carry import Route
+from winch.drivers._shared.migrate import Status
+from winch.drivers.redis.address import Place, parse_url
+from winch.drivers.redis.connections.aio import AsyncSide
+from winch.drivers.redis.connections.routing import Route
+from winch.drivers.redis.connections.sync import Ahead, Pool, Sent
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
-from winch.drivers.redis.listen import POP, WAITING, ClaimingRedisBell, Listener, RedisBell
-from winch.drivers.redis.operating import OperatingVerbs
-from winch.drivers.redis.place import Place, parse_url
-from winch.drivers.redis.reading import ReadingVerbs
-from winch.drivers.redis.scheduling import SchedulingVerbs
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, command
-from winch.drivers.redis.waiting import WaitingVerbs
-from winch.drivers.redis.wire import Ahead, Pool, Sent
-from winch.drivers.redis.working import WorkingVerbs
+from winch.drivers.redis.verbs.base import Body, Step
+from winch.drivers.redis.verbs.claim import WorkingVerbs
+from winch.drivers.redis.verbs.kv import BookVerbs
+from winch.drivers.redis.verbs.operators import OperatingVerbs
+from winch.drivers.redis.verbs.reads import ReadingVerbs
+from winch.drivers.redis.verbs.schedules import SchedulingVerbs
+from winch.drivers.redis.verbs.waits import WaitingVerbs
+from winch.drivers.redis.wakeups.listen import POP, WAITING, ClaimingRedisBell, Listener, RedisBell
 from winch.storage.capabilities import Capabilities
 from winch.storage.forks import ProcessLock
 from winch.storage.verbs import Sending, Unhurried, Verb

@@ -20,8 +20,8 @@ from winch.core.job import (
     UNDO_LIVES,
 )
 from winch.core.lifecycle import FINAL, TRANSITIONS
-from winch.storage.gates import OPENED_AT_ONCE
-from winch.storage.waits import AWAITED_HEADER, STILL_AWAITED
+from winch.storage.decide.gates import OPENED_AT_ONCE
+from winch.storage.decide.waits import AWAITED_HEADER, STILL_AWAITED
 
 # name -> what it holds. Only waiters and bells expire by themselves; what a job leaves goes by `prune`.
 KEYS = {

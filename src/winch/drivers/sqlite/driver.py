@@ -16,28 +16,29 @@ from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, StorageError, WinchError
 from winch.core.job import Claim
-from winch.drivers import _callers
-from winch.drivers._migrate import Status
-from winch.drivers.sqlite import schema, sharing
-from winch.drivers.sqlite.bodies import RING_WITHIN_MICROS, micros
-from winch.drivers.sqlite.books import BookVerbs
-from winch.drivers.sqlite.claiming_bell import ClaimingSqliteBell
-from winch.drivers.sqlite.connections import Connections, WinchConnection, has_wal_reset_bug
-from winch.drivers.sqlite.faults import is_full, spoils_connection, translated
-from winch.drivers.sqlite.lone_claim import with_lone_claim
-from winch.drivers.sqlite.operating import OperatingVerbs
-from winch.drivers.sqlite.place import Place, parse_url
-from winch.drivers.sqlite.producing import ProducingVerbs
-from winch.drivers.sqlite.reading import ReadingVerbs
-from winch.drivers.sqlite.rows import to_json
-from winch.drivers.sqlite.scheduling import SchedulingVerbs
-from winch.drivers.sqlite.sending import Sent, is_worth_sending
-from winch.drivers.sqlite.steps import SQL, Ring, carry
-from winch.drivers.sqlite.time_limit import TimeLimit
-from winch.drivers.sqlite.waiting import WaitingVerbs
-from winch.drivers.sqlite.wake import Board, SqliteBell
-from winch.drivers.sqlite.working import WorkingVerbs
-from winch.drivers.sqlite.writer import Writer
+from winch.drivers._shared import callers
+from winch.drivers._shared.migrate import Status
+from winch.drivers.sqlite import facts as sharing
+from winch.drivers.sqlite import schema
+from winch.drivers.sqlite.address import Place, parse_url
+from winch.drivers.sqlite.connections.pool import Connections, WinchConnection, has_wal_reset_bug
+from winch.drivers.sqlite.connections.time_limit import TimeLimit
+from winch.drivers.sqlite.connections.writer import Writer
+from winch.drivers.sqlite.errors import is_full, spoils_connection, translated
+from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
+from winch.drivers.sqlite.fast.lone_claim import with_lone_claim
+from winch.drivers.sqlite.fast.sending import Sent, is_worth_sending
+from winch.drivers.sqlite.records import to_json
+from winch.drivers.sqlite.statements import SQL, Ring, carry
+from winch.drivers.sqlite.verbs.base import RING_WITHIN_MICROS, micros
+from winch.drivers.sqlite.verbs.claim import WorkingVerbs
+from winch.drivers.sqlite.verbs.enqueue import ProducingVerbs
+from winch.drivers.sqlite.verbs.kv import BookVerbs
+from winch.drivers.sqlite.verbs.operators import OperatingVerbs
+from winch.drivers.sqlite.verbs.reads import ReadingVerbs
+from winch.drivers.sqlite.verbs.schedules import SchedulingVerbs
+from winch.drivers.sqlite.verbs.waits import WaitingVerbs
+from winch.drivers.sqlite.wakeups.bell import Board, SqliteBell
 from winch.storage.capabilities import Capabilities
 from winch.storage.forks import ProcessLock, forget_in_children
 from winch.storage.params import ClaimParams
@@ -152,7 +153,7 @@ class SqliteDriver(
             with self._own_transaction(limit) as own:
                 yield own
             return
-        with _callers.joined(conn, lambda _: None) as same:
+        with callers.joined(conn, lambda _: None) as same:
             under = self._raw(same)
             self._check_foreign(under)
             try:
@@ -247,14 +248,14 @@ class SqliteDriver(
 
     def _raw(self, conn: object) -> sqlite3.Connection:
         """The sqlite3 connection that a caller's connection or session stands for."""
-        under = conn if _callers.is_async(conn) else _callers.raw(conn)
+        under = conn if callers.is_async(conn) else callers.raw(conn)
         if isinstance(under, sqlite3.Connection):
             return under
-        over = "" if under is conn else f" over {_callers.describe(under)}"
+        over = "" if under is conn else f" over {callers.describe(under)}"
         raise ConfigError(
             f"conn= takes the connection that app.transaction() gives for {self.describe()}, or a "
             "sqlite3.Connection, SQLAlchemy Session or Connection or Django connection on that file; "
-            f"got {_callers.describe(conn)}{over}"
+            f"got {callers.describe(conn)}{over}"
         )
 
     def _check_foreign(self, conn: sqlite3.Connection) -> None:

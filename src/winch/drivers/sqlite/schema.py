@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from importlib import resources
 
 from winch.core.errors import ConfigError
-from winch.drivers import _migrate
-from winch.drivers._migrate import Migration, Status
-from winch.drivers.sqlite.connections import Connections
+from winch.drivers._shared import migrate
+from winch.drivers._shared.migrate import Migration, Status
+from winch.drivers.sqlite.connections.pool import Connections
 
 PACKAGE = "winch.drivers.sqlite"
-MIGRATIONS = _migrate.load(PACKAGE)
+MIGRATIONS = migrate.load(PACKAGE)
 EVENTS_STEP = "events"
 _TRIGGER = re.compile(r"CREATE TRIGGER (\w+)")
 
@@ -80,7 +80,7 @@ def read_applied(conn: sqlite3.Connection) -> dict[int, str] | None:
 
 def read_status(conn: sqlite3.Connection, *, events: bool) -> Status:
     """Where the schema stands. With `events`, it is ready only when the triggers are there."""
-    status = _migrate.status(read_applied(conn), MIGRATIONS)
+    status = migrate.status(read_applied(conn), MIGRATIONS)
     if events and status.is_ready and missing_triggers(conn):
         return Status(status.current, status.newest, is_ready=False)
     return status
@@ -89,7 +89,7 @@ def read_status(conn: sqlite3.Connection, *, events: bool) -> Status:
 def upgrade(connections: Connections, *, events: bool) -> list[str]:
     """Bring the schema up to date; returns the names of the steps taken."""
     ledger = SqliteLedger(connections)
-    taken = _migrate.migrate(ledger, MIGRATIONS)
+    taken = migrate.migrate(ledger, MIGRATIONS)
     if events:
         with ledger.transaction():
             if missing := missing_triggers(connections.writer()):
@@ -101,7 +101,7 @@ def upgrade(connections: Connections, *, events: bool) -> list[str]:
 
 def pending_sql(conn: sqlite3.Connection | None, *, events: bool) -> str:
     """The statements that `upgrade` would run now."""
-    text = _migrate.pending_sql(None if conn is None else read_applied(conn), MIGRATIONS)
+    text = migrate.pending_sql(None if conn is None else read_applied(conn), MIGRATIONS)
     missing = triggers() if conn is None else missing_triggers(conn)
     if events and missing:
         text += "\n".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from winch.engine.service import Service
+from winch.engine.base.service import Service
 from winch.storage.params import Promoted
 from winch.storage.protocol import Driver
 

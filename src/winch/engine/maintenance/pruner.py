@@ -6,11 +6,11 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from winch.core.retention import DEAD_COUNT
-from winch.engine import operation
-from winch.engine.log import log
-from winch.engine.search_index import SWEPT, sweep
-from winch.engine.service import Service
+from winch.core.policy.retention import DEAD_COUNT
+from winch.engine.base import operation
+from winch.engine.base.log import log
+from winch.engine.base.search_index import SWEPT, sweep
+from winch.engine.base.service import Service
 from winch.storage.params import Trim
 from winch.storage.protocol import Driver
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from datetime import datetime
 
 from winch.core.lifecycle import JobState
-from winch.engine.events import Events
-from winch.engine.log import log
-from winch.engine.rates import Tally
-from winch.engine.service import Service
-from winch.engine.store_ends import count_store_ends
+from winch.engine.base.log import log
+from winch.engine.base.service import Service
+from winch.engine.observe.store_ends import count_store_ends
+from winch.engine.observe.throughput import Tally
+from winch.engine.tasks.events import Events
 from winch.storage.protocol import Driver
 
 BATCH = 500

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from winch.core.errors import ConfigError
-from winch.core.ids import job_id, random_id
 from winch.core.job import CRASH_RULE, Claim, Failure, JobRecord, RetryChanges, SuspectRule, to_micros
 from winch.core.lifecycle import JobState
+from winch.core.values.ids import job_id, random_id
 from winch.storage.params import (
     Acted,
     Answer,

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import msgspec
 
-from winch.core.ids import job_id, random_id
+from winch.core.values.ids import job_id, random_id
 from winch.drivers.connect import connect
 from winch.storage.params import ClaimParams, NewJob, NewSession
 from winch.storage.protocol import Driver

@@ -13,39 +13,41 @@ from enum import StrEnum
 from types import ModuleType
 
 from winch.core.errors import ConfigError
-from winch.testing.conformance import (
-    books,
-    breakers,
+from winch.testing.conformance.absence import REFUSALS
+from winch.testing.conformance.bench import MODES, Bench, Mode
+from winch.testing.conformance.case import Case, has
+from winch.testing.conformance.cases.jobs import (
     claim,
-    dead,
     enqueue,
     events,
     fifo,
     finish,
-    gates,
     needed,
-    operators,
-    promote,
-    prune,
-    reading,
     release,
-    reports,
-    rescue,
-    schedules,
-    sessions,
-    sharing,
     together,
     transactions,
     transitions,
     undo,
     unique,
-    upkeep,
     waits,
+)
+from winch.testing.conformance.cases.store import (
+    books,
+    breakers,
+    dead,
+    gates,
+    operators,
+    promote,
+    prune,
+    reading,
+    reports,
+    rescue,
+    schedules,
+    sessions,
+    sharing,
+    upkeep,
     wakeups,
 )
-from winch.testing.conformance.absence import REFUSALS
-from winch.testing.conformance.bench import MODES, Bench, Mode
-from winch.testing.conformance.case import Case, has
 from winch.testing.conformance.target import Target
 
 FAMILIES: Sequence[ModuleType] = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from winch.engine.flow_look import FlowInfo, Flows, mermaid
+from winch.areas.flows import FlowInfo, Flows, mermaid
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
-from winch.web.wire import (
+from winch.web.schemas import (
     CountOut,
     EmptyBody,
     FlowDetail,

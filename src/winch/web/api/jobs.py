@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from winch.core import codec
 from winch.core.errors import JobFailed, JobNotFound, UnknownTask
-from winch.core.ids import parse_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.core.redact import shown
-from winch.engine.operation import Operation
-from winch.engine.options import EnqueueOptions, enqueue_options, stored_options
-from winch.engine.why import explain
+from winch.core.values import codec
+from winch.core.values.ids import parse_id
+from winch.core.values.redact import shown
+from winch.engine.base.operation import Operation
+from winch.engine.client.why import explain
+from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
 from winch.storage.params import Acted, NewJob
 from winch.storage.params import Enqueued as Stored
 from winch.web import search
@@ -29,7 +29,7 @@ from winch.web.access import EVERY_NARROWING
 from winch.web.operations import walk
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
-from winch.web.wire import (
+from winch.web.schemas import (
     ActedOut,
     BulkBody,
     BulkOut,

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from winch.core.bounds import is_int
 from winch.core.errors import JobNotFound, WinchError
+from winch.core.values.bounds import is_int
 from winch.web import metrics
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
-from winch.web.wire import EventsQuery, HealthOut, job_detail, queue_out
+from winch.web.schemas import EventsQuery, HealthOut, job_detail, queue_out
 
 # At most four messages a second to one listener, and a comment when there is nothing to say.
 PACE = 0.25

@@ -8,23 +8,23 @@ from typing import Any
 
 import msgspec
 
-from winch.core.duration import format_duration, parse_rate
+from winch.areas import queues as queue_desk
+from winch.areas.dead import DeadLetters, Replayed
 from winch.core.errors import JobNotFound
-from winch.core.ids import parse_id
 from winch.core.lifecycle import JobState
-from winch.core.queue_settings import NO_SETTINGS, QueueSettings
-from winch.core.retry import StoredRetry, backoff_text
-from winch.engine import queue_desk
-from winch.engine.audit import AuditLine
-from winch.engine.dead import DeadLetters, Replayed
-from winch.engine.operation import Operation
-from winch.engine.options import check_queue
-from winch.engine.task_times import task_times
+from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings
+from winch.core.policy.retry import StoredRetry, backoff_text
+from winch.core.values.duration import format_duration, parse_rate
+from winch.core.values.ids import parse_id
+from winch.engine.base.operation import Operation
+from winch.engine.client.audit import AuditLine
+from winch.engine.observe.task_times import task_times
+from winch.engine.tasks.options import check_queue
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
-from winch.web.wire import (
+from winch.web.schemas import (
     AuditLineOut,
     AuditOut,
     AuditQuery,

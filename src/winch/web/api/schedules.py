@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 import msgspec
 
+from winch.areas.schedules import ScheduleDesk
 from winch.core.errors import ScheduleNotFound
-from winch.engine.gating import told
-from winch.engine.schedule_records import Run, Schedule
-from winch.engine.schedules import ScheduleDesk
+from winch.engine.tasks.gates import told
+from winch.engine.tasks.schedules import Run, Schedule
 from winch.storage.params import LimitInfo
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
-from winch.web.wire import (
+from winch.web.schemas import (
     EmptyBody,
     LimitOut,
     LimitsOut,

@@ -17,25 +17,25 @@ from typing import Any
 
 import msgspec
 
-from winch.core import codec
-from winch.core.duration import parse_duration
 from winch.core.errors import ConfigError, InvalidPayload, StorageError, WinchError
 from winch.core.gates import holds_something
-from winch.core.ids import parse_id, random_id
 from winch.core.job import Claim, Failure, JobRecord, Note
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Failed, settle
-from winch.core.redact import read, stored_text
-from winch.core.retry import DEFAULT_RETRY, Retry, from_stored
-from winch.engine.failure import describe
-from winch.engine.keyring import seal, unseal
-from winch.engine.options import StoredOptions, check_queue
+from winch.core.policy.retry import DEFAULT_RETRY, Retry, from_stored
+from winch.core.values import codec
+from winch.core.values.duration import parse_duration
+from winch.core.values.ids import parse_id, random_id
+from winch.core.values.redact import read, stored_text
+from winch.engine.base.encryption import seal, unseal
+from winch.engine.base.failure import describe
+from winch.engine.tasks.options import StoredOptions, check_queue
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, NewSession, Standing
 from winch.storage.protocol import Bell
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
-from winch.web.wire import (
+from winch.web.schemas import (
     BeatBody,
     BeatOut,
     ClaimBody,

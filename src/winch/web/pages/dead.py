@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from winch.core import codec
-from winch.core.bounds import parse_int
 from winch.core.errors import WinchError
 from winch.core.lifecycle import JobState
+from winch.core.values import codec
+from winch.core.values.bounds import parse_int
 from winch.storage.params import JobFilter
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
@@ -16,7 +16,7 @@ from winch.web.api.queues import start_replay, visible_groups
 from winch.web.pages.base import go, one, page, part
 from winch.web.problems import Problem
 from winch.web.routes import Call, Route
-from winch.web.wire import ReplayBody, group_out, job_detail, job_out
+from winch.web.schemas import ReplayBody, group_out, job_detail, job_out
 
 
 class DeadQuery(msgspec.Struct, frozen=True, kw_only=True):

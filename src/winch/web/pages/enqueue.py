@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from winch.core import codec
-from winch.core.bounds import is_int
 from winch.core.errors import WinchError
 from winch.core.job import JobRecord
+from winch.core.values import codec
+from winch.core.values.bounds import is_int
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
@@ -23,7 +23,7 @@ from winch.web.pages.jobs import FILTERS, JobsQuery
 from winch.web.pages.show import compact
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import Call, Route
-from winch.web.wire import NewJobBody, job_out
+from winch.web.schemas import NewJobBody, job_out
 
 FIELDS = ("task", "args", "queue", "delay", "priority", "unique", "tags")
 MOST_EXPORTED = 10_000

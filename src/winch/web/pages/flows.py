@@ -11,15 +11,15 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
+from winch.areas.flows import MOST_COUNTED, FlowInfo, mermaid
 from winch.core.flow import member_id
 from winch.core.lifecycle import JobState
-from winch.engine.flow_look import MOST_COUNTED, FlowInfo, mermaid
 from winch.web.api.flows import flows_of
 from winch.web.pages import dag
 from winch.web.pages.base import go, link, one, page
 from winch.web.problems import Problem
 from winch.web.routes import Call, Route
-from winch.web.wire import job_out
+from winch.web.schemas import job_out
 
 ON_A_PAGE = 25
 # A list counts the members of small flows only: looking at one tells the rest.
@@ -148,7 +148,7 @@ async def act(call: Call) -> Response:
 
 async def send_signal(call: Call) -> Response:
     """A signal by hand: an approval, say."""
-    from winch.core import codec
+    from winch.core.values import codec
 
     name, text = one(call.body, "name") or "", one(call.body, "payload") or "null"
     payload = codec.loads_strict(text, what="the payload")

@@ -20,7 +20,7 @@ from winch.web.pages.base import go, one, page, part
 from winch.web.pages.timeline import draw, phases
 from winch.web.problems import Problem
 from winch.web.routes import Call, Route
-from winch.web.wire import ACTIONS, FilterBody, job_detail, job_out
+from winch.web.schemas import ACTIONS, FilterBody, job_detail, job_out
 
 FILTERS = ("q", "state", "queue", "task", "tag", "group")
 

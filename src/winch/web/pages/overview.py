@@ -10,9 +10,9 @@ import msgspec
 from starlette.responses import Response
 
 from winch.core.lifecycle import JobState
-from winch.engine import rates
-from winch.engine.alerts import kept_alerts
-from winch.engine.rates import HOUR, MINUTE, Rate, Series, percentile
+from winch.engine.observe import throughput
+from winch.engine.observe.alerts import kept_alerts
+from winch.engine.observe.throughput import HOUR, MINUTE, Rate, Series, percentile
 from winch.storage.params import GroupFilter, Line, Lines, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
@@ -20,7 +20,7 @@ from winch.web.pages.base import page
 from winch.web.pages.charts import Chart, Row, bars, lines
 from winch.web.pages.show import span
 from winch.web.routes import Call, Route
-from winch.web.wire import group_out
+from winch.web.schemas import group_out
 
 # name -> (resolution, spans, spans in one bar)
 RANGES = {
@@ -80,8 +80,8 @@ async def overview(call: Call) -> Response:
     now = int(time.time())
     if call.access.is_narrow:
         return await page(call, "narrow.html", title="Overview")
-    series = await site.client.arun(rates.read(driver, resolution, now, count))
-    recent = await site.client.arun(rates.read(driver, MINUTE, now, 5))
+    series = await site.client.arun(throughput.read(driver, resolution, now, count))
+    recent = await site.client.arun(throughput.read(driver, MINUTE, now, 5))
     counts = await driver.arun(driver.counts(cap=CAP))
     queues, sessions = await site.queues(), await site.live_sessions()
     groups = await driver.arun(driver.groups(GroupFilter(limit=5)))

@@ -9,14 +9,15 @@ from typing import Any
 
 from starlette.responses import Response
 
-from winch.core.bounds import is_int
-from winch.core.duration import format_duration
+from winch.areas import queues as queue_desk
 from winch.core.lifecycle import JobState
-from winch.core.queue_settings import NO_SETTINGS, OnFull
-from winch.core.retry import StoredRetry, backoff_text
-from winch.engine import queue_desk, rates
-from winch.engine.options import check_queue
-from winch.engine.rates import MINUTE, percentile
+from winch.core.policy.queue_settings import NO_SETTINGS, OnFull
+from winch.core.policy.retry import StoredRetry, backoff_text
+from winch.core.values.bounds import is_int
+from winch.core.values.duration import format_duration
+from winch.engine.observe import throughput
+from winch.engine.observe.throughput import MINUTE, percentile
+from winch.engine.tasks.options import check_queue
 from winch.storage.params import JobFilter, QueueInfo
 from winch.web import search
 from winch.web.api.queues import pause_queue, resume_queue, visible_queues, visible_sessions
@@ -25,7 +26,7 @@ from winch.web.pages.charts import Row, bars, lines, spark
 from winch.web.pages.show import span
 from winch.web.problems import Problem
 from winch.web.routes import Call, Route
-from winch.web.wire import job_out
+from winch.web.schemas import job_out
 
 MINUTES = 60
 SETTINGS = ("concurrency", "retries", "backoff", "max_depth", "max_age", "on_full", "drain")
@@ -42,7 +43,9 @@ def told(value: Any) -> str:
 
 async def list_page(call: Call) -> Response:
     queues = await visible_queues(call)
-    series = await call.site.client.arun(rates.read(call.site.driver, MINUTE, int(time.time()), MINUTES))
+    series = await call.site.client.arun(
+        throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
+    )
     rows = []
     for queue in queues:
         merged = series.merged(_of(queue.name))
@@ -78,14 +81,16 @@ async def detail_page(call: Call) -> Response:
     queue = next((q for q in await visible_queues(call) if q.name == name), None)
     if queue is None:
         raise Problem("not-found", f"no queue {name!r}: no job, no setting, nobody serves it")
-    series = await call.site.client.arun(rates.read(call.site.driver, MINUTE, int(time.time()), MINUTES))
+    series = await call.site.client.arun(
+        throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
+    )
     merged = series.merged(_of(name))
     labels = [datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in series.times]
     done = sum(rate.ended for rate in merged)
     tasks: dict[str, Any] = {}
     for one_ in series.rates:
         for task, rate in one_.get(name, {}).items():
-            tasks.setdefault(task, rates.Rate()).add(rate)
+            tasks.setdefault(task, throughput.Rate()).add(rate)
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
     said = NO_SETTINGS

@@ -7,11 +7,11 @@ from typing import Any
 from markupsafe import Markup
 from starlette.responses import Response
 
-from winch.core import codec
-from winch.core.redact import shown
-from winch.core.schedule import Misfire, Overlap
-from winch.engine.gating import told
-from winch.engine.schedule_records import Run
+from winch.core.policy.schedule import Misfire, Overlap
+from winch.core.values import codec
+from winch.core.values.redact import shown
+from winch.engine.tasks.gates import told
+from winch.engine.tasks.schedules import Run
 from winch.web.api import schedules as api
 from winch.web.pages.base import go, one, page, part
 from winch.web.pages.queues import told as told_span

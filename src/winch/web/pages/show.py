@@ -8,7 +8,7 @@ from typing import Any
 
 from winch.core.job import attempt_words
 from winch.core.lifecycle import JobState
-from winch.web.wire import JobOut
+from winch.web.schemas import JobOut
 
 MOST_SHOWN = 20_000
 ICONS = {

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from winch.core.duration import parse_duration
-from winch.core.redact import mask
+from winch.core.values.duration import parse_duration
+from winch.core.values.redact import mask
 from winch.web.access import EVERY_NARROWING, ROLES, Access
 from winch.web.api.jobs import operation_of
 from winch.web.api.queues import audit_lines

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
-from winch.core.redact import mask_text
+from winch.core.values.redact import mask_text
 from winch.web.pages.show import span
 
 WIDTH = 1000.0

@@ -1,7 +1,7 @@
 -- Dead jobs are grouped by what they died of, and trimmed by number and size.
 
 -- Which other deaths a dead job's own is like. `trace` is what is the same in all errors of one kind; only
--- the store knows the task where it has to make the fingerprint itself. As core/fingerprint.py has it.
+-- the store knows the task where it has to make the fingerprint itself. As core/values/fingerprint.py has it.
 CREATE FUNCTION {schema}.fingerprint(task text, trace text) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN left(encode(sha256(convert_to(task || trace, 'UTF8')), 'hex'), 16);

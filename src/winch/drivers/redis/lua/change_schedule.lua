@@ -1,5 +1,5 @@
 -- change_schedule: a schedule's row, runs and jobs, all together, where the row is still the one by which
--- the change was decided (its v; 0: there was none). What it comes to is decided in storage/schedules.py.
+-- the change was decided (its v; 0: there was none). What it comes to is decided in storage/decide/schedules.py.
 -- A:      now; name, v; is_removed; row (nil: as it is), definition (nil: as it is); keep, held_note;
 --         runs: {window, kind, at, job, note, place of its job}, false where there is none;
 --         names, jobs: see parts/store.lua. ARGV[2…]: envelopes

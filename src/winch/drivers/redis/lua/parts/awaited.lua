@@ -1,4 +1,4 @@
--- awaited: whether a final job is still needed by those who wait for it; see storage/waits.py. Who was stored with waits
+-- awaited: whether a final job is still needed by those who wait for it; see storage/decide/waits.py. Who was stored with waits
 -- stands in `ids` by itself, and those of one flow side by side.
 local still = {}
 

@@ -1,4 +1,4 @@
--- store: jobs of any kind, all of a call or nothing. What storage/unique.py says, in the order of the call.
+-- store: jobs of any kind, all of a call or nothing. What storage/decide/unique.py says, in the order of the call.
 --
 -- A job is {id, envelope, queue, priority, delay, run_at, is_given, unique key, on_duplicate, keep, awaited (true:
 -- alone; or what its header says), is_gated, takes over, unique within, max wait}, false where there is none; its envelope is put in by

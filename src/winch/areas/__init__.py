@@ -1,0 +1,1 @@
+"""What an App offers by name: one file per attribute."""

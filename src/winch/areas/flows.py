@@ -1,0 +1,242 @@
+"""Looking at flows and acting on them: what is kept about each, and its members by their tag."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from winch.core.errors import ConfigError, FlowNotFound
+from winch.core.flow import FlowNote, tag_of
+from winch.core.job import JobRecord
+from winch.core.lifecycle import FINAL, JobState
+from winch.core.values.ids import parse_id
+from winch.engine.base.operation import Operation
+from winch.engine.client.audit import actor, noted
+from winch.engine.client.twins import blocking, twin
+from winch.engine.flows.compose import BOOK
+from winch.storage.params import Acted, JobFilter, Lines
+
+if TYPE_CHECKING:
+    from winch.engine.client.client import Client
+
+PAGE = 500
+MOST_COUNTED = 1000
+Members = list[JobRecord]
+
+
+class FlowInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow as people see it. `counts` are its members by state, its callbacks among them. `members` is
+    how many it has, without callbacks; a list counts up to 1,000 members of a batch."""
+
+    id: str
+    note: FlowNote
+    counts: Mapping[JobState, int] = {}
+    members: int = 0
+
+    @property
+    def state(self) -> str:
+        """In one word: running, completed, failed (something is dead) or cancelled."""
+        states = {state for state, number in self.counts.items() if number}
+        if states - FINAL:
+            return "running"
+        if JobState.DEAD in states:
+            return "failed"
+        return "completed" if JobState.COMPLETED in states or not states else "cancelled"
+
+
+Infos = list[FlowInfo]
+
+
+class Flows:
+    """`app.flows`: look at compositions, cancel and retry them whole."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @blocking
+    def list(self, *, limit: int = 50, before: str | None = None) -> Operation[Infos]:
+        """The latest flows, newest first; `before` is the id of the last one seen."""
+        driver = self._client.driver()
+        if not driver.capabilities.keeps_books:
+            return []
+        which = Lines(book=BOOK, limit=limit, before=before, is_newest_first=True)
+        lines = yield driver.read_lines(which)
+        found: Infos = []
+        for line in lines:
+            found.append((yield from self._listed(line.key, _note(line.body))))
+        return found
+
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def get(self, flow_id: str) -> Operation[FlowInfo]:
+        """One flow with its members counted; raises FlowNotFound."""
+        flow_id = parse_id(flow_id, "flow id")
+        driver = self._client.driver()
+        lines = yield driver.read_lines(Lines(book=BOOK, after=_before(flow_id), limit=1))
+        if not lines or lines[0].key != flow_id:
+            raise FlowNotFound(flow_id)
+        members = yield from self._members(flow_id)
+        counts = Counter(job.state for job in members)
+        count = sum(tag_of(flow_id) in job.tags for job in members)
+        return FlowInfo(id=flow_id, note=_note(lines[0].body), counts=counts, members=count)
+
+    @twin(get)
+    def aget(self) -> None:
+        """`get` without blocking the event loop."""
+
+    @blocking
+    def members(self, flow_id: str) -> Operation[Members]:
+        """Its jobs, oldest first, callbacks last."""
+        return (yield from self._members(flow_id))
+
+    @twin(members)
+    def amembers(self) -> None:
+        """`members` without blocking the event loop."""
+
+    @blocking
+    def cancel(
+        self, flow_id: str, *, reason: str | None = None, by: str | None = None
+    ) -> Operation[int]:
+        """Cancel what is not final; returns how many jobs were asked."""
+        members = yield from self._members(flow_id)
+        # Those that wait first: a member that ends must not start the one after it.
+        live = [job for job in reversed(members) if not job.state.is_final]
+        live.sort(key=lambda job: job.state is not JobState.BLOCKED)
+        took = yield from self._act("cancel", [job.id for job in live], by, reason)
+        driver = self._client.driver()
+        yield from noted(driver, "cancel flow", flow_id, jobs=took, reason=reason)
+        return took
+
+    @twin(cancel)
+    def acancel(self) -> None:
+        """`cancel` without blocking the event loop."""
+
+    @blocking
+    def retry(self, flow_id: str, *, by: str | None = None) -> Operation[int]:
+        """Run dead and cancelled members again, each after those before it; returns how many."""
+        members = yield from self._members(flow_id)
+        failed = [job for job in members if job.state in (JobState.DEAD, JobState.CANCELLED)]
+        took = yield from self._act("retry", [job.id for job in failed], by, None)
+        yield from noted(self._client.driver(), "retry flow", flow_id, jobs=took)
+        return took
+
+    @twin(retry)
+    def aretry(self) -> None:
+        """`retry` without blocking the event loop."""
+
+    # -- how ---------------------------------------------------------------------------------------
+
+    def _listed(self, flow_id: str, note: FlowNote) -> Operation[FlowInfo]:
+        """A flow of a list. A batch grows after its note is written, so its members are counted."""
+        if note.kind != "batch":
+            return FlowInfo(id=flow_id, note=note, members=note.members)
+        which = JobFilter(tag=tag_of(flow_id), limit=MOST_COUNTED)
+        page = yield self._client.driver().list_jobs(which)
+        counts = Counter(job.state for job in page.jobs)
+        return FlowInfo(id=flow_id, note=note, counts=counts, members=len(page.jobs))
+
+    def _members(self, flow_id: str) -> Operation[Members]:
+        flow_id = parse_id(flow_id, "flow id")
+        found: Members = []
+        for tag in (f"{tag_of(flow_id)}:callback", tag_of(flow_id)):
+            after: str | None = None
+            while True:
+                page = yield self._client.driver().list_jobs(JobFilter(tag=tag, limit=PAGE, after=after))
+                found += page.jobs
+                after = page.next
+                if after is None:
+                    break
+        found.reverse()
+        return found
+
+    def _act(self, verb: str, ids: Sequence[str], by: str | None, reason: str | None) -> Operation[int]:
+        driver = self._client.driver()
+        took = 0
+        for at in range(0, len(ids), PAGE):
+            some = ids[at : at + PAGE]
+            who = by or actor()
+            answers: Sequence[Acted] = yield (
+                driver.cancel(some, by=who, reason=reason)
+                if verb == "cancel"
+                else driver.retry(some, by=who)
+            )
+            took += sum(answer.took for answer in answers)
+        return took
+
+
+def mermaid(info: FlowInfo) -> str:
+    """The flow's shape as a Mermaid diagram."""
+    lines = ["flowchart TD"]
+    for name, task, number, _ in info.note.nodes:
+        label = task if number == 1 else f"{task} × {number:,}"
+        lines.append(f'    n{name}["{_quoted(label)}"]')
+    for name, _, _, before in info.note.nodes:
+        lines += [f"    n{one} --> n{name}" for one in before]
+    return "\n".join(lines) + "\n"
+
+
+def svg(info: FlowInfo) -> str:
+    """The flow's shape as an SVG picture: a column for each distance from the beginning."""
+    from xml.sax.saxutils import escape
+
+    depth: dict[str, int] = {}
+    for name, _, _, before in info.note.nodes:
+        depth[name] = 1 + max((depth[one] for one in before), default=-1)
+    rows: Counter[int] = Counter()
+    places: dict[str, tuple[int, int]] = {}
+    for name, *_ in info.note.nodes:
+        places[name] = (20 + depth[name] * 220, 20 + rows[depth[name]] * 60)
+        rows[depth[name]] += 1
+    width = 220 * (1 + max(depth.values(), default=0)) + 20
+    height = 60 * max(rows.values(), default=1) + 20
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'font-family="sans-serif" font-size="13">'
+    ]
+    for name, _, _, before in info.note.nodes:
+        x, y = places[name]
+        for one in before:
+            bx, by = places[one]
+            parts.append(f'<line x1="{bx + 180}" y1="{by + 20}" x2="{x}" y2="{y + 20}" stroke="#888"/>')
+    for name, task, number, _ in info.note.nodes:
+        x, y = places[name]
+        label = task if number == 1 else f"{task} × {number:,}"
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="180" height="40" rx="6" fill="#fff" stroke="#444"/>'
+            f'<text x="{x + 90}" y="{y + 25}" text-anchor="middle">{escape(label[-26:])}</text>'
+        )
+    return "".join(parts) + "</svg>\n"
+
+
+def _quoted(text: str) -> str:
+    return text.replace('"', "#quot;")
+
+
+def _note(body: str) -> FlowNote:
+    try:
+        return msgspec.json.decode(body, type=FlowNote)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise ConfigError(f"what is kept about the flow is malformed: {error}") from error
+
+
+def _before(flow_id: str) -> str:
+    """The text just before this id: lists begin after it."""
+    return flow_id[:-1] + chr(ord(flow_id[-1]) - 1) + "~"
+
+
+def shown(info: FlowInfo, members: list[JobRecord]) -> dict[str, Any]:
+    """A flow as JSON."""
+    return {
+        "id": info.id,
+        "name": info.note.name,
+        "kind": info.note.kind,
+        "state": info.state,
+        "counts": {str(state): number for state, number in info.counts.items()},
+        "members": [{"id": job.id, "task": job.task, "state": job.state} for job in members],
+    }

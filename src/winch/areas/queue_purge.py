@@ -1,0 +1,64 @@
+"""`app.queues.purge`: empty a queue of the jobs that wait in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from winch.core.flow import FLOW_HEADER
+from winch.core.job import JobRecord
+from winch.core.lifecycle import WAITING
+from winch.engine.base.operation import Operation
+from winch.engine.client.audit import actor, noted
+from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.params import Acted, JobFilter, Page, QueueInfo
+from winch.storage.protocol import Driver
+
+PAGE = 500
+REASON = "its queue was purged"
+
+
+class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a purge came to. `matched` jobs waited; `deleted` ones are gone. Those that a flow, a batch
+    or another job waits for, and those with steps to undo, are `cancelled` instead, so that what depends
+    on them learns of it. The rest was claimed in the meantime and is left alone."""
+
+    matched: int
+    deleted: int = 0
+    cancelled: int = 0
+    is_dry_run: bool = False
+
+
+def purge(driver: Driver, queue: str, *, dry_run: bool) -> Operation[Purged]:
+    """Remove the waiting jobs of the queue, in bounded batches. It walks from the newest id down:
+    jobs that are enqueued meanwhile stay, and the walk ends."""
+    if dry_run:
+        infos: Sequence[QueueInfo] = yield driver.queues()
+        counts = next((info.counts for info in infos if info.name == queue), {})
+        return Purged(matched=sum(counts.get(state, 0) for state in WAITING), is_dry_run=True)
+    matched = deleted = cancelled = 0
+    states = tuple(sorted(WAITING))
+    after: str | None = None
+    while True:
+        which = JobFilter(states=states, queue=queue, limit=PAGE, after=after)
+        page: Page = yield driver.list_jobs(which)
+        matched += len(page.jobs)
+        awaited = [job.id for job in page.jobs if _is_awaited(job)]
+        plain = [job.id for job in page.jobs if not _is_awaited(job)]
+        if awaited:
+            cancels: Sequence[Acted] = yield driver.cancel(awaited, by=actor(), reason=REASON)
+            cancelled += sum(one.took for one in cancels)
+        if plain:
+            deletes: Sequence[Acted] = yield driver.delete(plain, by=actor())
+            deleted += sum(one.took for one in deletes)
+        if page.next is None:
+            break
+        after = page.next
+    yield from noted(driver, "purge queue", queue, deleted=deleted, cancelled=cancelled)
+    return Purged(matched=matched, deleted=deleted, cancelled=cancelled)
+
+
+def _is_awaited(job: JobRecord) -> bool:
+    """Whether its disappearance would mislead: a batch would take itself for complete, say."""
+    return job.has_undo or FLOW_HEADER in job.headers or AWAITED_HEADER in job.headers

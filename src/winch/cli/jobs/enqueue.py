@@ -1,0 +1,147 @@
+"""`winch enqueue`: store a job from the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from winch.app import App
+from winch.cli.operate.workers import is_live
+from winch.cli.shared.options import Said, find_app, json_option, store_options
+from winch.cli.shared.output import emit_json, remark, say
+from winch.cli.shared.text import one_line
+from winch.core.errors import ConfigError, InvalidPayload, StorageUnavailable, UnknownTask
+from winch.core.values import codec
+from winch.core.values.bounds import is_int
+from winch.core.values.redact import mask
+from winch.engine.client.job import Job
+from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
+from winch.storage.params import NewJob
+
+
+@click.command()
+@click.argument("task")
+@click.option("--args", "args_text", default="{}", metavar="JSON", help="""Like '{"a": 1}'.""")
+@click.option("--delay", metavar="DURATION", help="Run it after this time, like 5m.")
+@click.option("--queue", help="Another queue than the task's own.")
+@click.option("--priority", help="A number, or critical, high, default, low.")
+@click.option("--id", "job_id", metavar="UUID", help="The job's id; a second enqueue gives the first.")
+@click.option("--unique", metavar="KEY", help="Not while a live job has this key; gives that job.")
+@click.option("--tag", "tags", multiple=True, help="May be repeated.")
+@click.option("--expires", metavar="DURATION", help="Not worth running after this time.")
+@click.option("--wait", is_flag=True, help="Wait until it is final and print its result.")
+@click.option("--timeout", metavar="DURATION", help="With --wait: how long to wait.")
+@click.option("--reveal", is_flag=True, help="With --wait: do not mask secrets in the result.")
+@json_option
+@store_options
+def enqueue(
+    said: Said,
+    task: str,
+    args_text: str,
+    delay: str | None,
+    queue: str | None,
+    priority: str | None,
+    job_id: str | None,
+    unique: str | None,
+    tags: tuple[str, ...],
+    expires: str | None,
+    wait: bool,
+    timeout: str | None,
+    reveal: bool,
+) -> None:
+    """Store a job and print its id.
+
+    With an app (-A) the arguments are checked against the task. Without one, some live worker must know
+    the task's name.
+    """
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout goes with --wait")
+    args = codec.loads_strict(args_text, what="--args")
+    if not isinstance(args, dict):
+        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
+    given: dict[str, Any] = {
+        "delay": delay,
+        "queue": queue,
+        "priority": _priority(priority),
+        "id": job_id,
+        "unique": unique,
+        "tags": tags or None,
+        "expires": expires,
+    }
+    app = find_app(said, needs_tasks=True)
+    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    try:
+        if app.tasks.names:
+            job = app.tasks.get(task).using(**given).enqueue(**args)
+        else:
+            job = _enqueue_by_name(app, task, args, given)
+        _answer(app, job, task, said, wait=wait, timeout=timeout, reveal=reveal)
+    finally:
+        app.close()
+
+
+def _priority(given: str | None) -> int | str | None:
+    if given is not None and is_int(given):
+        return int(given)
+    return given
+
+
+def _enqueue_by_name(app: App, task: str, args: dict[str, Any], given: dict[str, Any]) -> Job[Any]:
+    """Without the app's code: the name must be one that a live worker has published."""
+    live = [session for session in app.workers.list() if is_live(session)]
+    knowing = [session for session in live if task in session.tasks]
+    if not knowing:
+        if not live:
+            raise ConfigError(
+                f"nobody here knows a task named {task!r}: no worker is live; name the app with -A"
+            )
+        raise UnknownTask(task, {name for session in live for name in session.tasks})
+    said = enqueue_options(given, tuple(EnqueueOptions.__struct_fields__))
+    # The task's own queue is said in the app's code; only a queue that somebody serves is safe.
+    served = sorted({queue for session in knowing for queue in session.queues})
+    if said.queue is None and "default" not in served:
+        raise ConfigError(f"say --queue: the workers that know {task} serve {', '.join(served)}")
+    new = NewJob(
+        id=said.id or app.client.draw_id(),
+        is_given_id=said.id is not None,
+        task=task,
+        args=codec.dumps(args, what="--args"),
+        queue=said.queue or "default",
+        priority=said.priority or 0,
+        delay=said.delay,
+        expires=said.expires,
+        tags=said.tags,
+        options=stored_options(said),
+        unique_key=None if said.unique is None else said.unique.key,
+    )
+    [stored] = app.client.run(app.client.store([new], None))
+    return Job(app.client, stored.holder or stored.id, is_new=stored.is_new)
+
+
+def _answer(
+    app: App, job: Job[Any], task: str, said: Said, *, wait: bool, timeout: str | None, reveal: bool
+) -> None:
+    told: dict[str, Any] = {"id": job.id, "is_new": job.is_new}
+    if wait:
+        if not said.as_json:
+            remark(f"waiting for job {job.id}")
+        record, result = app.client.result(job.id, timeout)  # plain, whatever the annotation says
+        result = result if reveal else mask(result)
+        told |= {"state": record.state, "result": result}
+        if not said.as_json:
+            emit_json(result)
+            return
+    if said.as_json:
+        emit_json(told)
+        return
+    say(job.id)
+    try:
+        record = job.record
+    except StorageUnavailable:  # it was spooled; anything else would have failed before
+        remark("the store is out of reach: the job is kept in the spool until it is back")
+        return
+    if job.is_new:
+        remark(f"{one_line(task)} is {record.state} in queue {one_line(record.queue)}")
+    else:
+        remark(f"the job was there before: {one_line(record.task)}, {record.state}")

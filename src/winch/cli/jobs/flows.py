@@ -1,0 +1,115 @@
+"""`winch flows`: look at compositions, cancel and retry them whole."""
+
+from __future__ import annotations
+
+import click
+
+from winch.areas.flows import MOST_COUNTED, FlowInfo, mermaid, shown, svg
+from winch.cli.shared import text
+from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.output import Column, Table, emit_json, remark, say
+
+_flow_argument = click.argument("flow_id", metavar="ID")
+
+
+@click.group()
+def flows() -> None:
+    """Look at flows, cancel and retry them."""
+
+
+@flows.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@json_option
+@store_options
+def list_(said: Said, limit: int) -> None:
+    """List the latest flows, newest first."""
+    with opened(said) as app:
+        found = app.flows.list(limit=limit)
+    if said.as_json:
+        emit_json({"flows": [{"id": i.id, "name": i.note.name, "kind": i.note.kind} for i in found]})
+        return
+    if not found:
+        remark("no flows")
+        return
+    table = Table([Column("ID"), Column("KIND"), Column("NAME", gives_way=True), Column("MEMBERS")])
+    for info in found:
+        members = f"{info.members:,}{'+' if _is_capped(info) else ''}"
+        table.add(info.id, text.one_line(info.note.kind), text.one_line(info.note.name), members)
+    table.show()
+
+
+def _is_capped(info: FlowInfo) -> bool:
+    return info.note.kind == "batch" and info.members >= MOST_COUNTED
+
+
+@flows.command()
+@_flow_argument
+@json_option
+@store_options
+def show(said: Said, flow_id: str) -> None:
+    """Show a flow with its members as a tree."""
+    with opened(said) as app:
+        info = app.flows.get(flow_id)
+        members = app.flows.members(flow_id)
+    if said.as_json:
+        emit_json(shown(info, members))
+        return
+    say(f"{text.bold(text.one_line(info.note.name))}  {info.state}  {text.dim(info.id)}")
+    for state, number in sorted(info.counts.items()):
+        say(f"  {number:>8,} {text.state(state)}")
+    for name, task, number, before in info.note.nodes:
+        times = f" × {number:,}" if number != 1 else ""
+        after = f"  after {', '.join(before)}" if before else ""
+        say(f"  {name}: {text.one_line(task)}{times}{text.dim(after)}")
+    for job in members[:100]:
+        say(f"  {job.id}  {text.state(job.state)}  {text.one_line(job.task)}")
+    if len(members) > 100:
+        remark(f"and {len(members) - 100:,} more: winch jobs list --tag flow:{info.id}")
+
+
+@flows.command()
+@_flow_argument
+@click.option("--reason", help="Kept with the jobs.")
+@json_option
+@store_options
+def cancel(said: Said, flow_id: str, reason: str | None) -> None:
+    """Cancel what is not final."""
+    with opened(said) as app:
+        took = app.flows.cancel(flow_id, reason=reason)
+    _tell(said, took, "cancelled or asked to stop")
+
+
+@flows.command()
+@_flow_argument
+@json_option
+@store_options
+def retry(said: Said, flow_id: str) -> None:
+    """Run dead and cancelled members again, each after those before it."""
+    with opened(said) as app:
+        took = app.flows.retry(flow_id)
+    _tell(said, took, "ready again")
+
+
+@flows.command()
+@_flow_argument
+@click.option(
+    "--format", "form", type=click.Choice(["mermaid", "svg"]), default="mermaid", show_default=True
+)
+@json_option
+@store_options
+def graph(said: Said, flow_id: str, form: str) -> None:
+    """Draw the shape of a flow."""
+    with opened(said) as app:
+        info = app.flows.get(flow_id)
+    drawn = mermaid(info) if form == "mermaid" else svg(info)
+    if said.as_json:
+        emit_json({"id": info.id, "format": form, "graph": drawn})
+    else:
+        click.echo(drawn, nl=False)
+
+
+def _tell(said: Said, took: int, done: str) -> None:
+    if said.as_json:
+        emit_json({"jobs": took})
+    else:
+        say(f"{text.count(took, 'job')} {done}")

@@ -1,0 +1,188 @@
+"""`winch jobs`: find jobs and act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from winch.app import App
+from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.output import complain, emit_json, remark, say
+from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
+from winch.cli.shared.records import detail, job_table, show_job, summary, workers_by_session
+from winch.cli.shared.text import count
+from winch.core.errors import ConfigError, DuplicateJob, InvalidTransition, JobNotFound, WinchError
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState, sources
+from winch.engine.client.job import Job
+
+reveal_option: Callable[[Any], Any] = click.option(
+    "--reveal", is_flag=True, help="Show what is masked, and what is encrypted where the keys are."
+)
+ids_argument: Callable[[Any], Any] = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+
+
+@click.group()
+def jobs() -> None:
+    """Look at jobs and act on them."""
+
+
+@jobs.command("list")
+@click.option("--state", "states", multiple=True, help="Only these; repeat it or write a,b.")
+@click.option("--task", help="Only jobs of this task.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--tag", help="Only jobs with this tag.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--after", help="Go on after this id: the next page.")
+@reveal_option
+@json_option
+@store_options
+def list_(
+    said: Said,
+    states: tuple[str, ...],
+    task: str | None,
+    queue: str | None,
+    tag: str | None,
+    limit: int,
+    after: str | None,
+    reveal: bool,
+) -> None:
+    """List jobs, newest first."""
+    wanted = [state.strip() for given in states for state in given.split(",") if state.strip()]
+    with opened(said) as app:
+        page = app.jobs.list(
+            state=wanted or None, task=task, queue=queue, tag=tag, limit=limit, after=after
+        )
+        records = records_of(app, page, reveal=reveal)
+    if said.as_json:
+        shown = [summary(record, reveal=reveal) for record in records]
+        emit_json({"jobs": shown, "next": page.next})
+        return
+    if not records:
+        remark("no jobs match" if wanted or task or queue or tag else "no jobs")
+        return
+    job_table(records, reveal=reveal).show()
+    if page.next:
+        remark(f"there are more: add --after {page.next}")
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@reveal_option
+@json_option
+@store_options
+def show(said: Said, job_id: str, reveal: bool) -> None:
+    """Show a job's timeline, arguments and result."""
+    with opened(said) as app:
+        print_job(app, job_id, as_json=said.as_json, reveal=reveal)
+
+
+def records_of(app: App, found: Sequence[Job[Any]], *, reveal: bool) -> list[JobRecord]:
+    """The records; with `reveal` what is encrypted in them is opened, as far as the keys are here."""
+    records = [job.record for job in found]
+    return [app.client.revealed(record) for record in records] if reveal else records
+
+
+def print_job(app: App, job_id: str, *, as_json: bool, reveal: bool) -> None:
+    [record] = records_of(app, [app.jobs.get(job_id)], reveal=reveal)
+    workers = workers_by_session(app.workers.list(is_ended_too=True))
+    if as_json:
+        emit_json(detail(record, workers, reveal=reveal))
+    else:
+        show_job(record, workers, reveal=reveal)
+
+
+@jobs.command()
+@ids_argument
+@click.option("--reason", help="Kept with the job.")
+@json_option
+@store_options
+def cancel(said: Said, ids: tuple[str, ...], reason: str | None) -> None:
+    """Cancel waiting jobs; ask running ones to stop."""
+    with opened(said) as app:
+
+        def act(job_id: str) -> tuple[JobState, str]:
+            was = app.jobs.cancel(job_id, reason=reason)
+            is_running = was is JobState.RUNNING
+            return was, "asked to stop" if is_running else "cancelled"
+
+        act_on_each(ids, act, as_json=said.as_json)
+
+
+@jobs.command()
+@ids_argument
+@json_option
+@store_options
+def retry(said: Said, ids: tuple[str, ...]) -> None:
+    """Make jobs ready now: waiting ones early, final ones anew."""
+    with opened(said) as app:
+
+        def act(job_id: str) -> tuple[JobState, str]:
+            was = app.jobs.retry(job_id)
+            return was, "ready"
+
+        act_on_each(ids, act, as_json=said.as_json)
+
+
+@jobs.command()
+@ids_argument
+@yes_option
+@dry_run_option
+@json_option
+@store_options
+def delete(said: Said, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+    """Delete jobs for good; they must not be running."""
+    with opened(said) as app:
+        if dry_run:
+
+            def look(job_id: str) -> tuple[JobState, str]:
+                state = app.jobs.get(job_id).state
+                if state not in sources("delete"):
+                    raise InvalidTransition(job_id, state, "delete", sources("delete"))
+                return state, "would be deleted"
+
+            act_on_each(ids, look, as_json=said.as_json)
+            return
+        may_go_on(f"Delete {count(len(ids), 'job')} for good?", yes=yes)
+
+        def act(job_id: str) -> tuple[JobState, str]:
+            was = app.jobs.delete(job_id)
+            return was, "deleted"
+
+        act_on_each(ids, act, as_json=said.as_json)
+
+
+def act_on_each(
+    ids: tuple[str, ...], act: Callable[[str], tuple[JobState, str]], *, as_json: bool
+) -> None:
+    """Act on every job, whatever happens to the others; exit 1 when one of them refused."""
+    results: list[dict[str, str | None]] = []
+    failed = 0
+    for job_id in dict.fromkeys(ids):
+        try:
+            was, done = act(job_id)
+        except (JobNotFound, InvalidTransition, DuplicateJob) as error:
+            failed += 1
+            results.append({"id": job_id, "was": getattr(error, "state", None), "error": str(error)})
+            if not as_json:
+                complain(str(error))
+            continue
+        except ConfigError as error:
+            raise ConfigError(_done_before(str(error), len(results))) from error
+        except WinchError as error:
+            if results:
+                complain(_done_before("this one failed", len(results)))
+            raise error
+        results.append({"id": job_id, "was": was, "done": done})
+        if not as_json:
+            say(f"{job_id}  {done} (was {was})")
+    if as_json:
+        emit_json({"jobs": results})
+    if failed:
+        click.get_current_context().exit(1)
+
+
+def _done_before(message: str, number: int) -> str:
+    return f"{message}; {count(number, 'job')} before it went through" if number else message

@@ -1,0 +1,100 @@
+"""`winch limits`: look at limits, rates and tenants' weights, and set them while workers run."""
+
+from __future__ import annotations
+
+import click
+
+from winch.cli.shared import text
+from winch.cli.shared.known import check_known_limit, create_option
+from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.output import Column, Table, emit_json, remark, say
+from winch.engine.tasks.gates import told
+
+
+@click.group()
+def limits() -> None:
+    """Look at limits and rates, and set them while workers run."""
+
+
+@limits.command("list")
+@json_option
+@store_options
+def list_(said: Said) -> None:
+    """List the limits that are set, in use or waited at."""
+    with opened(said) as app:
+        found = app.limits.list()
+    if said.as_json:
+        emit_json(
+            {
+                "limits": [
+                    {
+                        "name": one.name,
+                        "n": None if one.spec is None else one.spec.n,
+                        "per_seconds": None
+                        if one.spec is None or not one.spec.per
+                        else one.spec.per / 1e6,
+                        "kind": None if one.spec is None or not one.spec.per else one.spec.how,
+                        "is_live": one.is_live,
+                        "by": one.by,
+                        "set_at": one.set_at,
+                        "used": one.used,
+                        "waiting": one.waiting,
+                    }
+                    for one in found
+                ]
+            }
+        )
+    elif found:
+        table = Table(
+            [
+                Column("LIMIT", gives_way=True),
+                Column("ALLOWED"),
+                Column("IN USE", is_right=True),
+                Column("WAITING", is_right=True),
+                Column("SET BY", drop=1),
+            ]
+        )
+        for one in found:
+            who = one.by if one.is_live else "code" if one.spec is not None else ""
+            table.add(
+                text.one_line(one.name),
+                told(one.spec),
+                f"{one.used:,}" if one.used else text.dim("-"),
+                f"{one.waiting:,}" if one.waiting else text.dim("-"),
+                text.one_line(who or ""),
+            )
+        table.show()
+    else:
+        remark("no limits: none is set, and no job waits at one")
+
+
+@limits.command("set")
+@click.argument("name")
+@click.argument("value")
+@create_option
+@json_option
+@store_options
+def set_(said: Said, name: str, value: str, create: bool) -> None:
+    """Set a limit to a number (5), a rate to so many in a time (100/m), or a tenant's weight (3)."""
+    with opened(said) as app:
+        check_known_limit(app, name, create=create)
+        app.limits.set(name, value)
+    _report(said, name, f"set to {value}")
+
+
+@limits.command()
+@click.argument("name")
+@json_option
+@store_options
+def reset(said: Said, name: str) -> None:
+    """Forget what was set by hand; what the code says counts again."""
+    with opened(said) as app:
+        app.limits.reset(name)
+    _report(said, name, "reset")
+
+
+def _report(said: Said, name: str, done: str) -> None:
+    if said.as_json:
+        emit_json({"limits": [{"name": name, "done": done}]})
+    else:
+        say(f"{text.one_line(name)}  {text.one_line(done)}")

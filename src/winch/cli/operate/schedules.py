@@ -1,0 +1,337 @@
+"""`winch schedules`: look at schedules and act on them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+from winch.cli.shared import text
+from winch.cli.shared.options import Said, find_app, json_option, opened, store_options
+from winch.cli.shared.output import Column, Table, emit_json, remark, say
+from winch.core.errors import InvalidPayload
+from winch.core.values import codec
+from winch.core.values.duration import format_duration
+from winch.core.values.redact import mask
+from winch.engine.client.audit import acting
+from winch.engine.tasks.schedules import Run, Schedule
+
+HISTORY = 10
+
+
+@click.group()
+def schedules() -> None:
+    """Look at schedules, add, pause and trigger them."""
+
+
+@schedules.command("list")
+@json_option
+@store_options
+def list_(said: Said) -> None:
+    """List the schedules with their next windows."""
+    with opened(said) as app:
+        found = app.schedules.list()
+    if said.as_json:
+        emit_json({"schedules": [schedule_data(one) for one in found]})
+        return
+    if not found:
+        remark("no schedules")
+        return
+    table = Table(
+        [
+            Column("SCHEDULE", gives_way=True),
+            Column("TASK", gives_way=True, drop=1),
+            Column("WHEN", gives_way=True),
+            Column("NEXT"),
+            Column("LAST WINDOW", drop=2),
+            Column("NOTE", gives_way=True),
+        ]
+    )
+    for one in found:
+        is_new = one.last_window == one.created_at
+        table.add(
+            text.one_line(one.name),
+            text.one_line(one.task),
+            _when(one),
+            "" if one.next_at is None or _is_still(one) else _ahead(one.next_at, one.now),
+            "" if is_new else text.ago(one.last_window, one.now),
+            note(one) or " ",
+        )
+    table.show()
+
+
+def note(one: Schedule) -> str:
+    """What is out of the ordinary about it."""
+    if one.paused_at is not None:
+        why = f": {text.one_line(one.pause_reason)}" if one.pause_reason else ""
+        return f"paused {text.ago(one.paused_at, one.now)}{why}"
+    if not one.is_active:
+        return "inactive: no live worker or server has it in its code"
+    if one.late_by is not None:
+        return f"late by {text.span(one.late_by)}: no worker ticks"
+    if one.waiting is not None:
+        return f"the window of {text.stamp(one.waiting)} waits for an earlier job"
+    return ""
+
+
+def _is_still(one: Schedule) -> bool:
+    return one.paused_at is not None or not one.is_active
+
+
+def _ahead(moment: datetime, now: datetime) -> str:
+    return f"in {text.span(moment - now)}" if moment > now else "due"
+
+
+def _when(one: Schedule) -> str:
+    timing = one.timing
+    if timing.every is not None:
+        return f"every {format_duration(timing.every)}"
+    return f"{timing.cron} {'' if timing.tz == 'UTC' else timing.tz}".rstrip()
+
+
+def schedule_data(one: Schedule) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "task": one.task,
+        "cron": one.timing.cron,
+        "every": one.timing.every,
+        "tz": one.timing.tz,
+        "dst": str(one.timing.dst),
+        "misfire": str(one.misfire),
+        "catch_up": one.catch_up,
+        "overlap": str(one.overlap),
+        "jitter": one.jitter,
+        "queue": one.queue,
+        "is_code": one.is_code,
+        "is_active": one.is_active,
+        "is_paused": one.paused_at is not None,
+        "paused_at": one.paused_at,
+        "pause_reason": one.pause_reason,
+        "last_window": one.last_window,
+        "next_at": one.next_at,
+        "late_by": one.late_by,
+    }
+
+
+@schedules.command()
+@click.argument("name")
+@click.option("--reveal", is_flag=True, help="Do not mask secrets in the arguments.")
+@json_option
+@store_options
+def show(said: Said, name: str, reveal: bool) -> None:
+    """Show a schedule, its next windows and what became of the last ones."""
+    with opened(said) as app:
+        one = app.schedules.get(name)
+        runs = app.schedules.history(name, limit=HISTORY)
+    args = codec.loads(one.args, what="args")
+    shown = args if reveal else mask(args)
+    if said.as_json:
+        emit_json(
+            {
+                **schedule_data(one),
+                "args": shown,
+                "next": one.next(),
+                "history": [run_data(run) for run in runs],
+            }
+        )
+        return
+    say(text.bold(text.one_line(one.name)))
+    told = {
+        "task": text.one_line(one.task),
+        "when": f"{_when(one)}  ({one.timing.words()})",
+        "policies": f"misfire {one.misfire}, overlap {one.overlap}"
+        + (f", jitter {format_duration(one.jitter)}" if one.jitter else "")
+        + (f", dst {one.timing.dst}" if one.timing.is_moved_by_dst else ""),
+        "queue": text.one_line(one.queue),
+        "args": text.one_line(codec.dumps(shown, what="args")),
+        "defined": "in code" if one.is_code else "through the API",
+        "note": note(one),
+        "next": ", ".join(text.stamp(window) for window in one.next()),
+    }
+    for title, value in told.items():
+        if value:
+            say(f"  {text.padded(title, 10)}{value}")
+    if runs:
+        say()
+        _history(runs).show(indent="  ")
+
+
+def _history(runs: list[Run]) -> Table:
+    table = Table([Column("WINDOW"), Column("WHAT"), Column("JOB"), Column("STATE"), Column("NOTE")])
+    for run in runs:
+        table.add(
+            text.stamp(run.window),
+            str(run.kind),
+            run.job or "",
+            text.state(run.state) if run.state is not None else "",
+            text.one_line(run.note or "") or " ",
+        )
+    return table
+
+
+def run_data(run: Run) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.structs.asdict(run)
+    return found
+
+
+@schedules.command()
+@click.argument("name")
+@click.argument("task")
+@click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
+@click.option("--every", metavar="DURATION", help="A spacing like 5m, counted from midnight UTC.")
+@click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
+@click.option("--dst", type=click.Choice(["once", "skip", "twice"]), help="When clocks are changed.")
+@click.option("--misfire", type=click.Choice(["skip", "latest", "all"]), help="Windows missed.")
+@click.option("--overlap", type=click.Choice(["allow", "skip", "queue"]), help="While one runs.")
+@click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
+@click.option("--args", "args_text", default="{}", metavar="JSON", help="""Like '{"a": 1}'.""")
+@click.option("--queue", help="Another queue than the task's own.")
+@json_option
+@store_options
+def add(said: Said, name: str, task: str, args_text: str, **given: Any) -> None:
+    """Add a schedule that stays until it is removed; needs the app (-A)."""
+    args = codec.loads_strict(args_text, what="--args")
+    if not isinstance(args, dict):
+        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
+    app = find_app(said, needs_tasks=True)
+    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    try:
+        with acting(via="cli"):
+            one = app.schedules.add(name, task, args=args, **given)
+    finally:
+        app.close()
+    if said.as_json:
+        emit_json(schedule_data(one))
+    else:
+        say(f"{text.one_line(name)}  added; next {_stamps(one.next(1))}")
+
+
+@schedules.command()
+@click.argument("name")
+@click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
+@click.option("--every", metavar="DURATION", help="A spacing like 5m, counted from midnight UTC.")
+@click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
+@click.option("--dst", type=click.Choice(["once", "skip", "twice"]), help="When clocks are changed.")
+@click.option("--misfire", type=click.Choice(["skip", "latest", "all"]), help="Windows missed.")
+@click.option("--overlap", type=click.Choice(["allow", "skip", "queue"]), help="While one runs.")
+@click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
+@click.option("--args", "args_text", metavar="JSON", help="Other arguments; needs the app (-A).")
+@click.option("--queue", help="Another queue; needs the app (-A).")
+@json_option
+@store_options
+def edit(said: Said, name: str, args_text: str | None, **given: Any) -> None:
+    """Change what is said here; other times count from now on."""
+    args = None if args_text is None else codec.loads_strict(args_text, what="--args")
+    if args is not None and not isinstance(args, dict):
+        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
+    if args is None and all(value is None for value in given.values()):
+        raise click.UsageError("say what to change: --cron, --every, --args …")
+    app = find_app(said, needs_tasks=args is not None or given["queue"] is not None)
+    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    try:
+        with acting(via="cli"):
+            one = app.schedules.edit(name, args=args, **given)
+    finally:
+        app.close()
+    if said.as_json:
+        emit_json(schedule_data(one))
+    else:
+        say(f"{text.one_line(name)}  changed; next {_stamps(one.next(1))}")
+
+
+@schedules.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--reason", help="Shown wherever the schedule is.")
+@json_option
+@store_options
+def pause(said: Said, names: tuple[str, ...], reason: str | None) -> None:
+    """Let windows pass without a job until the schedules are resumed."""
+    with opened(said) as app:
+        for name in names:
+            app.schedules.pause(name, reason=reason)
+    _report(said, names, "paused")
+
+
+@schedules.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+@store_options
+def resume(said: Said, names: tuple[str, ...]) -> None:
+    """Let windows count again from now on."""
+    with opened(said) as app:
+        for name in names:
+            app.schedules.resume(name)
+    _report(said, names, "resumed")
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+@store_options
+def trigger(said: Said, name: str) -> None:
+    """Enqueue its job now and print the id."""
+    with opened(said) as app:
+        job = app.schedules.trigger(name)
+    if said.as_json:
+        emit_json({"name": name, "job": job.id})
+    else:
+        say(job.id)
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+@store_options
+def skip(said: Said, name: str) -> None:
+    """Give the next window no job."""
+    with opened(said) as app:
+        window = app.schedules.skip(name)
+    if said.as_json:
+        emit_json({"name": name, "skipped": window})
+    else:
+        say(f"{text.one_line(name)}  {text.stamp(window)} is skipped")
+
+
+@schedules.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@json_option
+@store_options
+def remove(said: Said, names: tuple[str, ...]) -> None:
+    """Forget the schedules; their jobs stay."""
+    with opened(said) as app:
+        for name in names:
+            app.schedules.remove(name)
+    _report(said, names, "removed")
+
+
+@schedules.command("next")
+@click.argument("name")
+@click.option("-n", "--count", default=5, type=click.IntRange(1, 1000), help="How many.")
+@json_option
+@store_options
+def next_(said: Said, name: str, count: int) -> None:
+    """Print the next windows, in UTC and in the schedule's own zone."""
+    with opened(said) as app:
+        one = app.schedules.get(name)
+    windows = one.next(count)
+    if said.as_json:
+        emit_json({"name": name, "next": windows})
+        return
+    for window in windows:
+        local = window.astimezone(one.timing.zone)
+        own = "" if one.timing.tz == "UTC" else f"  {local:%Y-%m-%d %H:%M:%S %Z}"
+        say(f"{text.stamp(window)}{own}")
+
+
+def _stamps(windows: list[datetime]) -> str:
+    return ", ".join(text.stamp(window) for window in windows) or "never"
+
+
+def _report(said: Said, names: tuple[str, ...], done: str) -> None:
+    if said.as_json:
+        emit_json({"schedules": [{"name": name, "done": done} for name in names]})
+        return
+    for name in names:
+        say(f"{text.one_line(name)}  {done}")

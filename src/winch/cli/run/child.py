@@ -1,0 +1,93 @@
+"""`winch worker-child`: what a supervisor starts. Not for people."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+
+import click
+
+from winch.app import App
+from winch.cli.run import loop
+from winch.cli.run.worker import start_logging, worker_options
+from winch.cli.shared.load import load_app
+from winch.core.errors import ConfigError
+from winch.core.version import __version__
+from winch.engine.supervisor.child import Child, ignore_terminal_signals
+from winch.engine.supervisor.embedded import cell_command
+from winch.engine.supervisor.messages import ENV, Link, from_env
+from winch.engine.worker.queue_order import parse_queues
+from winch.engine.worker.running.process import CellStore
+from winch.engine.worker.worker import WorkerConfig
+
+MOST_AT_ONCE = 1024
+
+
+@click.command(hidden=True)
+@worker_options
+def worker_child(
+    app_spec: str | None,
+    url: str | None,
+    schema: str | None,
+    config: str | None,
+    queues: str,
+    concurrency: int | None,
+    processes: int | None,
+    burst: bool,
+    grace: str | None,
+    max_jobs: int | None,
+    max_memory: str | None,
+    max_lifetime: str | None,
+    verbose: int,
+) -> None:
+    """One worker process under a supervisor."""
+    if ENV not in os.environ:
+        raise ConfigError("worker-child is started by `winch worker`, not by hand")
+    ignore_terminal_signals()
+    start_logging(verbose)
+    app = load_app(app_spec, config)
+    cli = {
+        "url": url,
+        "schema": schema,
+        "app": app_spec,
+        "concurrency": concurrency,
+        "grace": grace,
+        "max_jobs": max_jobs,
+        "max_memory": max_memory,
+        "max_lifetime": max_lifetime,
+    }
+    app.configure(cli, config=config)
+    app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
+    code = loop.run(_run(app, queues, burst, app_spec, config))
+    logging.shutdown()
+    sys.stdout.flush()
+    # Not sys.exit: a handler that would not end may still hold a thread, and its claim is released.
+    os._exit(code)
+
+
+async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_file: str | None) -> int:
+    said = app.settings
+    sock, board, announces = from_env()
+    if said.concurrency > MOST_AT_ONCE:
+        raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {said.concurrency}")
+    config = WorkerConfig(
+        order=parse_queues(queues, random.Random()),  # noqa: S311  # order, not a secret
+        concurrency=said.concurrency,
+        lease=said.lease,
+        heartbeat=said.heartbeat.total_seconds(),
+        poll=said.poll.total_seconds(),
+        release=__version__,
+        burst=burst,
+        cell_command=cell_command(app_spec or said.app),
+        cell_store=CellStore(said.url, said.schema, config_file),
+        kill_after=said.kill_after.total_seconds(),
+        max_jobs=said.max_jobs,
+        max_memory=said.max_memory,
+        max_lifetime=None if said.max_lifetime is None else said.max_lifetime.total_seconds(),
+        spool=app.spool,
+        is_replaced=not burst,
+    )
+    child = Child(app.driver, app.runtime, said, config, board, announces=announces)
+    return await child.run(await Link.open(sock))

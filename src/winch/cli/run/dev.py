@@ -1,0 +1,74 @@
+"""`winch dev`: a worker for the terminal in which one writes the tasks."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from winch.cli.run.dashboard import Dashboard, is_installed
+from winch.cli.run.worker import LOG_STYLE, run_worker, start_logging
+from winch.cli.shared.output import remark
+
+
+@click.command()
+@click.option("-A", "--app", "app_spec", metavar="MODULE:APP", help="The application.")
+@click.option("--url", help="The store; overrides every other setting of it.")
+@click.option("--schema", help="PostgreSQL schema of this app's tables.")
+@click.option("--config", type=click.Path(), help="A configuration file.")
+@click.option(
+    "-Q",
+    "--queues",
+    default="*",
+    show_default=True,
+    help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
+)
+@click.option("-c", "--concurrency", type=int, help="Jobs at once.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
+@click.option("--dashboard/--no-dashboard", "with_dashboard", default=True, help="Serve it, too.")
+@click.option("--grace", default="3s", show_default=True, help="How long jobs may go on after Ctrl-C.")
+@click.option("-v", "--verbose", count=True, help="More log lines.")
+def dev(
+    app_spec: str | None,
+    url: str | None,
+    schema: str | None,
+    config: str | None,
+    queues: str,
+    concurrency: int | None,
+    port: int,
+    with_dashboard: bool,
+    grace: str,
+    verbose: int,
+) -> None:
+    """Run a worker that restarts when the code changes.
+
+    One process with readable logs: every job's start and end is a line. The dashboard is served beside
+    it on this machine, where the extra is installed: pip install 'winch-jobs[web]'.
+    """
+    os.environ[LOG_STYLE] = "short"  # for the children and cells, too
+    start_logging(verbose)
+    dashboard = None
+    if with_dashboard and is_installed():
+        said = {"-A": app_spec, "--url": url, "--schema": schema, "--config": config}
+        given = [word for name, value in said.items() if value for word in (name, value)]
+        dashboard = Dashboard(["--port", str(port), "--environment", "dev", *given])
+        address = dashboard.start()
+        remark(f"dashboard: {address}" if address else "no dashboard; try winch serve to see why")
+    try:
+        run_worker(
+            {
+                "app": app_spec,
+                "url": url,
+                "schema": schema,
+                "queues": queues,
+                "concurrency": concurrency,
+                "processes": 1,
+                "grace": grace,
+            },
+            config=config,
+            verbose=max(verbose, 1),
+            reload=True,
+        )
+    finally:
+        if dashboard is not None:
+            dashboard.stop()

@@ -1,0 +1,59 @@
+"""`winch serve`: the HTTP API and the dashboard."""
+
+from __future__ import annotations
+
+import click
+
+from winch.cli.shared.options import Said, opened, store_options
+from winch.cli.shared.output import remark, say
+from winch.core.errors import ConfigError
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
+@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option("--auth", is_flag=True, help="Ask for a token also on a loopback address.")
+@click.option("--allow-host", "hosts", multiple=True, help="A name people use for it; may be repeated.")
+@click.option(
+    "--trusted-proxies",
+    metavar="NETWORKS",
+    help="Proxies whose X-Forwarded headers count, like 10.0.0.0/8,127.0.0.1/32.",
+)
+@click.option("--environment", default="", help="A word shown on every page, like staging.")
+@click.option("--grace", type=click.IntRange(0), default=5, help="Seconds for requests at the end.")
+@store_options
+def serve(
+    said: Said,
+    host: str,
+    port: int,
+    read_only: bool,
+    auth: bool,
+    hosts: tuple[str, ...],
+    trusted_proxies: str | None,
+    environment: str,
+    grace: int,
+) -> None:
+    """Serve the HTTP API and the dashboard.
+
+    On a loopback address everybody on this machine may act. Any other address is refused unless there
+    are tokens (winch token create), and then every request needs one.
+    """
+    try:
+        from winch.web.serve import bind, config_for, url_of
+        from winch.web.serve import serve as run
+    except ImportError as error:
+        raise ConfigError("winch serve needs the extra: pip install 'winch-jobs[web]'") from error
+    with opened(said, must_exist=False, trusted_proxies=trusted_proxies) as app:
+        app.ready()
+        config = config_for(
+            app, host, needs_token=auth, is_read_only=read_only, hosts=hosts, environment=environment
+        )
+        listening = bind(host, port)
+
+        def started() -> None:
+            say(url_of(listening, host))
+            how = "every request needs a token" if config.auth == "tokens" else "open to this machine"
+            remark(f"serving {app.driver.describe()}; {how}; Ctrl-C ends it")
+
+        run(app, config, listening, started=started, grace=grace)

@@ -1,0 +1,1 @@
+"""What users declare: retries, limits, schedules, uniqueness, retention."""

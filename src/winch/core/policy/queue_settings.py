@@ -1,0 +1,146 @@
+"""What may be set for a queue while everything runs: kept in the store, read about once a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import ConfigError, did_you_mean
+from winch.core.policy.retry import Retry, StoredRetry, from_stored, parse_backoff, to_stored
+from winch.core.values.duration import parse_duration, parse_rate
+
+
+class OnFull(StrEnum):
+    """What an enqueue into a full queue does: raise QueueFull, wait for room and raise it after
+    `block_for`, drop jobs of a priority below 0 and store the others, or put the job off so that the
+    queue gets `drain` of them a second."""
+
+    REJECT = "reject"
+    BLOCK = "block"
+    SHED = "shed"
+    DELAY = "delay"
+
+
+class Order(StrEnum):
+    """By arrival with a head start of a minute per level of priority, or by priority alone."""
+
+    AGED = "aged"
+    STRICT = "strict"
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The settings of one queue; None leaves a matter to the task."""
+
+    concurrency: int | None = None
+    retries: int | None = None
+    backoff: timedelta | StoredRetry | None = None
+    max_depth: int | None = None
+    max_age: timedelta | None = None
+    on_full: OnFull = OnFull.REJECT
+    block_for: timedelta = timedelta(seconds=10)
+    drain: str | None = None
+    order: Order = Order.AGED
+
+    @property
+    def is_limited(self) -> bool:
+        return self.max_depth is not None or self.max_age is not None
+
+    @property
+    def is_for_producers(self) -> bool:
+        is_ordered = self.order is not Order.AGED
+        return self.is_limited or self.concurrency is not None or is_ordered
+
+    def policy(self, retry: Retry) -> Retry:
+        """The task's policy under what is set; a policy of the job's own goes before both."""
+        if isinstance(self.backoff, StoredRetry):
+            # Its delays alone: how often a job is tried is another setting, and the task's.
+            retry = msgspec.structs.replace(from_stored(self.backoff), attempts=retry.attempts)
+        elif self.backoff is not None:
+            retry = Retry.fixed(self.backoff, attempts=retry.attempts)
+        if self.retries is not None:
+            retry = msgspec.structs.replace(retry, attempts=self.retries + 1)
+        return retry
+
+    @property
+    def drain_per_second(self) -> float:
+        """How many a second a full queue is fed: as said, else its depth in a minute."""
+        if self.drain is not None:
+            return parse_rate(self.drain, "drain")
+        return max((self.max_depth or 60) / 60, 1.0)
+
+
+NO_SETTINGS = QueueSettings()
+
+
+def changed(settings: QueueSettings, given: Mapping[str, Any]) -> QueueSettings:
+    """The settings with what was said, checked; None takes a setting back. Raises ConfigError."""
+    checked: dict[str, Any] = {}
+    defaults = msgspec.structs.asdict(NO_SETTINGS)
+    for name, value in given.items():
+        if name not in defaults:
+            raise ConfigError(f"a queue has no setting {name!r}{did_you_mean(name, defaults)}")
+        checked[name] = defaults[name] if value is None else _CHECKS[name](name, value)
+    after = msgspec.structs.replace(settings, **checked)
+    if after.on_full is OnFull.DELAY and after.max_depth is None:
+        raise ConfigError('on_full="delay" needs max_depth')
+    return after
+
+
+def _count(name: str, value: object) -> int:
+    least = 0 if name == "retries" else 1
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise ConfigError(f"{name} must be a whole number from {least}, got {value!r}")
+    return value
+
+
+def _span(name: str, value: Any) -> timedelta:
+    parsed = parse_duration(value, name)
+    if not parsed:
+        raise ConfigError(f"{name} must be longer than zero")
+    return parsed
+
+
+def _backoff(name: str, value: Any) -> timedelta | StoredRetry:
+    if isinstance(value, str) and value.strip()[:1].isalpha():
+        value = parse_backoff(value, name)
+    if not isinstance(value, Retry):
+        return _span(name, value)
+    if value.fn is not None or value.on is not None:
+        raise ConfigError(
+            f"{name} takes a policy without `on` and without a function of its own, which live in code; "
+            "declare those on the task"
+        )
+    return to_stored(value)
+
+
+def _word(kind: type[StrEnum]) -> Any:
+    def check(name: str, value: object) -> StrEnum:
+        words = [str(one) for one in kind]
+        if value not in words:
+            hint = did_you_mean(value, words) if isinstance(value, str) else ""
+            raise ConfigError(f"{name} must be one of {', '.join(words)}, got {value!r}{hint}")
+        return kind(str(value))
+
+    return check
+
+
+def _rate(name: str, value: Any) -> str:
+    parse_rate(value, name)
+    return str(value)
+
+
+_CHECKS: dict[str, Any] = {
+    "concurrency": _count,
+    "retries": _count,
+    "backoff": _backoff,
+    "max_depth": _count,
+    "max_age": _span,
+    "on_full": _word(OnFull),
+    "block_for": _span,
+    "drain": _rate,
+    "order": _word(Order),
+}

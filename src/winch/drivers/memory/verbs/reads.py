@@ -1,0 +1,218 @@
+"""Questions that change nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from winch.core.gates import is_gated
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState
+from winch.drivers.memory.records import Session
+from winch.drivers.memory.verbs.enqueue import Producing
+from winch.storage.params import (
+    MOST_AHEAD,
+    DeadGroup,
+    Depth,
+    Ending,
+    Event,
+    Facts,
+    GroupFilter,
+    JobFilter,
+    LimitInfo,
+    Page,
+    QueueInfo,
+    SessionInfo,
+)
+from winch.storage.verbs import Verb
+
+
+class Reading(Producing):
+    """Mixed into the memory driver."""
+
+    def limits(self) -> Verb[list[LimitInfo]]:
+        return self._verb("limits", self._state.gates.limits, is_read=True)
+
+    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
+        def body() -> bool:
+            return any(
+                job.state is JobState.READY and job.queue in queues and is_gated(job.options)
+                for job in self._state.live.values()
+            )
+
+        return self._verb("has_gated", body, is_read=True)
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        def body() -> list[JobRecord | None]:
+            return [self._state.live.get(i) or self._state.archive.get(i) for i in ids]
+
+        return self._verb("get", body, is_read=True)
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> list[Ending | None]:
+            jobs = (self._state.live.get(i) or self._state.archive.get(i) for i in ids)
+            return [None if job is None else Ending(job.state, job.task, job.result) for job in jobs]
+
+        return self._verb("results", body, is_read=True)
+
+    def list_jobs(self, which: JobFilter) -> Verb[Page]:
+        def body() -> Page:
+            found = sorted(
+                (job for job in self._all_jobs() if _matches(job, which)),
+                key=lambda job: job.id,
+                reverse=True,
+            )
+            page = found[: which.limit]
+            return Page(tuple(page), page[-1].id if len(found) > which.limit else None)
+
+        return self._verb("list_jobs", body, is_read=True)
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        def body() -> list[DeadGroup]:
+            alike: dict[str, list[JobRecord]] = {}
+            for job in self._state.archive.values():
+                is_asked_for = which.task in (None, job.task) and which.queue in (None, job.queue)
+                if job.fingerprint is not None and is_asked_for:
+                    alike.setdefault(job.fingerprint, []).append(job)
+            found = []
+            for jobs in alike.values():
+                moments = [job.finished_at for job in jobs if job.finished_at is not None]
+                sample = max(jobs, key=lambda job: job.id)
+                found.append(DeadGroup.of(sample, len(jobs), min(moments), max(moments)))
+            found.sort(key=lambda group: group.fingerprint)
+            found.sort(key=lambda group: (group.count, group.last_at), reverse=True)
+            return found[: which.limit]
+
+        return self._verb("groups", body, is_read=True)
+
+    def _all_jobs(self) -> Iterable[JobRecord]:
+        yield from self._state.live.values()
+        yield from self._state.archive.values()
+
+    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
+        def body() -> Mapping[JobState, int]:
+            found = Counter(job.state for job in self._all_jobs())
+            return {state: min(found[state], cap) for state in JobState}
+
+        return self._verb("counts", body, is_read=True)
+
+    def queues(self) -> Verb[list[QueueInfo]]:
+        def body() -> list[QueueInfo]:
+            serving = Counter(
+                queue
+                for session in self._state.sessions.values()
+                if session.ended_at is None
+                for queue in session.info.queues
+            )
+            names = {job.queue for job in self._state.live.values()}
+            names |= set(self._state.paused) | set(serving)
+            return [self._queue_info(name, serving[name]) for name in sorted(names)]
+
+        return self._verb("queues", body, is_read=True)
+
+    def _queue_info(self, name: str, sessions: int) -> QueueInfo:
+        jobs = [job for job in self._state.live.values() if job.queue == name]
+        ready = [job.run_at for job in jobs if job.state is JobState.READY]
+        paused_at, reason = self._state.paused.get(name, (None, None))
+        return QueueInfo(
+            name=name,
+            counts=dict(Counter(job.state for job in jobs)),
+            paused_at=paused_at,
+            pause_reason=reason,
+            oldest_ready_at=min(ready, default=None),
+            sessions=sessions,
+        )
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Depth:
+            ready = [
+                job.run_at
+                for job in self._state.live.values()
+                if job.queue == queue and job.state is JobState.READY
+            ]
+            held = sum(
+                job.state is JobState.BLOCKED and job.queue == queue for job in self._state.live.values()
+            )
+            oldest = self._now(now) - min(ready) if ready else None
+            return Depth(min(len(ready) + held, cap), oldest)
+
+        return self._verb("depth", body, is_read=True)
+
+    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
+        def body() -> list[SessionInfo]:
+            found = [
+                self._session_info(session)
+                for session in self._state.sessions.values()
+                if is_ended_too or session.ended_at is None
+            ]
+            return sorted(found, key=lambda s: (s.started_at, s.id), reverse=True)
+
+        return self._verb("sessions", body, is_read=True)
+
+    def _session_info(self, session: Session) -> SessionInfo:
+        info = session.info
+        return SessionInfo(
+            id=info.id,
+            worker=info.worker,
+            host=info.host,
+            pid=info.pid,
+            release=info.release,
+            queues=info.queues,
+            tasks=info.tasks,
+            slots=info.slots,
+            started_at=session.started_at,
+            lease_until=session.lease_until,
+            beats=session.beats,
+            running=len(self._running(info.id)),
+            ended_at=session.ended_at,
+            end_reason=session.end_reason,
+        )
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        def body() -> Facts | None:
+            job = self._state.live.get(job_id) or self._state.archive.get(job_id)
+            if job is None:
+                return None
+            live = [s for s in self._state.sessions.values() if s.ended_at is None]
+            serving = [s for s in live if job.queue in s.info.queues]
+            mine = (self._state.keys.get(job.id, 0), job.id)
+            ahead = sum(
+                1
+                for other in self._state.live.values()
+                if other.state is JobState.READY
+                and other.queue == job.queue
+                and (self._state.keys[other.id], other.id) < mine
+            )
+            session = self._state.sessions.get(job.session or "")
+            return Facts(
+                job=job,
+                now=self._now(now),
+                is_paused=job.queue in self._state.paused,
+                pause_reason=self._state.paused.get(job.queue, (None, None))[1],
+                ahead=min(ahead, MOST_AHEAD) if job.state is JobState.READY else 0,
+                session=None if session is None else self._session_info(session),
+                serving=len(serving),
+                knowing=sum(1 for s in serving if job.task in s.info.tasks),
+                key_holder=self._key_holder(job),
+                gate=self._state.gates.info(job),
+            )
+
+        return self._verb("explain", body, is_read=True)
+
+    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
+        def body() -> list[Event]:
+            return self._state.events[after : after + limit]
+
+        return self._verb("events", body, is_read=True)
+
+
+def _matches(job: JobRecord, which: JobFilter) -> bool:
+    return (
+        (not which.states or job.state in which.states)
+        and (which.task is None or job.task == which.task)
+        and (which.queue is None or job.queue == which.queue)
+        and (which.tag is None or which.tag in job.tags)
+        and (which.fingerprint is None or job.fingerprint == which.fingerprint)
+        and (which.after is None or job.id < which.after)
+    )

@@ -1,0 +1,135 @@
+"""The schedules of the memory driver: a row each, and the runs of each by window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from winch.drivers.memory.verbs.enqueue import Producing
+from winch.storage.decide.schedules import (
+    KEEP_RUNS,
+    Answered,
+    Change,
+    Changed,
+    RunKind,
+    ScheduleRow,
+    ScheduleRun,
+    Schedules,
+    changed,
+    timing_key,
+    told,
+)
+from winch.storage.params import Enqueued, NewJob, NewSession
+from winch.storage.verbs import Verb
+
+
+class Planning(Producing):
+    """Mixed into the memory driver."""
+
+    def _declare(self, session: NewSession, at: datetime) -> None:
+        rows = self._state.schedules.rows
+        for declared in session.schedules:
+            row = rows.get(declared.name)
+            if row is None:
+                rows[declared.name] = ScheduleRow(
+                    name=declared.name,
+                    definition=declared.definition,
+                    is_code=True,
+                    created_at=at,
+                    last_window=at,
+                )
+            elif row.is_code:
+                rows[declared.name] = replace(row, definition=declared.definition)
+
+    def _in_effect(self, row: ScheduleRow) -> ScheduleRow:
+        sessions = [s for s in self._state.sessions.values() if s.ended_at is None]
+        sessions.sort(key=lambda session: (session.started_at, session.info.id))
+        declared = [one.definition for s in sessions for one in s.info.schedules if one.name == row.name]
+        definition = declared[-1] if declared else row.definition
+        return replace(row, definition=definition, declared_by=len(declared))
+
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
+        def body() -> Schedules:
+            rows = sorted(self._state.schedules.rows.items())
+            found = [self._in_effect(row) for key, row in rows if name in (None, key)]
+            return Schedules(self._now(now), tuple(found))
+
+        return self._verb("schedules", body, is_read=True)
+
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
+        return self._verb("due_schedules", lambda: self._due(self._now(now), limit), is_read=True)
+
+    def _due(self, at: datetime, limit: int) -> Schedules:
+        rows = [self._in_effect(row) for row in self._state.schedules.rows.values()]
+        rows = [row for row in rows if row.paused_at is None]
+        found = sorted((row for row in rows if _is_due(row, at)), key=lambda row: row.name)
+        later = [row.next_at for row in rows if row.next_at is not None and row.next_at > at]
+        return Schedules(at, tuple(found[:limit]), min(later, default=None))
+
+    def change_schedule(
+        self, name: str, change: Change, *, now: datetime | None = None
+    ) -> Verb[Changed]:
+        def body() -> Changed:
+            at = self._now(now)
+            state = self._state.schedules
+            own = state.rows.get(name)
+            row = None if own is None else self._in_effect(own)
+            effect = changed(name, row, change, at, self._live_jobs(name))
+            if effect.answer is not Answered.DONE:
+                return Changed(answer=effect.answer, row=effect.row)
+            if effect.row is None:
+                state.rows.pop(name, None)
+                state.runs.pop(name, None)
+            elif effect.is_written:
+                after = effect.row
+                if own is not None and not effect.is_defined:
+                    after = replace(after, definition=own.definition)
+                state.rows[name] = replace(after, declared_by=0)
+            kept = state.runs.setdefault(name, {}) if effect.runs else {}
+            runs = tuple(run for run in effect.runs if run.window not in kept)
+            answers = self._store_now(
+                [job for job, run in zip(effect.jobs, effect.runs, strict=True) if job and run in runs],
+                now,
+            )
+            runs = tuple(
+                run
+                for run in told(runs, answers)
+                if run.kind is not RunKind.TRIGGERED or answers[run.job or ""].is_new
+            )
+            kept.update((run.window, run) for run in runs)
+            for window in sorted(kept)[:-KEEP_RUNS]:
+                if kept[window].job not in self._state.live:
+                    del kept[window]
+            return Changed(answer=effect.answer, row=effect.row, runs=runs)
+
+        return self._verb("change_schedule", body)
+
+    def _live_jobs(self, name: str) -> int:
+        return sum(
+            run.job in self._state.live and run.kind in (RunKind.ENQUEUED, RunKind.TRIGGERED)
+            for run in self._state.schedules.runs.get(name, {}).values()
+        )
+
+    def _store_now(self, jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Enqueued]:
+        steps = self.enqueue(jobs, now=now).steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                return {answer.id: answer for answer in stop.value}
+
+    def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
+        def body() -> list[ScheduleRun]:
+            runs = self._state.schedules.runs.get(name, {})
+            return [runs[window] for window in sorted(runs, reverse=True)[:limit]]
+
+        return self._verb("schedule_runs", body, is_read=True)
+
+
+def _is_due(row: ScheduleRow, at: datetime) -> bool:
+    if not row.is_active:
+        return False
+    is_other = row.declared_by > 0 and timing_key(row.definition) != row.timing
+    return row.next_at is None or row.next_at <= at or row.pending is not None or is_other

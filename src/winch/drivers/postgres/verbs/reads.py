@@ -1,0 +1,186 @@
+"""The verbs that read: get, list_jobs, counts, queues, sessions, explain, events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from winch.core.job import JobRecord
+from winch.core.lifecycle import FINAL, LIVE, JobState
+from winch.drivers.postgres.records import read_event, read_job, read_moment, read_queue, read_session
+from winch.drivers.postgres.statements import Body
+from winch.drivers.postgres.verbs.gates import GateVerbs
+from winch.storage.decide.waits import lie_together
+from winch.storage.params import (
+    MOST_AHEAD,
+    DeadGroup,
+    Depth,
+    Ending,
+    Event,
+    Facts,
+    GroupFilter,
+    JobFilter,
+    Page,
+    QueueInfo,
+    SessionInfo,
+)
+from winch.storage.verbs import Verb
+
+_STATES = {state.value: state for state in JobState}
+# States whose jobs are few among very many others have statements of their own.
+_FEW = {
+    "list_jobs.unusual": FINAL - {JobState.COMPLETED},
+    "list_jobs.running": {JobState.RUNNING},
+    "list_jobs.waiting": LIVE - {JobState.READY, JobState.RUNNING},
+}
+
+
+class ReadingVerbs(GateVerbs):
+    """What changes nothing."""
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        return self._read("get", lambda: self._find(ids))
+
+    def _find(self, ids: Sequence[str]) -> Body[list[JobRecord | None]]:
+        found: dict[str, JobRecord] = {}
+        for name in ("get", "get.both"):
+            if left := [job_id for job_id in dict.fromkeys(ids) if job_id not in found]:
+                rows = yield self._step(name, is_alone=True, ids=left)
+                found.update((row[0], read_job(row)) for row in rows)
+        return [found.get(job_id) for job_id in ids]
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> Body[list[Ending | None]]:
+            if not ids:
+                return []
+            if lie_together(ids):
+                rows = yield self._step("results.together", is_alone=True, first=min(ids), last=max(ids))
+            else:
+                rows = yield self._step("results", is_alone=True, ids=list(ids))
+            found = {row[0]: Ending(_STATES[row[1]], row[2], row[3]) for row in rows}
+            return [found.get(job_id) for job_id in ids]
+
+        return self._read("results", body)
+
+    def list_jobs(self, which: JobFilter) -> Verb[Page]:
+        states = frozenset(which.states) or frozenset(JobState)
+        name = next((name for name, few in _FEW.items() if states <= few), "list_jobs")
+        if which.fingerprint is not None:
+            name = "list_jobs.alike"
+
+        def body() -> Body[Page]:
+            rows = yield self._step(
+                name,
+                is_alone=True,
+                is_live=bool(states & LIVE),
+                is_kept=bool(states & FINAL),
+                states=sorted(states) if which.states else None,
+                task=which.task,
+                queue=which.queue,
+                tag=which.tag,
+                fingerprint=which.fingerprint,
+                after=which.after,
+                limit=which.limit + 1,
+            )
+            rows.sort(key=lambda row: str(row[0]), reverse=True)
+            page = tuple(read_job(row) for row in rows[: which.limit])
+            return Page(page, page[-1].id if len(rows) > which.limit else None)
+
+        return self._read("list_jobs", body)
+
+    def oldest_snapshot(self) -> Verb[timedelta]:
+        """As `SnapshotStore` has it."""
+
+        def body() -> Body[timedelta]:
+            ((seconds,),) = yield self._step("oldest_snapshot", is_alone=True)
+            return timedelta(seconds=float(seconds))
+
+        return self._read("oldest_snapshot", body)
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        def body() -> Body[list[DeadGroup]]:
+            rows = yield self._step(
+                "groups", is_alone=True, task=which.task, queue=which.queue, limit=which.limit
+            )
+            samples = yield from self._find([row[4] for row in rows])
+            return [
+                DeadGroup.of(sample, row[1], read_moment(row[2]), read_moment(row[3]))
+                for row, sample in zip(rows, samples, strict=True)
+                # Between the two looks somebody may have retried or deleted the last of a group.
+                if sample is not None and sample.fingerprint is not None
+            ]
+
+        return self._read("groups", body)
+
+    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
+        def body() -> Body[Mapping[JobState, int]]:
+            rows = yield self._step("counts", is_alone=True, cap=cap)
+            found = {row[0]: row[1] for row in rows}
+            return {state: found[state] for state in JobState}
+
+        return self._read("counts", body)
+
+    def queues(self) -> Verb[list[QueueInfo]]:
+        def body() -> Body[list[QueueInfo]]:
+            rows = yield self._step("queues", is_alone=True)
+            # By code point, as other stores do; the database's own order depends on its locale.
+            return sorted(map(read_queue, rows), key=lambda queue: queue.name)
+
+        return self._read("queues", body)
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Body[Depth]:
+            ((ready, waited),) = yield self._step("depth", is_alone=True, queue=queue, cap=cap, now=now)
+            return Depth(ready, None if waited is None else timedelta(seconds=float(waited)))
+
+        return self._read("depth", body)
+
+    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
+        def body() -> Body[list[SessionInfo]]:
+            rows = yield self._step("sessions", is_alone=True, is_ended_too=is_ended_too)
+            return list(map(read_session, rows))
+
+        return self._read("sessions", body)
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        def body() -> Body[Facts | None]:
+            (job,) = yield from self._find([job_id])
+            if job is None:
+                return None
+            ((at, paused_at, reason, ahead, serving, knowing),) = yield self._step(
+                "explain",
+                is_alone=True,
+                id=job.id,
+                queue=job.queue,
+                task=job.task,
+                most=MOST_AHEAD,
+                now=now,
+            )
+            rows = []
+            if job.session is not None:
+                rows = yield self._step("explain.session", is_alone=True, session=job.session)
+            holder = None
+            if job.unique_key is not None and job.state in FINAL:
+                held = yield self._step("enqueue.holders", is_alone=True, keys=[job.unique_key])
+                holder = next((row[1] for row in held if row[2] is not None), None)
+            return Facts(
+                job=job,
+                now=read_moment(at),
+                is_paused=paused_at is not None,
+                pause_reason=reason,
+                ahead=min(ahead, MOST_AHEAD),
+                session=read_session(rows[0]) if rows else None,
+                serving=serving,
+                knowing=knowing,
+                key_holder=holder,
+                gate=(yield from self._gate_info(job, now)),
+            )
+
+        return self._read("explain", body)
+
+    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
+        def body() -> Body[list[Event]]:
+            rows = yield self._step("events", is_alone=True, after=after, limit=limit)
+            return list(map(read_event, rows))
+
+        return self._read("events", body)

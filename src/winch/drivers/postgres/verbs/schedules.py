@@ -1,0 +1,193 @@
+"""The verbs of schedules. What a change comes to is decided in storage/decide/schedules.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from winch.core.errors import StorageUnavailable
+from winch.drivers.postgres.records import read_maybe_moment, read_moment
+from winch.drivers.postgres.statements import Body, Row
+from winch.drivers.postgres.verbs.base import Verbs
+from winch.storage.decide.schedules import (
+    KEEP_RUNS,
+    Answered,
+    Change,
+    Changed,
+    Effect,
+    RunKind,
+    ScheduleRow,
+    ScheduleRun,
+    Schedules,
+    changed,
+    needs_live,
+    told,
+)
+from winch.storage.params import Enqueued, NewJob
+from winch.storage.verbs import Verb
+
+# How often a change looks again when the row comes or goes under its eyes.
+LOOKS = 5
+
+
+class SchedulingVerbs(Verbs):
+    """Reading and changing schedules."""
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        raise NotImplementedError  # pragma: no cover  # of the driver's other half
+
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
+        def body() -> Body[Schedules]:
+            ((at,),) = yield self._step("schedules.now", is_alone=True, now=now)
+            rows = yield self._step("schedules", is_alone=True, name=name)
+            return Schedules(read_moment(at), tuple(map(_read_row, rows)))
+
+        return self._read("schedules", body)
+
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
+        def body() -> Body[Schedules]:
+            rows = yield self._step("due_schedules", is_alone=True, limit=limit, now=now)
+            ((at, next_at),) = yield self._step("due_schedules.next", is_alone=True, now=now)
+            return Schedules(read_moment(at), tuple(map(_read_row, rows)), read_maybe_moment(next_at))
+
+        return self._read("due_schedules", body)
+
+    def change_schedule(
+        self, name: str, change: Change, *, now: datetime | None = None
+    ) -> Verb[Changed]:
+        def body() -> Body[Changed]:
+            for _ in range(LOOKS):
+                yield self._step("change_schedule", name=name)
+                rows = yield self._step("schedules", name=name)
+                ((moment,),) = yield self._step("schedules.now", now=now)
+                at = read_moment(moment)
+                live = 0
+                if needs_live(change):
+                    ((live,),) = yield self._step("change_schedule.live", name=name)
+                row = _read_row(rows[0]) if rows else None
+                effect = changed(name, row, change, at, live)
+                if effect.answer is not Answered.DONE:
+                    return Changed(answer=effect.answer, row=effect.row)
+                if (yield from self._write_row(name, row is None, effect)):
+                    runs = yield from self._write_runs(name, effect, now)
+                    return Changed(answer=effect.answer, row=effect.row, runs=runs)
+            raise StorageUnavailable(f"schedule {name!r} comes and goes faster than it can be changed")
+
+        return self._write("change_schedule", body, now)
+
+    def _write_row(self, name: str, is_new: bool, effect: Effect) -> Body[bool]:
+        row = effect.row
+        if row is None:
+            yield self._step("change_schedule.remove", name=name)
+            yield self._step("change_schedule.forget", name=name)
+        elif is_new:
+            rows = yield self._step(
+                "change_schedule.add",
+                name=name,
+                definition=row.definition,
+                created_at=row.created_at,
+                last_window=row.last_window,
+            )
+            return bool(rows)
+        elif effect.is_written:
+            yield self._step(
+                "change_schedule.put",
+                name=name,
+                definition=row.definition if effect.is_defined else None,
+                last_window=row.last_window,
+                next_at=row.next_at,
+                timing=row.timing,
+                pending=row.pending,
+                paused_at=row.paused_at,
+                pause_reason=row.pause_reason,
+            )
+        return True
+
+    def _write_runs(
+        self, name: str, effect: Effect, now: datetime | None
+    ) -> Body[tuple[ScheduleRun, ...]]:
+        if not effect.runs:
+            return ()
+        rows = yield self._step(
+            "change_schedule.run",
+            name=name,
+            runs=msgspec.json.encode(
+                [
+                    {
+                        "window_at": run.window,
+                        "kind": run.kind,
+                        "at": run.at,
+                        "job": run.job,
+                        "note": run.note,
+                    }
+                    for run in effect.runs
+                ]
+            ).decode(),
+        )
+        taken = {read_moment(row[0]) for row in rows}
+        runs = tuple(run for run in effect.runs if run.window in taken)
+        jobs = [
+            job
+            for job, run in zip(effect.jobs, effect.runs, strict=True)
+            if job is not None and run.window in taken
+        ]
+        answers: dict[str, Enqueued] = {}
+        if jobs:
+            stored = yield from self.enqueue(jobs, now=now).steps()
+            answers = {answer.id: answer for answer in stored}
+        kept = []
+        for run in told(runs, answers):
+            if run.kind is RunKind.HELD:
+                yield self._step(
+                    "change_schedule.held",
+                    name=name,
+                    window_at=run.window,
+                    kind=run.kind,
+                    job=run.job,
+                    note=run.note,
+                )
+            elif run.kind is RunKind.TRIGGERED and not answers[run.job or ""].is_new:
+                yield self._step("change_schedule.again", name=name, window_at=run.window)
+                continue
+            kept.append(run)
+        yield self._step("change_schedule.trim", name=name, keep=KEEP_RUNS)
+        return tuple(kept)
+
+    def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
+        def body() -> Body[list[ScheduleRun]]:
+            rows = yield self._step("schedule_runs", is_alone=True, name=name, limit=limit)
+            return [
+                ScheduleRun(
+                    schedule=schedule,
+                    window=read_moment(window),
+                    kind=RunKind(kind),
+                    at=read_moment(at),
+                    job=job,
+                    note=note,
+                )
+                for schedule, window, kind, at, job, note in rows
+            ]
+
+        return self._read("schedule_runs", body)
+
+
+def _read_row(row: Row) -> ScheduleRow:
+    (name, definition, is_code, created_at, last_window, declared_by, next_at, timing, pending,
+     paused_at, pause_reason) = row  # fmt: skip
+    return ScheduleRow(
+        name=name,
+        definition=definition,
+        is_code=is_code,
+        created_at=read_moment(created_at),
+        last_window=read_moment(last_window),
+        declared_by=declared_by,
+        next_at=read_maybe_moment(next_at),
+        timing=timing,
+        pending=read_maybe_moment(pending),
+        paused_at=read_maybe_moment(paused_at),
+        pause_reason=pause_reason,
+    )

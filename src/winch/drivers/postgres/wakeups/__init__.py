@@ -1,0 +1,1 @@
+"""How idle workers are woken."""

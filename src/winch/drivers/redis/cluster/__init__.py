@@ -1,0 +1,1 @@
+"""The store spread over a cluster."""

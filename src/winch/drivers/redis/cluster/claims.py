@@ -1,0 +1,188 @@
+"""Claims over all parts of a store in a cluster.
+
+The first ready jobs of all parts are looked at, then taken where they are. What has gates or a tenant is
+at home: where a queue has such jobs, home is told of the first plain ones elsewhere and decides whose
+turn it is; how many it leaves free is how many of those are taken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from winch.core.errors import StorageUnavailable, WinchError
+from winch.core.job import Claim
+from winch.drivers.redis.address import Place
+from winch.drivers.redis.cluster.claim_plan import Heads, Plan, planned
+from winch.drivers.redis.cluster.reads import WideReads
+from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, SHARDS
+from winch.drivers.redis.verbs.base import Body
+from winch.storage.params import ClaimParams
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+# Claims for so many jobs or fewer take the very first of all parts; larger ones take what some parts
+# have, in turn.
+EXACT = 64
+# How many shards a large claim looks at first.
+LOOKED_AT = 16
+# How many ids of jobs claimed at home are remembered, to ask there first.
+REMEMBERED = 100_000
+# How long the reply of a claim from one queue is: the moment, the queue, ids, envelopes, states.
+COMMON = 5
+
+At = Callable[[str, int], Body[list[Claim]]]
+
+
+class WideClaims(WideReads):
+    def __init__(self, place: Place, *, events: bool = False) -> None:
+        super().__init__(place, events=events)
+        self._sort_keys: dict[str, int] = {}
+
+    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+        def at(queue: str, limit: int) -> Body[list[Claim]]:
+            chosen = msgspec.structs.replace(params, queues=(queue,), limit=limit)
+            return super(WideClaims, self).claim(chosen, now=now).steps()
+
+        def body() -> Body[list[Claim]]:
+            heads = yield from self._heads(params)
+            if not heads.gated:
+                return (yield from self._claim_plain(heads, params.queues, params.limit, at))
+            found: list[Claim] = []
+            for queue in params.queues:
+                free = params.limit - len(found)
+                if free <= 0:
+                    break
+                if queue in heads.gated:
+                    found += yield from self._claim_gated(heads, queue, free, at)
+                else:
+                    found += yield from self._claim_plain(heads, (queue,), free, at)
+            return found
+
+        return self._write("claim", body)
+
+    def _heads(self, params: ClaimParams) -> Body[Heads]:
+        """The ready jobs of all parts, as far as a claim has to know them."""
+        heads = Heads(params.queues)
+        is_exact = params.limit <= EXACT
+        is_gated = params.gated != 0
+        count = min(params.limit, 2 + params.limit // 8) if is_exact else 0
+        if is_gated and not is_exact:
+            count = 2 + 2 * params.limit // SHARDS
+        numbers: Sequence[int] = EVERYWHERE
+        later: Sequence[int] = ()
+        if not is_exact:
+            # Another choice each time, so that all have their turn.
+            start = random.randrange(SHARDS)  # noqa: S311  # not a secret
+            order = [1 + (start + place) % SHARDS for place in range(SHARDS)]
+            numbers, later = [HOME, *order[:LOOKED_AT]], order[LOOKED_AT:]
+        for _ in range(2):
+            if not numbers:
+                break
+            what = self._call("heads", queues=params.queues, count=count, gated=is_gated)
+            replies = yield from self._ask([(number, what) for number in numbers], is_brief=True)
+            for number, reply in zip(numbers, replies, strict=True):
+                heads.add(number, None if isinstance(reply, WinchError) else reply)
+            # Of a part that may have more of the first ones than it was asked for, more is read.
+            if is_exact:
+                numbers, count = heads.unread(params.limit), params.limit
+            else:
+                is_enough = sum(map(heads.total, params.queues[:1])) >= params.limit
+                numbers = () if is_enough else later
+        return heads
+
+    def _claim_plain(self, heads: Heads, queues: Sequence[str], limit: int, at: At) -> Body[list[Claim]]:
+        plan = planned(heads, limit, queues, is_exact=limit <= EXACT)
+        found = yield from self._claim_planned(plan, at)
+        if len(found) < sum(plan.values()):
+            found += yield from self._claim_rest(heads, plan, queues, limit - len(found), at)
+        order = {queue: place for place, queue in enumerate(queues)}
+        found.sort(key=lambda claim: (order[claim.queue], self._sort_keys.pop(claim.id, 0), claim.id))
+        return found
+
+    def _claim_gated(self, heads: Heads, queue: str, limit: int, at: At) -> Body[list[Claim]]:
+        away = heads.first_away(queue, limit, HOME)
+        told = [(job_id.decode(), key) for key, job_id, _ in away]
+        behind: list[int] = []
+        asked = _told_of(told, at(queue, limit), behind)
+        results = yield from self._scatter([(HOME, asked)], is_brief=True)
+        home = self._claimed(HOME, results[0])
+        plan: Plan = {}
+        for _, _, number in away[: limit - len(home)]:
+            plan[number, queue] = plan.get((number, queue), 0) + 1
+        found = yield from self._claim_planned(plan, at)
+        if len(found) < sum(plan.values()):
+            found += yield from self._claim_rest(
+                heads, plan, (queue,), limit - len(home) - len(found), at
+            )
+        keys = {claim.id: self._sort_keys.pop(claim.id, 0) for claim in (*home, *found)}
+        found.sort(key=lambda claim: (keys[claim.id], claim.id))
+        if not behind:  # there was nothing with a gate or a tenant any more
+            merged = [*home, *found]
+            merged.sort(key=lambda claim: (keys[claim.id], claim.id))
+            return merged
+        # Home's are in the order of their turns, which between tenants is not that of the keys.
+        merged, taken = [], 0
+        for claim, count in zip(home, behind, strict=True):
+            merged += [*found[taken:count], claim]
+            taken = count
+        return merged + found[taken:]
+
+    def _claim_planned(self, plan: Plan, at: At, *, budget: int | None = None) -> Body[list[Claim]]:
+        bodies = [(number, at(queue, limit)) for (number, queue), limit in plan.items()]
+        results = yield from self._scatter(bodies, budget=budget, is_brief=True)
+        found: list[Claim] = []
+        for (number, _), result in zip(plan, results, strict=True):
+            found += self._claimed(number, result)
+        return found
+
+    def _claimed(self, number: int, result: list[Claim] | WinchError) -> list[Claim]:
+        if isinstance(result, WinchError):
+            # A node that is down is passed over. One that may have given jobs away makes the whole
+            # claim unknown: its token is given up, and so is what others have given.
+            if not isinstance(result, StorageUnavailable) or result.maybe_applied:
+                raise result
+            return []
+        if number == HOME and result:
+            if len(self._claimed_at_home) > REMEMBERED:
+                self._claimed_at_home.clear()
+            self._claimed_at_home.update(claim.id for claim in result)
+        return result
+
+    def _claim_rest(
+        self, heads: Heads, plan: Plan, queues: Sequence[str], limit: int, at: At
+    ) -> Body[list[Claim]]:
+        """Some gave less than was planned: jobs of tasks that this worker does not know, or others who
+        were faster. What the other parts have is asked for, node by node."""
+        found: list[Claim] = []
+        for queue in queues:
+            if len(found) >= limit:
+                break
+            rest = {
+                (number, queue): limit
+                for number in heads.numbers(queue)
+                if heads.count(number, queue) > plan.get((number, queue), 0)
+            }
+            if rest:
+                found += yield from self._claim_planned(rest, at, budget=limit - len(found))
+        return found
+
+
+def _told_of(away: Sequence[tuple[str, int]], body: Body[T], behind: list[int]) -> Body[T]:
+    """A claim at home that is told of jobs elsewhere; `behind`: how many of those have their turn before
+    each that it takes."""
+    what: Any = next(body)
+    while True:
+        what.args["away"] = away
+        reply: Any = yield what
+        if len(reply) > COMMON:
+            behind += reply.pop()
+        try:
+            what = body.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result

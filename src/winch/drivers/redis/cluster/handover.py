@@ -1,0 +1,176 @@
+"""The hand-over: a job that begins to have to do with others moves from its shard to home, as it runs or
+before it runs again.
+
+`depart` takes it out of the shard and keeps all of it as a message, `arrive` makes it at home what it
+was, once, and `forget` lets the message go. Each is one script in one part. Who is interrupted leaves a
+message behind, and whoever finds it goes on: a verb that misses the job, or the next rescue. Where the
+store replicates, the next step is made only when a replica has the one before. tests/model/handover.py
+walks all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from winch.core.errors import StorageUnavailable
+from winch.drivers.redis.cluster.fan_out import Spreading
+from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of
+from winch.drivers.redis.records import MICROSECOND
+from winch.drivers.redis.verbs.base import Body
+from winch.storage.params import ClaimRef, Rebinding
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+# How long is remembered who has moved: longer than any message is on its way.
+REMEMBERED_FOR = timedelta(days=1) // MICROSECOND
+AT_ONCE = 100
+
+# What lets a job leave its shard: its live claim's token; True where it rests and may be retried; its
+# options and priority where it waits; False for nothing but what has left already.
+Sought = str | bool | tuple[str | bool, int]
+
+
+class Moving(Spreading):
+    """Verbs by id, wherever the job is, and the way home."""
+
+    def _by_id(
+        self,
+        items: Sequence[Item],
+        id_of: Callable[[Item], str],
+        body: Callable[[Sequence[Item]], Body[Sequence[T]]],
+        is_missing: Callable[[T], bool],
+    ) -> Body[list[T]]:
+        """Each item where its id says; those that are not found there are asked for at home."""
+        answers: list[Any] = [None] * len(items)
+        groups: dict[int, list[int]] = {}
+        for place, item in enumerate(items):
+            job_id = id_of(item)
+            where = HOME if job_id in self._claimed_at_home else shard_of(job_id)
+            groups.setdefault(where, []).append(place)
+        results = yield from self._scatter(
+            [(where, body([items[place] for place in group])) for where, group in groups.items()]
+        )
+        missing: list[int] = []
+        for (where, group), found in zip(groups.items(), self._whole(results), strict=True):
+            for place, answer in zip(group, found, strict=True):
+                answers[place] = answer
+                if where != HOME and is_missing(answer):
+                    missing.append(place)
+        for is_last in (False, True):
+            if not missing:
+                break
+            (found,) = self._whole(
+                (yield from self._scatter([(HOME, body([items[place] for place in missing]))]))
+            )
+            for place, answer in zip(missing, found, strict=True):
+                answers[place] = answer
+            if not is_last:
+                lost = [place for place in missing if is_missing(answers[place])]
+                went = yield from self._went_home([id_of(items[place]) for place in lost])
+                missing = [place for place in lost if id_of(items[place]) in went]
+        return answers
+
+    def _went_home(self, ids: Sequence[str]) -> Body[set[str]]:
+        """Those of these jobs, found in no part, that are on their way home or were when it was looked;
+        they have arrived now."""
+        if not ids:
+            return set()
+        groups = _by_shard(ids)
+        asked = [(number, self._call("whereabouts", ids=some)) for number, some in groups.items()]
+        replies = self._whole((yield from self._ask(asked)))
+        told = {
+            job_id: word
+            for some, words in zip(groups.values(), replies, strict=True)
+            for job_id, word in zip(some, words, strict=True)
+            if word
+        }
+        yield from self._move({job_id: False for job_id, word in told.items() if word == b"leaving"})
+        return set(told)
+
+    def _bring_home(self, claims: Iterable[ClaimRef]) -> Body[None]:
+        """Let these running jobs go on at home; whoever is there already, or whose claim is not live,
+        stays where it is."""
+        tokens = {ref.id: ref.token for ref in claims if ref.id not in self._claimed_at_home}
+        if tokens:
+            yield from self._move(tokens)
+
+    def _let_rest_at_home(self, ids: Sequence[str]) -> Body[None]:
+        """Bring jobs home that do not run and may be retried; others stay where they are."""
+        yield from self._move(dict.fromkeys(ids, True))
+        self._claimed_at_home.difference_update(ids)
+
+    def _let_wait_at_home(self, changes: Sequence[Rebinding]) -> Body[None]:
+        """Bring jobs home that wait and are still what somebody has read; others stay where they are.
+        Those that came are asked for there first, until the caller has done with them."""
+        for start in range(0, len(changes), AT_ONCE):
+            some = changes[start : start + AT_ONCE]
+            yield from self._move({one.id: (one.options or False, one.priority) for one in some})
+
+    def _move(self, which: Mapping[str, Sought]) -> Body[None]:
+        """Jobs that are what is said of them go home, and so does whoever is on the way already."""
+        wanted = self._place.replicated
+        groups = _by_shard(which)
+        asked = [
+            (
+                number,
+                self._call(
+                    "depart",
+                    confirmations=wanted,
+                    confirm=wanted > 0,
+                    claims=[(job_id, which[job_id]) for job_id in some],
+                ),
+            )
+            for number, some in groups.items()
+        ]
+        replies = self._whole((yield from self._ask(asked)))
+        messages: dict[str, bytes] = {}
+        for some, reply in zip(groups.values(), replies, strict=True):
+            found = self._confirmed(reply, wanted)
+            messages |= {job_id: text for job_id, text in zip(some, found, strict=True) if text}
+        if not messages:
+            return
+        reply = yield self._call(
+            "arrive",
+            blobs=list(messages.values()),
+            confirmations=wanted,
+            confirm=wanted > 0,
+            ids=list(messages),
+        )
+        self._confirmed(reply, wanted)
+        self._claimed_at_home.update(messages)
+        gone = [(number, self._call("forget", ids=some)) for number, some in _by_shard(messages).items()]
+        self._whole((yield from self._ask(gone)))
+
+    def _confirmed(self, reply: Any, wanted: int) -> Any:
+        """The reply, where enough replicas have what it tells of."""
+        if not wanted:
+            return reply
+        reply, confirmed = reply
+        if not isinstance(confirmed, int) or confirmed < wanted:
+            count = confirmed if isinstance(confirmed, int) else 0
+            raise StorageUnavailable(
+                f"{self.describe()}: {count} of {wanted} replicas have confirmed that a job moves to "
+                "the home shard; it goes on when they have",
+                maybe_applied=True,
+            )
+        return reply
+
+    def _settle(self) -> Body[None]:
+        """Go on with what somebody has begun and not ended."""
+        asked = [
+            (number, self._call("settle", keep=REMEMBERED_FOR, limit=AT_ONCE)) for number in EVERYWHERE
+        ]
+        left = self._whole((yield from self._ask(asked)))
+        found = {job_id.decode(): False for ids in left for job_id in ids}
+        if found:
+            yield from self._move(found)
+
+
+def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:
+    groups: dict[int, list[str]] = {}
+    for job_id in ids:
+        groups.setdefault(shard_of(job_id), []).append(job_id)
+    return groups

@@ -1,0 +1,1 @@
+"""The verbs of this store, one family per file."""

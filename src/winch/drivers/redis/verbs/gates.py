@@ -1,0 +1,127 @@
+"""Gates here: a script is alone on the server, so a look at a gate is its lock.
+
+What is decided is decided in Lua, as `core.gates` says it: see gates, rates, scopes, draw and admit in
+lua/parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from winch.core import gates
+from winch.core.gates import GateSpec, Look
+from winch.core.job import JobRecord, from_micros
+from winch.core.lifecycle import JobState
+from winch.drivers.redis.records import micros
+from winch.drivers.redis.verbs.base import Body, Verbs
+from winch.storage.decide.gates import AHEAD, Setting, gate_info, named_limits
+from winch.storage.params import GateInfo, LimitInfo, Promoted, Rebinding
+from winch.storage.verbs import Verb
+
+# How many gates a sweep looks at; where more are waited at, it is another choice each time.
+SWEPT = 1000
+
+
+class _Set(msgspec.Struct):
+    spec: GateSpec
+    is_live: bool
+    by: str
+    at: int
+
+
+_set = msgspec.msgpack.Decoder(_Set)
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class GateVerbs(Verbs):
+    """Limits, rates, FIFO keys, tenants and scopes; see storage/protocol.py for the contracts."""
+
+    def admit(
+        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
+    ) -> Verb[Promoted]:
+        def body() -> Body[Promoted]:
+            at, count, next_at = yield self._call(
+                "admit", now=micros(now), limit=limit, is_sweep=is_sweep, many=SWEPT
+            )
+            return Promoted(count, None if next_at < 0 else from_micros(next_at), from_micros(at))
+
+        return self._write("admit", body)
+
+    def set_limits(
+        self,
+        specs: Mapping[str, GateSpec | None],
+        *,
+        by: str,
+        is_live: bool = True,
+        now: datetime | None = None,
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            yield self._call(
+                "set_limits",
+                now=micros(now),
+                specs={name: False if spec is None else spec for name, spec in specs.items()},
+                by=by,
+                is_live=is_live,
+            )
+
+        return self._write("set_limits", body)
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        def body() -> Body[list[bool]]:
+            rows = [
+                (one.id, one.options or False, one.priority, one.to_options or False, one.to_priority)
+                for one in changes
+            ]
+            return [bool(took) for took in (yield self._call("rebind", now=micros(now), changes=rows))]
+
+        return self._write("rebind", body)
+
+    def limits(self) -> Verb[list[LimitInfo]]:
+        def body() -> Body[list[LimitInfo]]:
+            rows, used, waiting = yield self._call("limits")
+            settings = {name.decode(): read_setting(data) for name, data in _pairs(rows)}
+            return named_limits(
+                settings,
+                [(key.decode(), int(count)) for key, count in _pairs(used)],
+                [(key.decode(), count) for key, count in _pairs(waiting)],
+            )
+
+        return self._read("limits", body)
+
+    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
+        def body() -> Body[bool]:
+            return bool((yield self._call("has_gated", queues=queues)))
+
+        return self._read("has_gated", body)
+
+    def _gate_of(self, job: JobRecord) -> Body[GateInfo | None]:
+        """The gate a blocked job waits at."""
+        use = next((use for use in gates.gates_of(job.options) if use.key == job.gate), None)
+        if use is None or job.state is not JobState.BLOCKED:
+            return None
+        used, state, setting, turn, head, open_at, holders, ahead = yield self._call(
+            "explain_gate", id=job.id, key=use.key, limit=use.name, holders=AHEAD
+        )
+        look = Look(
+            use.key,
+            used=int(used or 0),
+            state=None if state is None else msgspec.json.encode(_decode(state)).decode(),
+            spec=None if setting is None else read_setting(setting).spec,
+            turn=None if turn is None else turn.decode(),
+            head=head.decode() if head else None,
+            open_at=None if open_at is None else int(float(open_at)),
+        )
+        return gate_info(look, use, sorted(one.decode() for one in holders), max(ahead, 0))
+
+
+def read_setting(data: bytes) -> Setting:
+    found = _set.decode(data)
+    return Setting(found.spec, found.is_live, found.by, from_micros(found.at))
+
+
+def _pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(reply[::2], reply[1::2], strict=True))

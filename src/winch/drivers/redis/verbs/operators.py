@@ -1,0 +1,76 @@
+"""The verbs of operators: cancel, retry, delete, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from winch.core.job import NO_CHANGES, RetryChanges
+from winch.core.lifecycle import JobState
+from winch.drivers.redis.records import micros
+from winch.drivers.redis.verbs.base import Body, Verbs
+from winch.storage.params import Acted
+from winch.storage.verbs import Verb
+
+
+class OperatingVerbs(Verbs):
+    """The operators' part of Storage; see storage/protocol.py for the contracts."""
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._operate("cancel", ids, now=micros(now), by=by, reason=reason)
+
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
+        return self._operate(
+            "retry",
+            ids,
+            now=micros(now),
+            by=by,
+            note=changes.note,
+            args=changes.args,
+            version=changes.version,
+            queue=changes.queue,
+            options=changes.options,
+            max_attempts=changes.max_attempts,
+        )
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        return self._operate("delete", ids, now=micros(now))
+
+    def _operate(self, name: str, ids: Sequence[str], **args: Any) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            reply = yield self._call(name, ids=ids, **args)
+            return [
+                Acted(
+                    job_id,
+                    JobState(state.decode()) if state else None,
+                    took=bool(took),
+                    holder=holder.decode() or None,
+                )
+                for job_id, (state, took, holder) in zip(ids, reply, strict=True)
+            ]
+
+        return self._write(name, body)
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            yield self._call("pause", now=micros(now), queue=queue, reason=reason)
+
+        return self._write("pause", body)
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield self._call("resume", queue=queue)
+
+        return self._write("resume", body)

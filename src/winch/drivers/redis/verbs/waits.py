@@ -1,0 +1,84 @@
+"""The verbs of waiting: signals, jobs that wait from their beginning, and the end of waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from winch.core.job import from_micros
+from winch.drivers.redis.records import MICROSECOND, micros
+from winch.drivers.redis.verbs.base import Body, Verbs
+from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN, Sent, Taken
+from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
+from winch.storage.verbs import Verb
+
+# A script wakes or counts down this many at most: thousands may wait for the same job.
+MOST = 2000
+
+
+class WaitingVerbs(Verbs):
+    """The waiting part of Storage; see storage/protocol.py for the contracts."""
+
+    if TYPE_CHECKING:
+
+        def _store(
+            self,
+            jobs: Sequence[NewJob],
+            *,
+            waits: Sequence[tuple[str, Sequence[Wait]]],
+            claim: ClaimRef | None,
+            is_repeat: bool,
+            now: datetime | None,
+        ) -> Body[list[Enqueued] | None]: ...
+
+    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+        def body() -> Body[Sent]:
+            is_new = yield self._call(
+                "signal",
+                now=micros(now),
+                name=name,
+                id=id,
+                payload=payload,
+                keep=KEEP_UNTAKEN // MICROSECOND,
+            )
+            return Sent(id, is_new=bool(is_new))
+
+        return self._write("signal", body)
+
+    def take_signal(
+        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
+    ) -> Verb[Taken]:
+        def body() -> Body[Taken]:
+            answer, *payload = yield self._call(
+                "take_signal",
+                now=micros(now),
+                claim=(claim.id, claim.token),
+                name=name,
+                wanted_by=wanted_by,
+                keep=KEEP_TAKEN // MICROSECOND,
+            )
+            return Taken(Answer(answer.decode()), payload[0].decode() if payload else None)
+
+        return self._write("take_signal", body)
+
+    def enqueue_after(
+        self,
+        jobs: Sequence[NewJob],
+        waits: Sequence[tuple[str, Sequence[Wait]]],
+        *,
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        def body() -> Body[list[Enqueued] | None]:
+            return (yield from self._store(jobs, waits=waits, claim=claim, is_repeat=is_repeat, now=now))
+
+        return self._write("enqueue_after", body)
+
+    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+        def body() -> Body[Promoted]:
+            at, count, next_at = yield self._call("unblock", now=micros(now), limit=limit, most=MOST)
+            return Promoted(count, None if next_at < 0 else from_micros(next_at), from_micros(at))
+
+        return self._write("unblock", body)

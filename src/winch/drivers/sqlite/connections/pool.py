@@ -1,0 +1,607 @@
+"""The connections to one database file, and the lock under which they write and close.
+
+One connection writes, one stores plain jobs, call by call (`producer`), some read, one looks whether the
+file has changed, one carries `transaction()`.
+No connection checkpoints by itself: on SQLite builds with the WAL-reset bug a checkpoint that meets a
+write from another connection can lose committed rows, so checkpoints are the writer's, under the lock.
+The last connection that closes checkpoints too, so closing also happens under the lock, and so does
+the closing of what a forgotten driver leaves behind.
+
+A SQLite connection must not be carried across a fork: the child would believe in locks that it does not
+have. All connections are therefore closed just before a fork and opened again by whoever needs them.
+Until the fork is over, fork_gate.py keeps the other threads from opening or reading.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from winch.core.errors import ConfigError, StorageError, StorageUnavailable, WinchError
+from winch.drivers.sqlite.address import Place, prepare
+from winch.drivers.sqlite.connections.file_lock import FileLock
+from winch.drivers.sqlite.connections.fork_gate import ForkGate
+from winch.drivers.sqlite.connections.wal_file import OpenFile, WalFile
+from winch.drivers.sqlite.errors import spoils_connection, translated
+from winch.drivers.sqlite.statements import Ring
+
+C = TypeVar("C", bound=sqlite3.Connection)
+
+# How long a caller waits for the file before StorageUnavailable: longer than a transaction may last
+# (a third of a lease of 30 s), shorter than what is left of the lease after it.
+TIMEOUT = 12.0
+CLOSE_TIMEOUT = 2.0
+_LOOK_SECONDS = 0.1
+# Checkpoint after about this much has been written to the WAL. How much is in use of its file, which is
+# written again from the start after a checkpoint, SQLite does not tell; so it is estimated from above.
+# A checkpoint syncs twice, however little it copies: at half of this a producer of single jobs whose
+# commits do not sync waited 1.6 times as long for the disk.
+CHECKPOINT_BYTES = 8 * 1024 * 1024
+_COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
+# A checkpoint that a long read kept from coming to its end is tried again after this much more.
+_CHECKPOINT_STEP = 1024 * 1024
+
+# Without a sync for each commit: after so much more the system is told to begin to write it.
+BEGIN_BYTES = 768 * 1024
+
+# After so many commits of its own a process looks how long the WAL's file has become, and whether there
+# is room in it.
+_LOOK_EVERY, _ROOM_EVERY = 256, 4
+# Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
+WAL_FILE_BYTES = 16 * 1024 * 1024
+_PAGE_CACHE_KB = 8000
+_NO_CHECKPOINT_ON_CLOSE = 1006  # SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, settable from Python 3.12
+
+# Connections that could not be closed under the lock. They stay referenced, because the garbage
+# collector would close them without it.
+_left_open: list[sqlite3.Connection] = []
+
+
+def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite can lose committed rows when a write races a checkpoint.
+
+    3.7.0 to 3.51.2 have the bug; it was mended in 3.51.3 and also in 3.44.6 and 3.50.7.
+    """
+    if (3, 44, 6) <= version < (3, 45) or (3, 50, 7) <= version < (3, 51):
+        return False
+    return (3, 7, 0) <= version <= (3, 51, 2)
+
+
+class WinchConnection(sqlite3.Connection):
+    """The connection that `SqliteDriver.transaction` gives; it begins and commits for it."""
+
+    ring: Ring
+    path: Path
+
+    def commit(self) -> None:
+        raise ConfigError("app.transaction() commits at the end of its block; leave the block instead")
+
+
+class Connections:
+    """The connections of one driver. Opens what is asked for; `close` is undone by the next use."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.path: Path = place.path
+        self._next_look = 0.0
+        self._guard = threading.Lock()
+        self._lock: FileLock | None = None
+        self._identity: tuple[int, int] | None = None
+        self._writing: sqlite3.Connection | None = None
+        self._producing: sqlite3.Connection | None = None
+        self._carrying: WinchConnection | None = None
+        self._looking: sqlite3.Connection | None = None
+        self._idle: list[sqlite3.Connection] = []
+        self._reading = 0
+        self._written = self._begun = 0
+        self._is_full = place.sync == "full"
+        self._is_torn = False
+        self._is_forked_open = False
+        self._is_left_to_child = False
+        self._fork_lock: FileLock | None = None
+        self._has_fork_lock = False
+        self.checkpoints: int = 0
+        self._commits = 0
+        self._wal: WalFile | None = None
+        self.unsynced: OpenFile | None = None
+        """The file that is to be synced after a commit of `producer`; None where SQLite does that. Only
+        with the lock held; it stays open for who has it, whatever becomes of the connection."""
+        self.opening: int = 0
+        """The number of the opening of the file that holds now; 0 while it is closed."""
+        self._openings = 0
+        with _adding:
+            _all.add(self)
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def lock(self) -> FileLock:
+        """The file's lock; the first call checks the file, or creates it."""
+        if self._lock is not None:
+            return self._lock
+        with self._outside_forks():
+            self.refuse_forked()
+            if self._lock is None:
+                self.path = prepare(self._place.path)
+                self._next_look = 0.0
+                found = self.path.stat()
+                self._identity = (found.st_dev, found.st_ino)
+                self._wal = WalFile(self.path)
+                self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
+                self._openings += 1
+                self.opening = self._openings
+            return self._lock
+
+    def acquire(self, timeout: float = TIMEOUT) -> FileLock:
+        """Take the file's lock; give it back with `release`."""
+        if _gate.forker is not None:  # it gets the lock next, however many others want it
+            self._wait_for_fork(timeout)
+        while True:
+            lock = self._lock or self.lock()
+            if lock.acquire(timeout):
+                if self._lock is lock:
+                    return lock
+                self.release(lock)
+
+    def release(self, lock: FileLock) -> None:
+        lock.release()
+        if self._lock is not lock:  # closed while it was held
+            lock.close()
+
+    def refuse_forked(self) -> None:
+        if self._is_forked_open:
+            raise StorageError(
+                f"this process was forked while {self.path} was in use, and SQLite does not survive "
+                "that; fork outside of transactions and reads, or start children with 'spawn'"
+            )
+
+    def check_identity(self) -> None:
+        """With the lock held: raise when the file at the path is no longer the one that is open.
+
+        Writing on would store jobs in a file that nobody else can see. Looked at ten times a second.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        try:
+            found = self.path.stat()
+            is_same = (found.st_dev, found.st_ino) == self._identity
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            self._close_all()
+            raise StorageUnavailable(f"{self.path} was removed or replaced while open; try again")
+        if self._is_torn:
+            self._mend()
+
+    def wal_bytes(self) -> int:
+        try:
+            return self.path.with_name(self.path.name + "-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def checked_writer(self) -> sqlite3.Connection:
+        """The writing connection to a file that is still at its path. Only with the lock held."""
+        if time.monotonic() >= self._next_look:
+            self.check_identity()
+        return self._writing or self.writer()
+
+    def writer(self) -> sqlite3.Connection:
+        """The writing connection. Only with the lock held."""
+        if self._writing is None:
+            self._writing = self.open(sqlite3.Connection, is_writer=True)
+            # What a statement or savepoint would need to be taken back, which else goes through a file
+            # from 64 KiB on: a batch of claims is more. Not for `carrier`, where the application decides
+            # how much that is.
+            self._writing.execute("PRAGMA temp_store = MEMORY")
+        return self._writing
+
+    def checked_producer(self) -> sqlite3.Connection:
+        """`checked_writer` for a commit after which `unsynced` is synced."""
+        if time.monotonic() >= self._next_look:
+            self.check_identity()
+            if self._producing is not None and is_told_by_events(self._producing):
+                self.discard_writer()
+        return self._producing or self.producer()
+
+    def producer(self) -> sqlite3.Connection:
+        """The connection for plain jobs, which SQLite does not sync, so that nobody need hold the lock
+        while the disk is waited for; where that cannot be, the writing one. Only with the lock held.
+
+        See docs/protocol.md (SQLite) for who may be told what before the sync.
+        """
+        if self._producing is None:
+            wal = self._wal
+            conn = self.writer()
+            if wal is None or not self._is_full or is_told_by_events(conn) or not wal.open():
+                return conn
+            self._producing = self.open(sqlite3.Connection, is_writer=True)
+            self._producing.execute("PRAGMA temp_store = MEMORY")
+            self._producing.execute("PRAGMA synchronous = NORMAL")
+            self.unsynced = wal.file
+        return self._producing
+
+    def sync_failed(self, error: OSError) -> StorageUnavailable:
+        """What to tell a caller whose commit others see already, but the disk may have refused.
+
+        Until what is in the WAL has been written again, this process writes nothing more: frames behind
+        a hole would not be found after a power cut. Without the lock held.
+        """
+        self._is_torn = True
+        self._next_look = 0.0
+        with suppress(WinchError):
+            lock = self.acquire()
+            try:
+                self.checked_writer()
+            finally:
+                self.release(lock)
+        return self._not_on_disk(error, maybe_applied=True)
+
+    def _mend(self) -> None:
+        """Write again what is in the WAL, through a new connection. Only with the lock held."""
+        self.discard_writer()
+        conn = self.writer()
+        try:
+            if self._wal is not None:
+                self._wal.write_again(conn)
+        except (OSError, sqlite3.Error) as error:
+            self._next_look = 0.0  # whoever comes next tries it again
+            raise self._not_on_disk(error, maybe_applied=False) from error
+        self._is_torn = False
+
+    def _not_on_disk(self, error: Exception, *, maybe_applied: bool) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"what was written to {self.path} does not reach the disk: {error}. Look at the disk and "
+            "the system's log",
+            maybe_applied=maybe_applied,
+        )
+
+    def carrier(self) -> WinchConnection:
+        """The connection that carries `transaction()`. Only with the lock held."""
+        if self._carrying is None:
+            self._carrying = self.open(WinchConnection, is_writer=True)
+        return self._carrying
+
+    @contextmanager
+    def watcher(self) -> Iterator[sqlite3.Connection | None]:
+        """The connection that sees whether the file has changed; None while the driver is closed, and
+        while the process forks: an event loop does not wait for that."""
+        with self._guard:
+            is_open = self._lock is not None and not _gate.is_shut()
+            if is_open and self._looking is None:
+                self._looking = self.open(sqlite3.Connection, is_writer=False)
+                self._looking.execute("PRAGMA busy_timeout = 0")
+            conn = self._looking if is_open else None
+            self._reading += conn is not None
+        try:
+            yield conn
+        finally:
+            with self._guard:
+                self._reading -= conn is not None
+
+    @contextmanager
+    def reader(self) -> Iterator[sqlite3.Connection]:
+        """A reading connection to oneself; readers never wait for writers."""
+        with self._outside_forks():
+            self.refuse_forked()
+            conn = self._idle.pop() if self._idle else None
+            self._reading += 1
+        try:
+            if conn is None:
+                conn = self.open(sqlite3.Connection, is_writer=False)
+            yield conn
+        except BaseException as error:
+            if conn is not None:
+                with suppress(sqlite3.Error):
+                    conn.rollback()
+                if spoils_connection(error):
+                    self._retire(conn)
+                    conn = None
+            raise
+        finally:
+            with self._guard:
+                self._reading -= 1
+                if conn is not None:
+                    self._idle.append(conn)
+
+    def open(self, kind: type[C], *, is_writer: bool) -> C:
+        """A new connection with Winch's settings."""
+        try:
+            conn = sqlite3.connect(
+                self.path,
+                timeout=TIMEOUT,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+                factory=kind,
+            )
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        try:
+            conn.execute("PRAGMA wal_autocheckpoint = 0")
+            conn.execute(f"PRAGMA synchronous = {self._place.sync}")
+            if is_writer:
+                conn.execute("PRAGMA journal_mode = WAL")
+                conn.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KB}")
+                # Some builds write every page anew that is no longer used, only to fill it with zeros:
+                # nearly half of what the end of a job writes. What is written anyway is still cleared.
+                conn.execute("PRAGMA secure_delete = FAST")
+            else:
+                conn.execute("PRAGMA query_only = ON")
+            if hasattr(conn, "setconfig"):
+                conn.setconfig(_NO_CHECKPOINT_ON_CLOSE, True)
+        except sqlite3.Error as error:
+            self._retire(conn)
+            raise translated(error, self.path) from error
+        return conn
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def is_checkpoint_due(self, changes: int) -> bool:
+        """After a commit with this many changed rows: whether it is time for a checkpoint."""
+        if changes:
+            self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
+            self._commits += 1
+            wal, conn = self._wal, self._producing or self._writing
+            if not self._is_full:
+                if self._written - self._begun > BEGIN_BYTES and wal is not None:
+                    self._begun = self._written
+                    wal.begin_writing()
+            # Without a sync for each commit nobody waits for the disk, whether the file grows or not.
+            elif self._commits % _ROOM_EVERY == 0 and wal is not None and conn is not None:
+                wal.keep_room(conn)
+            # Others write too, and nobody counts for them: their sum shows in the file.
+            if self._commits % _LOOK_EVERY == 0 and self.wal_bytes() > WAL_FILE_BYTES:
+                return True
+        return self._written > CHECKPOINT_BYTES
+
+    def checkpoint(self) -> None:
+        """Copy the WAL into the database, so that it is written from its start again. Only with the
+        lock held."""
+        self.checkpoints += 1
+        conn = self._producing or self.writer()
+        try:
+            if self.wal_bytes() > WAL_FILE_BYTES:
+                conn.execute("PRAGMA busy_timeout = 20")  # for readers, who are mostly quick
+                conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                conn.execute(f"PRAGMA busy_timeout = {int(TIMEOUT * 1000)}")
+                is_whole = self.wal_bytes() == 0
+            else:
+                _, frames, copied = conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                is_whole = frames == copied
+        except sqlite3.Error as error:
+            # What was committed is in the WAL all the same; the next one may do better.
+            is_whole = False
+            if spoils_connection(error):
+                self.discard_writer()
+        self._written = self._begun = 0 if is_whole else CHECKPOINT_BYTES - _CHECKPOINT_STEP
+
+    def make_room(self) -> None:
+        """After a write that found the disk full: the WAL itself may be what fills it, and only a
+        checkpoint lets it be written from its start again. Each process counts no more than its own
+        writes, so that no process may have thought one due. Only with the lock held."""
+        self.checkpoint()
+
+    def discard_writer(self) -> None:
+        """Throw the writing connections away after an I/O error. Only with the lock held."""
+        gone = (self._writing, self._producing)
+        self._writing = self._producing = None
+        self._close_wal()
+        for conn in gone:
+            if conn is not None:
+                _close(conn)
+
+    def discard_carrier(self) -> None:
+        """The same for the connection of `transaction()`."""
+        conn, self._carrying = self._carrying, None
+        if conn is not None:
+            _close(conn)
+
+    def forget_carrier(self) -> None:
+        """Leave the connection of `transaction()` to the one who has it; the next gets another."""
+        self._carrying = None
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Close all connections, under the lock; waits until reads and writes have ended."""
+        if self._lock is None:
+            return
+        try:
+            lock = self.acquire(timeout)
+        except StorageError:
+            self._leave_open()
+            return
+        try:
+            if self._wait_for_readers(timeout):
+                self._close_all()
+            else:
+                self._leave_open()
+        finally:
+            self.release(lock)
+
+    def _wait_for_readers(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while self._reading and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return not self._reading
+
+    def _close_all(self) -> None:
+        with self._guard:
+            self._lock = None
+            self._identity = None
+            self.opening = 0
+            gone = [*self._idle, self._looking, self._carrying, self._producing, self._writing]
+            self._idle = []
+            self._looking = self._carrying = self._producing = self._writing = None
+        self._close_wal()
+        for conn in gone:
+            if conn is not None:
+                _close(conn)
+
+    def forget(self) -> None:
+        """`close` for a driver that nobody has any more. It may be collected anywhere, also inside a
+        transaction of another driver of the same file; then its connections stay open."""
+        try:
+            self.close()
+        except WinchError:
+            self._leave_open()
+
+    def _leave_open(self) -> None:
+        with self._guard:
+            gone = [*self._idle, self._looking, self._carrying, self._producing, self._writing]
+            self._idle = []
+            self._looking = self._carrying = self._producing = self._writing = None
+            self._lock = None
+            self.opening = 0
+            self._wal = self.unsynced = None  # not closed: who holds the lock may be writing through it
+        _left_open.extend(conn for conn in gone if conn is not None)
+
+    def _close_wal(self) -> None:
+        self.unsynced = None
+        if self._wal is not None:
+            self._wal.close()
+
+    def _retire(self, conn: sqlite3.Connection) -> None:
+        lock = self._lock
+        if lock is not None and lock.is_mine:
+            _close(conn)
+            return
+        try:
+            lock = self.acquire(CLOSE_TIMEOUT)
+        except StorageError:
+            _left_open.append(conn)
+            return
+        try:
+            _close(conn)
+        finally:
+            self.release(lock)
+
+    # -- fork --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _outside_forks(self) -> Iterator[None]:
+        """The guard, at a moment when no other thread forks."""
+        while True:
+            with self._guard:
+                if not _gate.is_shut() or self._is_holder:
+                    yield
+                    return
+            _gate.wait(TIMEOUT)
+
+    def _wait_for_fork(self, timeout: float) -> None:
+        if _gate.is_shut() and not self._is_holder:
+            _gate.wait(timeout)
+
+    @property
+    def _is_holder(self) -> bool:
+        """Whether this thread has the file's lock. A fork waits for it, so it must not wait for one."""
+        return self._lock is not None and self._lock.is_mine
+
+    def before_fork(self, taken: list[FileLock]) -> None:
+        """Close all connections, and keep the file's lock until the fork is over. `taken` are the locks
+        that the fork has for others. Waits a few seconds at most for those who use the file.
+
+        Who is inside a transaction for longer keeps its connections, and the child refuses the file.
+        """
+        self._is_left_to_child = not self._close_for_fork(taken)
+
+    def _close_for_fork(self, taken: list[FileLock]) -> bool:
+        if not self._guard.acquire(timeout=CLOSE_TIMEOUT):
+            return False
+        is_used = bool(self._lock or self._looking or self._idle or self._reading)
+        self._guard.release()
+        if not is_used:
+            return True
+        try:
+            lock = self.lock()
+            if not any(map(lock.is_same, taken)):  # another driver may have the same file
+                lock = self.acquire(CLOSE_TIMEOUT)
+                self._has_fork_lock = True
+                taken.append(lock)
+        except WinchError:  # somebody is in a transaction
+            return False
+        self._fork_lock = lock
+        if not self._wait_for_readers(CLOSE_TIMEOUT):
+            return False
+        self._close_all()
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        lock, self._fork_lock = self._fork_lock, None
+        if lock is None:
+            return
+        if self._has_fork_lock:
+            self._has_fork_lock = False
+            self.release(lock)
+        elif self._lock is not lock:
+            lock.close()
+
+    def after_fork_in_child(self) -> None:
+        self._guard = threading.Lock()
+        self._fork_lock = None
+        self._has_fork_lock = False
+        self._reading = 0
+        if self._is_left_to_child:
+            self._is_forked_open = True
+            self._leave_open()  # closing would wait for SQLite's mutexes, which other threads had
+
+
+def is_told_by_events(conn: sqlite3.Connection) -> bool:
+    """Whether the storing of a job writes an event: whoever reads events keeps how far he has read, and
+    must not have read what a power cut takes back."""
+    found = conn.execute(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'winch_job')"
+    )
+    return bool(found.fetchone()[0])
+
+
+def _close(conn: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):
+        conn.close()
+
+
+_all: weakref.WeakSet[Connections] = weakref.WeakSet()
+_adding = threading.Lock()
+_forking: list[Connections] = []  # those of the fork that is under way
+_gate = ForkGate()
+
+
+def _before_fork() -> None:
+    if not _gate.shut():
+        return
+    with _adding:
+        _forking.extend(_all)
+    taken: list[FileLock] = []
+    for connections in _forking:
+        connections.before_fork(taken)
+
+
+def _after_fork_in_parent() -> None:
+    if _gate.is_last():
+        for connections in _forking:
+            connections.after_fork_in_parent()
+        _forking.clear()
+    _gate.reopen()
+
+
+def _after_fork_in_child() -> None:
+    global _adding, _gate  # other threads of the parent may have been at them
+    _adding, _gate = threading.Lock(), ForkGate()
+    for connections in _forking:
+        connections.after_fork_in_child()
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -1,0 +1,91 @@
+"""What the bodies of the verbs share: the clock, reading jobs, and writing changed ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
+from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.drivers.sqlite.records import MICROSECOND, Row, put_values, read_job, to_json
+from winch.drivers.sqlite.statements import Ring, Step
+from winch.drivers.sqlite.verbs import gates
+from winch.storage.decide.unique import Holder
+from winch.storage.verbs import Verb
+
+T = TypeVar("T")
+Body = Generator[Any, Any, T]
+
+# A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
+RING_WITHIN = timedelta(seconds=2)
+RING_WITHIN_MICROS = RING_WITHIN // MICROSECOND
+HEAD_START_MICROS = HEAD_START // MICROSECOND
+
+
+def verb(name: str, body: Callable[[], Body[T]], *, is_read: bool = False) -> Verb[T]:
+    return Verb(name, body, is_read)
+
+
+def micros(now: datetime | None) -> int:
+    """The store's time in µs. One file is one host, so the host's clock is the store's.
+
+    Read inside the verb's transaction: whoever writes later has the later time.
+    """
+    return time.time_ns() // 1000 if now is None else to_micros(now)
+
+
+def ask(name: str, /, **values: Any) -> Generator[Any, Any, list[Row]]:
+    """One statement; returns its rows."""
+    rows: list[Row] = yield Step(name, values)
+    return rows
+
+
+def read_jobs(ids: Iterable[str], *, is_kept_too: bool = False) -> Body[dict[str, JobRecord]]:
+    """The jobs of these ids: live ones, and on request final ones."""
+    wanted = list(ids)
+    as_json = to_json(wanted)
+    rows = yield from ask("get", ids=as_json)
+    if is_kept_too and len(rows) < len(wanted):
+        rows += yield from ask("get.kept", ids=as_json)
+    return {row[0]: read_job(row) for row in rows}
+
+
+def holders(keys: Iterable[str]) -> Body[dict[str, Holder]]:
+    """The live jobs that have these unique keys."""
+    rows = yield from ask("enqueue.holders", keys=to_json(list(keys)))
+    return {key: Holder(job_id, JobState(state)) for key, job_id, state in rows}
+
+
+def kept_holders(keys: Iterable[str | None], at: int) -> Body[dict[str, Holder]]:
+    """The final jobs that have these unique keys for a while yet."""
+    rows = yield from ask("enqueue.kept", keys=to_json(list(keys)), now=at)
+    return {key: Holder(job_id, None) for key, job_id in rows}
+
+
+def store(jobs: Sequence[JobRecord], now: int) -> Body[None]:
+    """Write changed live jobs: back to their table, or to the archive. Rings for what can run."""
+    live = [put_values(job, now) for job in jobs if not job.state.is_final]
+    final = [put_values(job, now) for job in jobs if job.state.is_final]
+    if live:
+        yield Step.each("record.put", live)
+    if final:
+        yield Step.each("record.archive", final)
+        ids = to_json([values["id"] for values in final])
+        yield from ask("record.awaited", ids=ids)
+        yield from ask("record.leave", ids=ids)
+    yield ring_for(jobs, now)
+    yield from gates.left(jobs, now)
+
+
+def ring_for(jobs: Iterable[JobRecord], now: int) -> Ring:
+    """Whom these jobs wake."""
+    ring = Ring()
+    soon = from_micros(now) + RING_WITHIN
+    for job in jobs:
+        if job.state is JobState.READY:
+            ring.count(job.queue)
+        elif job.state in TRANSITIONS["promote"] and job.run_at < soon:
+            ring.due = True
+    return ring

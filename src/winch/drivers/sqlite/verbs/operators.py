@@ -1,0 +1,198 @@
+"""The verbs of operators: cancel, retry, delete, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from winch.core.changes import cancelled, retried
+from winch.core.gates import GateSpec, name_of_key
+from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
+from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.drivers.sqlite.records import put_values, to_json
+from winch.drivers.sqlite.statements import Ring, Step
+from winch.drivers.sqlite.verbs import gates
+from winch.drivers.sqlite.verbs.base import (
+    HEAD_START_MICROS,
+    Body,
+    ask,
+    holders,
+    micros,
+    read_jobs,
+    ring_for,
+    store,
+    verb,
+)
+from winch.storage.params import Acted, Rebinding
+from winch.storage.verbs import Verb
+
+# As many as anybody could have: a resumed queue wakes all who wait for it.
+EVERYBODY = 1_000_000
+
+
+class OperatingVerbs:
+    """The operators' part of Storage; see storage/protocol.py for the contracts."""
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            at = micros(now)
+            moment = from_micros(at)
+            found = yield from read_jobs(ids, is_kept_too=True)
+            before = {job.id: job.state for job in found.values()}
+            answers, changed = _act("cancel", ids, found, lambda job: cancelled(job, by, reason, moment))
+            asked = [job for job in changed if not job.state.is_final]
+            if asked:
+                yield Step.each("cancel", [put_values(job, at) for job in asked])
+            moved = [
+                job
+                for job in changed
+                if job.state.is_final or before[job.id] not in (JobState.RUNNING, JobState.READY)
+            ]
+            yield from store(moved, at)
+            return answers
+
+        return verb("cancel", body)
+
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            at = micros(now)
+            moment = from_micros(at)
+            found = yield from read_jobs(ids, is_kept_too=True)
+            kept = {job.id for job in found.values() if job.state.is_final}
+            held = yield from _held(ids, found)
+            answers, changed = _act(
+                "retry", ids, found, lambda job: retried(job, by, moment, changes), held
+            )
+            revived = [job for job in changed if job.id in kept]
+            if revived:
+                rows = [{**put_values(job, at), "head_start": HEAD_START_MICROS} for job in revived]
+                yield Step.each("retry", rows)
+                yield from ask("retry.leave", ids=to_json([job.id for job in revived]))
+                yield ring_for(revived, at)
+            early = [job for job in changed if job.id not in kept]
+            if changes is not NO_CHANGES:
+                yield Step.each("retry.change", [put_values(job, at) for job in early])
+            yield from store(early, at)
+            return answers
+
+        return verb("retry", body)
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            at = micros(now)
+            found = yield from read_jobs(ids, is_kept_too=True)
+            states = {job.id: job.state for job in found.values()}
+            answers, _ = _act("delete", ids, dict(found), lambda job: None)
+            gone = [answer.id for answer in answers if answer.took]
+            live = to_json([i for i in gone if not states[i].is_final])
+            kept = to_json([i for i in gone if states[i].is_final])
+            yield from ask("delete", ids=live, now=at)
+            yield from ask("record.awaited", ids=live)
+            yield from ask("delete.live", ids=live)
+            yield from ask("delete.mark_kept", ids=kept, now=at)
+            yield from ask("delete.kept", ids=kept)
+            yield from gates.left((found[i] for i in gone), at, is_deleted=True)
+            return answers
+
+        return verb("delete", body)
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            yield from ask("pause", queue=queue, reason=reason, now=micros(now))
+
+        return verb("pause", body)
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield from ask("resume", queue=queue)
+            ring = Ring()
+            ring.count(queue, EVERYBODY)
+            yield ring
+
+        return verb("resume", body)
+
+    def set_limits(
+        self,
+        specs: Mapping[str, GateSpec | None],
+        *,
+        by: str,
+        is_live: bool = True,
+        now: datetime | None = None,
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            at = micros(now)
+            for name, spec in specs.items():
+                values = {"limit": name, "is_live": int(is_live), "by": by, "now": at}
+                if spec is None:
+                    yield from ask("set_limits.remove", **values)
+                else:
+                    yield from ask("set_limits", spec=msgspec.json.encode(spec).decode(), **values)
+            keys = [row[0] for row in (yield from ask("admit.all"))]
+            yield from gates.open_gates([key for key in keys if name_of_key(key) in specs], at)
+
+        return verb("set_limits", body)
+
+    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
+        def body() -> Body[list[bool]]:
+            text = msgspec.json.encode(changes).decode()
+            rows = yield from ask("rebind", changes=text, head_start=HEAD_START_MICROS)
+            took = {row[0] for row in rows}
+            return [change.id in took for change in changes]
+
+        return verb("rebind", body)
+
+
+def _held(ids: Sequence[str], found: Mapping[str, JobRecord]) -> Body[dict[str, str]]:
+    """The final jobs among these whose unique key another job has by now, or an earlier one will."""
+    jobs = [found[job_id] for job_id in dict.fromkeys(ids) if job_id in found]
+    keyed = [job for job in jobs if job.state.is_final and job.unique_key is not None]
+    if not keyed:
+        return {}
+    live = yield from holders(job.unique_key or "" for job in keyed)
+    taken = {key: holder.id for key, holder in live.items()}
+    held = {}
+    for job in keyed:
+        holder = taken.setdefault(job.unique_key or "", job.id)
+        if holder != job.id:
+            held[job.id] = holder
+    return held
+
+
+def _act(
+    name: str,
+    ids: Sequence[str],
+    found: dict[str, JobRecord],
+    change: Callable[[JobRecord], JobRecord | None],
+    held: Mapping[str, str] | None = None,
+) -> tuple[list[Acted], list[JobRecord]]:
+    """Apply a change to each job in turn: an id given twice meets the job as the first left it."""
+    answers = []
+    changed: dict[str, JobRecord] = {}
+    for job_id in ids:
+        job = found.get(job_id)
+        if job is None:
+            answers.append(Acted(job_id, None, took=False))
+            continue
+        holder = held.get(job_id) if held else None
+        took = job.state in TRANSITIONS[name] and holder is None
+        answers.append(Acted(job_id, job.state, took, holder))
+        if took:
+            after = change(job)
+            if after is None:
+                del found[job_id]
+            elif after is not job:
+                found[job_id] = changed[job_id] = after
+    return answers, list(changed.values())

@@ -1,0 +1,196 @@
+"""The verbs that only read: jobs, counts, queues, sessions, events."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from winch.core.job import JobRecord, from_micros
+from winch.core.lifecycle import FINAL, LIVE, JobState
+from winch.drivers.sqlite.records import read_events, read_moment, read_session, to_json
+from winch.drivers.sqlite.verbs import gates
+from winch.drivers.sqlite.verbs.base import Body, ask, holders, micros, read_jobs, verb
+from winch.storage.decide.waits import lie_together
+from winch.storage.params import (
+    MOST_AHEAD,
+    DeadGroup,
+    Depth,
+    Ending,
+    Event,
+    Facts,
+    GroupFilter,
+    JobFilter,
+    LimitInfo,
+    Page,
+    QueueInfo,
+    SessionInfo,
+)
+from winch.storage.verbs import Verb
+
+# After every id: ids are made of 0-9, a-f and dashes.
+_PAST_ALL_IDS = "g"
+_UNUSUAL = frozenset({JobState.CANCELLED, JobState.DEAD})
+
+
+class ReadingVerbs:
+    """The reading part of Storage; see storage/protocol.py for the contracts."""
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        def body() -> Body[list[JobRecord | None]]:
+            found = yield from read_jobs(ids, is_kept_too=True)
+            return [found.get(i) for i in ids]
+
+        return verb("get", body, is_read=True)
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        def body() -> Body[list[Ending | None]]:
+            if not ids:
+                return []
+            if lie_together(ids):
+                rows = yield from ask("results.together", first=min(ids), last=max(ids))
+            else:
+                rows = yield from ask("results", ids=to_json(list(ids)))
+            found = {row[0]: Ending(JobState(row[1]), row[2], row[3]) for row in rows}
+            return [found.get(job_id) for job_id in ids]
+
+        return verb("results", body, is_read=True)
+
+    def list_jobs(self, which: JobFilter) -> Verb[Page]:
+        def body() -> Body[Page]:
+            values = {
+                "after": _PAST_ALL_IDS if which.after is None else which.after,
+                "states": to_json(list(which.states)) if which.states else None,
+                "task": which.task,
+                "queue": which.queue,
+                "tag": which.tag,
+                "fingerprint": which.fingerprint,
+                "limit": which.limit + 1,
+            }
+            ids: list[str] = []
+            for name in _lists(which):
+                ids += [row[0] for row in (yield from ask(name, **values))]
+            ids.sort(reverse=True)
+            page = ids[: which.limit]
+            found = yield from read_jobs(page, is_kept_too=True)
+            has_more = len(ids) > which.limit
+            return Page(tuple(found[i] for i in page), page[-1] if has_more and page else None)
+
+        return verb("list_jobs", body, is_read=True)
+
+    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
+        def body() -> Body[list[DeadGroup]]:
+            rows = yield from ask("groups", task=which.task, queue=which.queue, limit=which.limit)
+            samples = yield from read_jobs([row[4] for row in rows], is_kept_too=True)
+            return [
+                DeadGroup.of(samples[sample], count, from_micros(first), from_micros(last))
+                for _, count, first, last, sample in rows
+            ]
+
+        return verb("groups", body, is_read=True)
+
+    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
+        def body() -> Body[Mapping[JobState, int]]:
+            found: dict[str, int] = dict((yield from ask("counts", cap=cap)))
+            return {state: found.get(state.value, 0) for state in JobState}
+
+        return verb("counts", body, is_read=True)
+
+    def queues(self) -> Verb[list[QueueInfo]]:
+        def body() -> Body[list[QueueInfo]]:
+            jobs = yield from ask("queues")
+            paused = {name: (at, why) for name, at, why in (yield from ask("queues.paused"))}
+            served: dict[str, int] = dict((yield from ask("queues.served")))
+            counts: dict[str, Counter[JobState]] = defaultdict(Counter)
+            oldest: dict[str, int] = {}
+            for queue, state, count, first_run_at in jobs:
+                counts[queue][JobState(state)] += count
+                if first_run_at is not None:
+                    oldest[queue] = min(first_run_at, oldest.get(queue, first_run_at))
+            infos = []
+            for name in sorted({*counts, *paused, *served}):
+                paused_at, reason = paused.get(name, (None, None))
+                infos.append(
+                    QueueInfo(
+                        name=name,
+                        counts=dict(counts.get(name, {})),
+                        paused_at=read_moment(paused_at),
+                        pause_reason=reason,
+                        oldest_ready_at=read_moment(oldest.get(name)),
+                        sessions=served.get(name, 0),
+                    )
+                )
+            return infos
+
+        return verb("queues", body, is_read=True)
+
+    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+        def body() -> Body[Depth]:
+            ((ready, oldest),) = yield from ask("depth", queue=queue, cap=cap)
+            waited = None if oldest is None else from_micros(micros(now)) - from_micros(oldest)
+            return Depth(ready, waited)
+
+        return verb("depth", body, is_read=True)
+
+    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
+        def body() -> Body[list[SessionInfo]]:
+            rows = yield from ask("sessions", is_ended_too=int(is_ended_too))
+            return [read_session(row) for row in rows]
+
+        return verb("sessions", body, is_read=True)
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        def body() -> Body[Facts | None]:
+            job = (yield from read_jobs([job_id], is_kept_too=True)).get(job_id)
+            if job is None:
+                return None
+            paused = yield from ask("explain.paused", queue=job.queue)
+            ahead = yield from ask("explain", id=job.id, most=MOST_AHEAD)
+            serving = yield from ask("explain.serving", queue=job.queue, task=job.task)
+            session = yield from ask("sessions.one", session=job.session)
+            holder = None
+            if job.unique_key is not None and job.state in FINAL:
+                held = (yield from holders([job.unique_key])).get(job.unique_key)
+                holder = None if held is None else held.id
+            return Facts(
+                job=job,
+                now=from_micros(micros(now)),
+                is_paused=bool(paused),
+                pause_reason=paused[0][0] if paused else None,
+                ahead=min(ahead[0][0], MOST_AHEAD),
+                session=read_session(session[0]) if session else None,
+                serving=serving[0][0],
+                knowing=serving[0][1],
+                key_holder=holder,
+                gate=(yield from gates.info(job)),
+            )
+
+        return verb("explain", body, is_read=True)
+
+    def limits(self) -> Verb[list[LimitInfo]]:
+        return verb("limits", gates.limits, is_read=True)
+
+    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
+        def body() -> Body[bool]:
+            ((found,),) = yield from ask("has_gated", queues=to_json(list(queues)))
+            return bool(found)
+
+        return verb("has_gated", body, is_read=True)
+
+    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
+        def body() -> Body[list[Event]]:
+            return read_events((yield from ask("events", after=after, limit=limit)))
+
+        return verb("events", body, is_read=True)
+
+
+def _lists(which: JobFilter) -> Iterator[str]:
+    """The statements that find such jobs: what is rare among much has an index of its own."""
+    wanted = frozenset(which.states) or frozenset(JobState)
+    if which.fingerprint is not None:
+        yield "list_jobs.alike"
+        return
+    if wanted & LIVE:
+        yield "list_jobs.running" if wanted & LIVE == {JobState.RUNNING} else "list_jobs"
+    if wanted & FINAL:
+        yield "list_jobs.unusual" if wanted & FINAL <= _UNUSUAL else "list_jobs.kept"

@@ -1,0 +1,163 @@
+"""The verbs of schedules. What a change comes to is decided in storage/decide/schedules.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from winch.core.job import from_micros, to_micros
+from winch.drivers.sqlite.records import Row, read_moment, to_json, write_moment
+from winch.drivers.sqlite.statements import Step
+from winch.drivers.sqlite.verbs.base import Body, ask, micros, verb
+from winch.storage.decide.schedules import (
+    KEEP_RUNS,
+    Answered,
+    Change,
+    Changed,
+    Effect,
+    RunKind,
+    ScheduleRow,
+    ScheduleRun,
+    Schedules,
+    changed,
+    needs_live,
+    told,
+)
+from winch.storage.params import Enqueued, NewJob
+from winch.storage.verbs import Verb
+
+
+class SchedulingVerbs:
+    """Reading and changing schedules."""
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        raise NotImplementedError  # pragma: no cover  # of the driver's other half
+
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
+        def body() -> Body[Schedules]:
+            rows = yield from ask("schedules", name=name)
+            return Schedules(from_micros(micros(now)), tuple(map(_read_row, rows)))
+
+        return verb("schedules", body, is_read=True)
+
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
+        def body() -> Body[Schedules]:
+            at = micros(now)
+            rows = yield from ask("due_schedules", limit=limit, now=at)
+            ((next_at,),) = yield from ask("due_schedules.next", now=at)
+            return Schedules(from_micros(at), tuple(map(_read_row, rows)), read_moment(next_at))
+
+        return verb("due_schedules", body, is_read=True)
+
+    def change_schedule(
+        self, name: str, change: Change, *, now: datetime | None = None
+    ) -> Verb[Changed]:
+        def body() -> Body[Changed]:
+            at = from_micros(micros(now))
+            rows = yield from ask("schedules", name=name)
+            live = 0
+            if needs_live(change):
+                ((live,),) = yield from ask("change_schedule.live", name=name)
+            effect = changed(name, _read_row(rows[0]) if rows else None, change, at, live)
+            if effect.answer is not Answered.DONE:
+                return Changed(answer=effect.answer, row=effect.row)
+            row = effect.row
+            if row is None:
+                yield from ask("change_schedule.remove", name=name)
+                yield from ask("change_schedule.forget", name=name)
+            elif effect.is_written:
+                yield from ask(
+                    "change_schedule",
+                    name=name,
+                    definition=row.definition,
+                    is_defined=effect.is_defined,
+                    created_at=to_micros(row.created_at),
+                    last_window=to_micros(row.last_window),
+                    next_at=write_moment(row.next_at),
+                    timing=row.timing,
+                    pending=write_moment(row.pending),
+                    paused_at=write_moment(row.paused_at),
+                    pause_reason=row.pause_reason,
+                )
+            runs = yield from self._write_runs(name, effect, now)
+            return Changed(answer=effect.answer, row=row, runs=runs)
+
+        return verb("change_schedule", body)
+
+    def _write_runs(
+        self, name: str, effect: Effect, now: datetime | None
+    ) -> Body[tuple[ScheduleRun, ...]]:
+        if not effect.runs:
+            return ()
+        windows = to_json([to_micros(run.window) for run in effect.runs])
+        rows = yield from ask("change_schedule.taken", name=name, windows=windows)
+        taken = {from_micros(row[0]) for row in rows}
+        jobs = [
+            job
+            for job, run in zip(effect.jobs, effect.runs, strict=True)
+            if job is not None and run.window not in taken
+        ]
+        answers: dict[str, Enqueued] = {}
+        if jobs:
+            stored = yield from self.enqueue(jobs, now=now).steps()
+            answers = {answer.id: answer for answer in stored}
+        runs = tuple(
+            run
+            for run in told(effect.runs, answers)
+            if run.window not in taken
+            # A trigger that was repeated has its row already.
+            and (run.kind is not RunKind.TRIGGERED or answers[run.job or ""].is_new)
+        )
+        yield Step.each(
+            "change_schedule.run",
+            [
+                {
+                    "schedule": name,
+                    "window_at": to_micros(run.window),
+                    "kind": run.kind,
+                    "at": to_micros(run.at),
+                    "job": run.job,
+                    "note": run.note,
+                }
+                for run in runs
+            ],
+        )
+        yield from ask("change_schedule.trim", name=name, keep=KEEP_RUNS)
+        return runs
+
+    def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
+        def body() -> Body[list[ScheduleRun]]:
+            rows = yield from ask("schedule_runs", name=name, limit=limit)
+            return [
+                ScheduleRun(
+                    schedule=schedule,
+                    window=from_micros(window),
+                    kind=RunKind(kind),
+                    at=from_micros(at),
+                    job=job,
+                    note=note,
+                )
+                for schedule, window, kind, at, job, note in rows
+            ]
+
+        return verb("schedule_runs", body, is_read=True)
+
+
+def _read_row(row: Row) -> ScheduleRow:
+    (name, definition, is_code, created_at, last_window, declared_by, next_at, timing, pending,
+     paused_at, pause_reason) = row  # fmt: skip
+    return ScheduleRow(
+        name=name,
+        definition=definition,
+        is_code=bool(is_code),
+        created_at=from_micros(created_at),
+        last_window=from_micros(last_window),
+        declared_by=declared_by,
+        next_at=read_moment(next_at),
+        timing=timing,
+        pending=read_moment(pending),
+        paused_at=read_moment(paused_at),
+        pause_reason=pause_reason,
+    )

@@ -1,0 +1,61 @@
+"""An exception as data: type, message, and a traceback without local variables, masked and bounded."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from winch.core.errors import type_name
+from winch.core.job import Failure
+from winch.core.values.codec import MAX_ERROR_BYTES, clean_text
+from winch.core.values.redact import stored_text
+
+MAX_FRAMES = 50
+MAX_MESSAGE_BYTES = 8 * 1024
+
+
+def describe(error: BaseException) -> Failure:
+    """What is kept of an error. Never raises, whatever the exception's own methods do."""
+    try:
+        message = str(error)
+    except Exception as broken:  # user code: its __str__ may do anything
+        message = f"<the message cannot be shown: {type(broken).__name__}>"
+    try:
+        shown = traceback.TracebackException(
+            type(error), error, _own_frames(error.__traceback__), limit=-MAX_FRAMES
+        )
+        frames = "".join(shown.format())
+    except Exception as broken:  # as above
+        frames = f"<the traceback cannot be shown: {type(broken).__name__}>"
+    return Failure(
+        clean_text(type_name(type(error)), 512),
+        stored_text(message, MAX_MESSAGE_BYTES),
+        stored_text(frames, MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 512),
+    )
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What an exception was raised from, or while handling what; None where `from None` hides it."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def described(cause: BaseException, reason: str | None) -> Failure:
+    """The error that a handler answered with RetryAfter or Discard, and the reason it gave."""
+    failure = describe(cause)
+    if reason is None:
+        return failure
+    return Failure(failure.type, f"{failure.message} ({stored_text(reason, 1024)})", failure.traceback)
+
+
+_ENGINE = str(Path(__file__).parents[1])
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """From the handler on: how the engine called it says nothing about the error."""
+    own = frames
+    while own is not None and own.tb_frame.f_code.co_filename.startswith(_ENGINE):
+        own = own.tb_next
+    return frames if own is None else own

@@ -1,0 +1,25 @@
+"""The engine's logger, apart from all else: a producer that logs must not import an event loop."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from winch.core.values.redact import mask_text
+
+log: logging.Logger = logging.getLogger("winch")
+
+
+def masked(record: logging.LogRecord) -> bool:
+    """Mask secrets in a record, whichever handler of the application prints it."""
+    text = record.getMessage()
+    if (hidden := mask_text(text)) != text:
+        record.msg, record.args = hidden, None
+    if record.exc_info and record.exc_text is None:
+        record.exc_text = mask_text("".join(traceback.format_exception(*record.exc_info)).rstrip())
+    return True
+
+
+# A filter sees only what its own logger is given: handlers' lines go through `winch.job`.
+for _name in ("winch", "winch.job"):
+    logging.getLogger(_name).addFilter(masked)

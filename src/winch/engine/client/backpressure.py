@@ -1,0 +1,193 @@
+"""The door of every queue: whether a job may come in now. Producers take no lock and ask nobody.
+
+Settings and depths are read at most once a second; in between a producer counts its own jobs. So a full
+queue may get, beyond its limit, what other producers enqueue within one second. A store that does not
+answer keeps nobody out: the enqueue itself will say what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import ConfigError, QueueFull, StorageError
+from winch.core.gates import LIMIT, GateUse, with_one_more
+from winch.core.job import PRIORITY_RANGE, STRICT
+from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
+from winch.engine.base.operation import Blocking, Operation, Pause
+from winch.storage.params import Depth, Line, Lines, NewJob
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
+
+BOOK = "queue settings"
+# Beside the settings, by the queue's name, a pause with an end has two lines: one that stays, and one
+# that is gone when the pause is over. No queue's name has a colon.
+UNTIL, PAUSED = ":until:", ":paused:"
+FRESH = 1.0
+# While one caller reads them anew, others go by what was read before, for so long.
+LOOKING = 0.1
+BLOCK_PAUSE = 0.2
+
+
+def read_settings(lines: Sequence[Line]) -> dict[str, QueueSettings]:
+    """The settings by queue; a line that cannot be read (of another release) says nothing."""
+    found = {}
+    for line in lines:
+        if line.key.startswith(":"):
+            continue
+        try:
+            found[line.key] = msgspec.json.decode(line.body, type=QueueSettings)
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def queue_gate(queue: str, concurrency: int) -> GateUse:
+    """The gate of a queue's concurrency; its number is set in the store, for all jobs that carry it."""
+    name = f"queue:{queue}"
+    return GateUse(name, LIMIT, name, n=concurrency)
+
+
+class Door:
+    """What one client knows about its queues."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self._looked_at = float("-inf")
+        self._limited: dict[str, QueueSettings] = {}
+        self._depths: dict[str, Depth] = {}
+        self._own: dict[str, int] = {}
+        self._looking = 0
+
+    def is_open(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether all of them may come in, by what was read a moment ago: none's queue is limited."""
+        age = self.monotonic() - self._looked_at
+        if age >= FRESH and not (self._looking and age < FRESH + LOOKING):
+            return False
+        return not self._limited or not any(job.queue in self._limited for job in jobs)
+
+    def admit(
+        self, driver: Driver, jobs: Sequence[NewJob], *, is_apart: bool = False
+    ) -> Operation[list[NewJob | None]]:
+        """The jobs as they may come in: None is dropped, some are put off. Raises QueueFull. `is_apart`
+        looks from a thread: who brings a connection may have no pool in their event loop."""
+        began = self.monotonic()
+        while True:
+            yield from self._look(driver, is_apart)
+            full = self._full(jobs)
+            if full is None:
+                break
+            queue, why = full
+            settings = self._limited[queue]
+            waited = self.monotonic() - began
+            if settings.on_full is OnFull.REJECT or waited >= settings.block_for.total_seconds():
+                raise QueueFull(
+                    f"queue {queue!r} is full: {why}; nothing was enqueued. Try again later",
+                    timedelta(seconds=FRESH),
+                )
+            yield Pause(BLOCK_PAUSE)
+            self._looked_at = float("-inf")
+        return self._let_in(jobs)
+
+    def _look(self, driver: Driver, is_apart: bool) -> Operation[None]:
+        def asked(verb: Verb[Any]) -> Verb[Any] | Blocking:
+            return Blocking(lambda: driver.run(verb)) if is_apart else verb
+
+        if self.monotonic() - self._looked_at < FRESH:
+            return
+        limited: dict[str, QueueSettings] = {}
+        depths: dict[str, Depth] = {}
+        self._looking += 1
+        try:
+            if driver.capabilities.keeps_books:
+                lines = yield asked(driver.read_lines(Lines(book=BOOK)))
+                found = read_settings(lines)
+                limited = {queue: said for queue, said in found.items() if said.is_for_producers}
+            for queue, said in limited.items():
+                if said.is_limited:
+                    cap = 2 * (said.max_depth or 1)
+                    depths[queue] = yield asked(driver.depth(queue, cap=cap))
+        except (StorageError, ConfigError):
+            limited, depths = self._limited, self._depths
+        finally:
+            self._looking -= 1
+        self._looked_at = self.monotonic()
+        self._limited, self._depths, self._own = limited, depths, {}
+
+    def _is_over(self, queue: str, more: int) -> str | None:
+        """Why so many more jobs do not fit, or None."""
+        settings, depth = self._limited.get(queue), self._depths.get(queue)
+        if settings is None or depth is None:
+            return None
+        ready = depth.ready + self._own.get(queue, 0)
+        if settings.max_depth is not None and ready + more > settings.max_depth:
+            return f"{ready:,} jobs are ready, max_depth is {settings.max_depth:,}"
+        age = depth.oldest
+        if settings.max_age is not None and age is not None and age > settings.max_age:
+            return f"its oldest job waits for {age.total_seconds():.0f} s, more than max_age"
+        return None
+
+    def _full(self, jobs: Sequence[NewJob]) -> tuple[str, str] | None:
+        """The first queue that is full and keeps jobs out, and why."""
+        counts: dict[str, int] = {}
+        for job in jobs:
+            if job.queue in self._limited:
+                counts[job.queue] = counts.get(job.queue, 0) + 1
+        for queue, count in counts.items():
+            keeps_out = self._limited[queue].on_full in (OnFull.REJECT, OnFull.BLOCK)
+            why = self._is_over(queue, count) if keeps_out else None
+            if why is not None:
+                return queue, why
+        return None
+
+    def _let_in(self, jobs: Sequence[NewJob]) -> list[NewJob | None]:
+        found: list[NewJob | None] = []
+        for job in jobs:
+            settings = self._limited.get(job.queue)
+            if settings is not None and self._is_over(job.queue, 1) is not None:
+                if settings.on_full is OnFull.SHED and job.priority < 0:
+                    found.append(None)
+                    continue
+                if settings.on_full is OnFull.DELAY and job.delay is None and job.run_at is None:
+                    job = self._put_off(job, settings)  # noqa: PLW2901  # the same job, later
+            if settings is not None:
+                self._own[job.queue] = self._own.get(job.queue, 0) + 1
+            found.append(_marked(job, settings))
+        return found
+
+    def mark(
+        self, driver: Driver, jobs: Sequence[NewJob], *, is_apart: bool = False
+    ) -> Operation[Sequence[NewJob]]:
+        """Members of a flow: stored whole or not at all, so none is kept out or put off; but the order
+        and the concurrency of their queues hold for them too."""
+        if self.is_open(jobs):
+            return jobs
+        yield from self._look(driver, is_apart)
+        return [_marked(job, self._limited.get(job.queue)) for job in jobs]
+
+    def _put_off(self, job: NewJob, settings: QueueSettings) -> NewJob:
+        depth = self._depths[job.queue]
+        over = depth.ready + self._own.get(job.queue, 0) + 1 - (settings.max_depth or 0)
+        delay = timedelta(seconds=max(over, 1) / settings.drain_per_second)
+        return msgspec.structs.replace(job, delay=delay)
+
+
+def _marked(job: NewJob, settings: QueueSettings | None) -> NewJob:
+    """The job as its queue's order and concurrency make it."""
+    if settings is None:
+        return job
+    if settings.order is Order.STRICT:
+        job = _strict(job)
+    if settings.concurrency is not None:
+        gate = queue_gate(job.queue, settings.concurrency)
+        job = msgspec.structs.replace(job, options=with_one_more(job.options, gate))
+    return job
+
+
+def _strict(job: NewJob) -> NewJob:
+    if job.priority not in PRIORITY_RANGE:  # it has been through a door before: a spooled job
+        return job
+    return msgspec.structs.replace(job, priority=job.priority * STRICT)

@@ -1,0 +1,135 @@
+"""What is asked of one job, and done to it by people: look, wait for its end, cancel, retry, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from winch.core.errors import (
+    ConfigError,
+    DuplicateJob,
+    InvalidPayload,
+    InvalidTransition,
+    JobFailed,
+    JobNotFound,
+    PayloadTooLarge,
+)
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState, sources
+from winch.core.values import codec
+from winch.core.values.duration import Duration, parse_duration
+from winch.core.values.ids import parse_id
+from winch.engine.base.encryption import Keyring, unseal
+from winch.engine.base.operation import Operation, Pause
+from winch.engine.client.audit import actor, noted
+from winch.engine.client.why import explain
+from winch.storage.params import Acted
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
+
+RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+
+# -- looking -----------------------------------------------------------------------------------------
+
+
+def _known(job_id: str) -> str:
+    """The id as stores have it. No job has an id that is no UUID."""
+    try:
+        return parse_id(job_id, "job id")
+    except ConfigError as error:
+        raise JobNotFound(str(job_id)[:100]) from error
+
+
+def get(driver: Driver, job_id: str) -> Operation[JobRecord]:
+    [record] = yield driver.get([_known(job_id)])
+    if record is None:
+        raise JobNotFound(job_id)
+    found: JobRecord = record
+    return found
+
+
+def ended(
+    driver: Driver, job_id: str, timeout: Duration | None, monotonic: Callable[[], float]
+) -> Operation[JobRecord]:
+    """The job once it is final; raises TimeoutError when it is not in time."""
+    limit = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
+    began = monotonic()
+    round_ = 0
+    while True:
+        record = yield from get(driver, job_id)
+        if record.state.is_final:
+            return record
+        waited = monotonic() - began
+        if limit is not None and waited >= limit:
+            raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
+        pause = RESULT_PAUSES[min(round_, len(RESULT_PAUSES) - 1)]
+        left = float("inf") if limit is None else max(limit - waited, 0.001)
+        yield Pause(min(pause, left), most=left)
+        round_ += 1
+
+
+def result_of(record: JobRecord, keys: Keyring | None) -> Any:
+    """What the handler of a final job returned; raises where it did not complete."""
+    if record.state is not JobState.COMPLETED:
+        error = record.error
+        text = f"{error.name}: {error.message}" if error is not None else record.reason
+        raise JobFailed(record.id, record.state, text)
+    if record.result is None and record.reason is not None:
+        raise InvalidPayload(f"job {record.id} completed, but {record.reason}")
+    if record.result is None:
+        return None
+    text = unseal(keys, record.result, job=record.id, task=record.task, field="result")
+    if (cut := codec.truncated(text)) is not None:
+        raise PayloadTooLarge(
+            f"job {record.id} completed, but its result was {cut.bytes:,} bytes and the limit is "
+            f"{codec.MAX_RESULT_BYTES:,}; only its beginning is kept, in job.record.result"
+        )
+    return codec.loads(text, what="result")
+
+
+def why(driver: Driver, job_id: str) -> Operation[str]:
+    facts = yield driver.explain(_known(job_id))
+    if facts is None:
+        raise JobNotFound(job_id)
+    return explain(facts)
+
+
+# -- acting ------------------------------------------------------------------------------------------
+
+
+def cancel(driver: Driver, job_id: str, reason: str | None, by: str | None) -> Operation[JobState]:
+    ids = [_known(job_id)]
+    was = yield from _operate("cancel", driver.cancel(ids, by=by or actor(), reason=reason))
+    yield from noted(driver, "cancel", ids[0], was=was, reason=reason)
+    return was
+
+
+def retry(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
+    ids = [_known(job_id)]
+    was = yield from _operate("retry", driver.retry(ids, by=by or actor()))
+    yield from noted(driver, "retry", ids[0], was=was)
+    return was
+
+
+def delete(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
+    ids = [_known(job_id)]
+    was = yield from _operate("delete", driver.delete(ids, by=by or actor()))
+    yield from noted(driver, "delete", ids[0], was=was)
+    return was
+
+
+def _operate(name: str, verb: Verb[list[Acted]]) -> Operation[JobState]:
+    """Carry out an operator's verb on one job; a lost race is raised here, for people."""
+    [acted] = yield verb
+    if acted.state is None:
+        raise JobNotFound(acted.id)
+    if acted.holder is not None:
+        raise DuplicateJob(
+            f"job {acted.id} cannot be retried now: its unique key is held by job {acted.holder}",
+            existing=acted.holder,
+        )
+    if not acted.took:
+        raise InvalidTransition(acted.id, acted.state, name, sources(name))
+    state: JobState = acted.state
+    return state

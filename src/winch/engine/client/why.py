@@ -1,0 +1,228 @@
+"""Why is this job not running? The reason in words, from the facts the store gives."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from winch.core.lifecycle import JobState
+from winch.core.values.duration import format_duration
+from winch.core.values.redact import mask_text
+from winch.storage.params import MOST_AHEAD, Facts, GateInfo
+
+OTHERS = "other jobs"
+
+
+def explain(facts: Facts, *, names_others: bool = True) -> str:
+    """One or two sentences with names and numbers; secrets in errors and reasons are masked.
+
+    Without `names_others` they hold neither the id nor the number of other jobs.
+    """
+    if not names_others:
+        facts = _without_others(facts)
+    said = _explain(facts)
+    if facts.key_holder is not None:
+        said += (
+            f" Its unique key {facts.job.unique_key!r} is held by {_job(facts.key_holder)} now, so it "
+            "cannot be retried before that one is final."
+        )
+    return mask_text(said)
+
+
+def _without_others(facts: Facts) -> Facts:
+    """The facts with the ids of other jobs taken out, and their numbers unknown."""
+    gate = facts.gate
+    if gate is not None:
+        holders = (OTHERS,) if gate.holders else ()
+        gate = msgspec.structs.replace(gate, holders=holders, ahead=-1 if gate.ahead else 0, used=-1)
+    return msgspec.structs.replace(
+        facts,
+        gate=gate,
+        ahead=-1 if facts.ahead else 0,
+        key_holder=None if facts.key_holder is None else OTHERS,
+    )
+
+
+def _job(holder: str) -> str:
+    return "another job" if holder == OTHERS else f"job {holder}"
+
+
+def _explain(facts: Facts) -> str:
+    job = facts.job
+    match job.state:
+        case JobState.SCHEDULED:
+            # A job that was put off says why: a newer version, a missing key, the handler's own word.
+            why = f" It was put off: {job.reason.rstrip('.')}." if job.reason else ""
+            return f"It is scheduled for {_moment(facts)}.{why}{_obstacles(facts)}"
+        case JobState.RETRYING:
+            cause = f" with {_error(facts)}" if job.error else ""
+            due = f"the next one is due {_moment(facts)}"
+            return f"Attempt {job.attempt} failed{cause}; {due}.{_obstacles(facts)}"
+        case JobState.READY:
+            return f"{_ready(facts)}{_suspicion(facts)}"
+        case JobState.RUNNING:
+            return _running(facts)
+        case JobState.BLOCKED:
+            return f"{_blocked(facts)}{_obstacles(facts)}"
+        case JobState.COMPLETED:
+            return _completed(facts)
+        case JobState.CANCELLED:
+            return f"It was cancelled: {job.reason or 'no reason was given'}."
+        case JobState.DEAD:
+            cause = f" Last error: {_error(facts)}." if job.error else ""
+            return f"It is dead: {job.reason or 'no reason was kept'}.{cause}"
+
+
+def _completed(facts: Facts) -> str:
+    finished, claimed = facts.job.finished_at, facts.job.claimed_at
+    took = f", {_ago(finished - claimed)} after it was claimed" if finished and claimed else ""
+    return f"It completed at {finished:%Y-%m-%d %H:%M:%S} UTC{took}."
+
+
+def _error(facts: Facts) -> str:
+    error = facts.job.error
+    return f"{error.name}: {_short(error.message)}" if error else "no error"
+
+
+def _ready(facts: Facts) -> str:
+    if facts.is_paused:
+        return f"Its queue {facts.job.queue!r} is paused{_because(facts.pause_reason)}."
+    if not facts.serving:
+        queue = facts.job.queue
+        return f"No worker serves its queue {queue!r}. Start one: winch worker -Q {queue}"
+    if not facts.knowing:
+        return (
+            f"No worker has its task {facts.job.task!r}: {facts.serving} "
+            f"serve{'s' if facts.serving == 1 else ''} the queue, but none has imported it. "
+            "Deploy workers that know the task; the job waits and loses nothing."
+        )
+    if facts.ahead < 0:
+        return (
+            f"It is ready and waits for a free slot; other jobs of queue {facts.job.queue!r} go first."
+        )
+    if facts.ahead and facts.job.tenant is not None:
+        return (
+            f"It is ready and waits for the turn of its tenant {facts.job.tenant!r}: tenants of queue "
+            f"{facts.job.queue!r} take turns; {_ahead(facts)} of its jobs were there before."
+        )
+    if facts.ahead:
+        return (
+            f"It is ready and waits for a free slot; {_ahead(facts)} "
+            f"{'job' if facts.ahead == 1 else 'jobs'} of queue {facts.job.queue!r} go first."
+        )
+    return "It is ready and next in its queue; a worker takes it as soon as a slot is free."
+
+
+def _blocked(facts: Facts) -> str:
+    gate = facts.gate
+    if gate is None:
+        return f"It is blocked: {facts.job.reason or 'its gate is closed'}."
+    ahead = ""
+    if gate.ahead < 0:
+        ahead = " Others wait before it."
+    elif gate.ahead:
+        ahead = f" {gate.ahead:,} {'waits' if gate.ahead == 1 else 'wait'} before it."
+    holders = ", ".join(gate.holders)
+    match gate.kind:
+        case "limit":
+            if gate.used < 0:
+                return f"It is blocked by the limit {gate.key!r} of {gate.n:,}.{ahead}"
+            more = " and others" if gate.used > len(gate.holders) else ""
+            return (
+                f"It is blocked by the limit {gate.key!r}: {gate.used:,} of {gate.n:,} run, held by "
+                f"{holders or 'nobody'}{more}.{ahead}"
+            )
+        case "rate":
+            per = f" per {format_duration(gate.per)}" if gate.per else ""
+            return (
+                f"It is blocked by the rate {gate.key!r}: {gate.n:,}{per} have started; it opens "
+                f"{_opens(facts)}.{ahead}"
+            )
+        case "fifo":
+            return (
+                f"It is blocked by its FIFO key {gate.key.removeprefix('fifo:')!r}: "
+                f"{_job(holders or 'of another worker')} goes first and is not final.{ahead}"
+            )
+        case _:
+            because = f": {gate.reason}" if gate.reason else ""
+            return (
+                f"It is held with its scope {gate.key.removeprefix('scope:')!r}, which opens "
+                f"{_opens(facts)}{because}.{_trips(gate)} It loses no attempt.{ahead}"
+            )
+
+
+def _trips(gate: GateInfo) -> str:
+    if not gate.trips:
+        return ""
+    times = "once" if gate.trips == 1 else f"{gate.trips:,} times in a row"
+    return f" The breaker has tripped {times}."
+
+
+def _ahead(facts: Facts) -> str:
+    return f"{facts.ahead:,}{' or more' if facts.ahead >= MOST_AHEAD else ''}"
+
+
+def _opens(facts: Facts) -> str:
+    at = None if facts.gate is None else facts.gate.open_at
+    if at is None:
+        return "soon"
+    if at <= facts.now:
+        return "step by step, one probe first"
+    return f"at {at:%Y-%m-%d %H:%M:%S} UTC (in {_ago(at - facts.now)})"
+
+
+def _running(facts: Facts) -> str:
+    job, session = facts.job, facts.session
+    if session is None:
+        return "Its worker is not known to the store; the job is rescued at the next sweep."
+    since = facts.now - (job.claimed_at or facts.now)
+    asked = " A cancel was requested." if job.cancel_requested_at else ""
+    left = session.lease_until - facts.now
+    if session.ended_at is not None or left < timedelta(0):
+        return f"Its worker {session.worker} is gone; the job is rescued at the next sweep.{asked}"
+    return (
+        f"It is running: attempt {job.attempt} on worker {session.worker} for {_ago(since)}; "
+        f"the lease lasts {_ago(left)} more.{asked}"
+    )
+
+
+def _obstacles(facts: Facts) -> str:
+    """What would still hold the job once it is due."""
+    if facts.is_paused:
+        return f" Its queue {facts.job.queue!r} is paused{_because(facts.pause_reason)}."
+    if not facts.serving:
+        return f" No worker serves its queue {facts.job.queue!r} now."
+    return ""
+
+
+def _suspicion(facts: Facts) -> str:
+    job = facts.job
+    if job.crashes:
+        return f" Its process died {job.crashes} time{'s' if job.crashes > 1 else ''} while it ran."
+    if job.rescues:
+        return f" It was rescued {job.rescues} time{'s' if job.rescues > 1 else ''} from lost workers."
+    return ""
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _moment(facts: Facts) -> str:
+    wait = facts.job.run_at - facts.now
+    at = f"{facts.job.run_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{at} (in {_ago(wait)})" if wait > timedelta(0) else f"{at} (now due)"
+
+
+def _ago(span: timedelta) -> str:
+    """As exact as people read it: whole seconds from ten seconds on, whole milliseconds below."""
+    for unit in (timedelta(seconds=1), timedelta(milliseconds=1)):
+        if span >= 10 * unit:
+            return format_duration(span // unit * unit)
+    return format_duration(span)
+
+
+def _short(message: str) -> str:
+    line = message.strip().splitlines()[0] if message.strip() else ""
+    return line if len(line) <= 200 else line[:199] + "…"

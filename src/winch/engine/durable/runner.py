@@ -1,0 +1,343 @@
+"""How durable calls are carried out: in a plain handler's thread or on an async handler's loop, with
+every write of the history fenced and in its turn."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from winch.core import steps
+from winch.core.errors import ConfigError, LostClaim, StorageFull, StorageUnavailable
+from winch.core.job import Note
+from winch.core.steps import StepHistory, StepRecord
+from winch.engine.base.encryption import seal, unseal
+from winch.engine.base.operation import Blocking, Pause
+from winch.storage.params import Answer, ClaimRef
+
+if TYPE_CHECKING:
+    from winch.core.job import Claim
+    from winch.engine.base.encryption import Keyring
+    from winch.engine.client.client import Client
+    from winch.storage.protocol import Driver
+    from winch.storage.verbs import Verb
+
+# How long a step's result is held while the store is out of reach, before the attempt fails.
+SAVE_SECONDS = 60.0
+# How often the loop turns before a handler that waits is taken to wait with all its parts.
+LOOKS = 5
+SAVE_PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call the function: a coroutine is awaited, a plain function of an async handler runs in a
+    thread."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InTransaction:
+    """Call the function in a transaction, and put the record it comes to into the same commit."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    session: object
+    record: Callable[[Any], StepRecord]
+
+
+class _Save:
+    """Have the store keep the history as it is now."""
+
+
+class _Park:
+    """Wait until no other call of this handler is under way."""
+
+
+SAVE = _Save()
+PARK = _Park()
+
+Durable = Generator[Any, Any, Any]
+
+
+class Unwound(BaseException):
+    """Ends a handler that was only called to find its undo functions."""
+
+
+class StepRunner:
+    """The part of an attempt's durable side that talks to the store and calls functions."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        client: Client,
+        store: Callable[[], Driver],
+        is_async: bool,
+        keys: Keyring | None,
+        monotonic: Callable[[], float],
+        rng: random.Random,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        signed: Callable[[], None],
+        lease: float | None = None,
+    ) -> None:
+        """`claim` has its checkpoint in plain text."""
+        self.claim: Claim = claim
+        self.ref: ClaimRef = ClaimRef(claim.id, claim.token)
+        self.run_at: datetime = claim.run_at
+        self.client: Client = client
+        self.store: Callable[[], Driver] = store
+        self._is_async = is_async
+        self.keys: Keyring | None = keys
+        self._monotonic = monotonic
+        self._began = monotonic()
+        self.rng = rng
+        self._in_thread = in_thread
+        self._signed = signed
+        self._lease = lease
+        self._active = 0
+        self._calls = 0
+        self._lock = threading.Lock()
+        self._alock: Any = None
+        self._idle: Any = None
+
+    @property
+    def history(self) -> StepHistory:
+        raise NotImplementedError
+
+    def put(self, record: StepRecord) -> None:
+        """Take the record into the history, which the next save keeps."""
+        raise NotImplementedError
+
+    def now(self) -> datetime:
+        """The store's time, or a little before it: when the claim was made, and how long that is ago."""
+        return self.claim.claimed_at + timedelta(seconds=max(self._monotonic() - self._began, 0.0))
+
+    def store_now(self) -> Generator[Any, Any, datetime]:
+        """The store's time exactly."""
+        facts = yield self.store().explain(self.claim.id)
+        return self.now() if facts is None else max(facts.now, self.now())
+
+    # -- carrying it out ---------------------------------------------------------------------------
+
+    def _drive(self, operation: Durable) -> Any:
+        return self._arun(operation) if self._is_async else self._run(operation)
+
+    def _run(self, operation: Durable) -> Any:
+        """In a plain handler's thread."""
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                action = operation.throw(error) if error is not None else operation.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer, error = None, None
+            try:
+                answer = self._act(action)
+            except BaseException as raised:  # an interrupt is the step's to see
+                error = raised
+
+    def _act(self, action: Any) -> Any:
+        driver = self.store()
+        if action is SAVE:
+            with self._lock:
+                self._repeated(lambda: driver.run(self._note(driver)))
+        elif action is PARK:
+            return None
+        elif isinstance(action, Call):
+            value = action.fn(*action.args)
+            if inspect.isawaitable(value):
+                _close(value)
+                raise ConfigError(
+                    f"{action.fn!r} is async, and its step is made by a plain handler; make the task's "
+                    "function `async def`, or the step's function a plain one"
+                )
+            return value
+        elif isinstance(action, InTransaction):
+            from winch.engine.durable.step_transaction import run
+
+            with self._lock:
+                run(self, driver, action)
+        elif isinstance(action, Pause):
+            time.sleep(action.seconds)
+        elif isinstance(action, Blocking):
+            return action.call()
+        else:
+            return driver.run(action)
+        return None
+
+    def _repeated(self, send: Callable[[], Answer]) -> None:
+        for number, pause in enumerate(_pauses()):
+            try:
+                answer = send()
+            except (StorageUnavailable, StorageFull):
+                if number > SAVE_SECONDS:
+                    raise
+                time.sleep(pause)
+            else:
+                self.check(answer)
+                return
+
+    async def _arun(self, operation: Durable) -> Any:
+        """On an async handler's loop."""
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                action = operation.throw(error) if error is not None else operation.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer, error = None, None
+            try:
+                answer = await self._aact(action)
+            except BaseException as raised:  # a cancellation is the step's to see
+                error = raised
+
+    async def _aact(self, action: Any) -> Any:
+        import asyncio
+
+        driver = self.store()
+        if action is SAVE:
+            await self.asave()
+        elif action is PARK:
+            await self._quiet()
+        elif isinstance(action, Call):
+            return await self.acall(action.fn, *action.args)
+        elif isinstance(action, InTransaction):
+            from winch.engine.durable.step_transaction import arun
+
+            async with self._writing():
+                await arun(self, driver, action)
+        elif isinstance(action, Pause):
+            await asyncio.sleep(action.seconds)
+        elif isinstance(action, Blocking):
+            return await asyncio.to_thread(action.call)
+        else:
+            return await driver.arun(action)
+        return None
+
+    async def _quiet(self) -> None:
+        """Return when no step is under way and no other part of the handler comes to make one."""
+        import asyncio
+
+        while True:
+            calls = self._calls
+            for _ in range(LOOKS):  # others have just been started, or told of an end they waited for
+                await asyncio.sleep(0)
+            if self._active:
+                self._idle = self._idle or asyncio.Event()
+                self._idle.clear()
+                await self._idle.wait()
+            elif calls == self._calls:
+                return
+
+    def _writing(self) -> Any:
+        """One write of the history after the other: a later one must not be overtaken by an earlier."""
+        import asyncio
+
+        if self._alock is None:
+            self._alock = asyncio.Lock()
+        return self._alock
+
+    async def asave(self, *, is_patient: bool = False, forgets_cancel: bool = False) -> None:
+        """Have the store keep the history; `is_patient`: however long that takes."""
+        import asyncio
+
+        driver = self.store()
+        async with self._writing():
+            until = float("inf") if is_patient else self._monotonic() + SAVE_SECONDS
+            for pause in _pauses():
+                try:
+                    answer = await driver.arun(self._note(driver, forgets_cancel=forgets_cancel))
+                except (StorageUnavailable, StorageFull):
+                    if self._monotonic() > until:
+                        raise
+                    await asyncio.sleep(pause)
+                else:
+                    self.check(answer)
+                return
+
+    async def acall(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """The function's value: awaited, or from a thread so that the loop goes on."""
+        if inspect.iscoroutinefunction(fn) or getattr(fn, "is_async", False):
+            return await fn(*args)
+        value = await self._in_thread(lambda: fn(*args))
+        return await value if inspect.isawaitable(value) else value
+
+    def _note(self, driver: Driver, *, forgets_cancel: bool = False) -> Verb[Answer]:
+        return self.note_of(driver, self.history, forgets_cancel=forgets_cancel)
+
+    def note_of(
+        self, driver: Driver, history: StepHistory, *, forgets_cancel: bool = False
+    ) -> Verb[Answer]:
+        """The verb that keeps this history."""
+        return driver.note(
+            self.ref,
+            note_of(self.claim, history, self.keys, forgets_cancel=forgets_cancel),
+        )
+
+    def with_record(self, record: StepRecord) -> StepHistory:
+        """The history with one more step, before it is known whether that will be kept."""
+        return msgspec.structs.replace(
+            self.history, steps=(*(s for s in self.history.steps if s.name != record.name), record)
+        )
+
+    def kept(self, record: StepRecord) -> None:
+        """The store has this record."""
+        self.put(record)
+        self._signed()
+
+    def is_kept(self, stored: str | None, record: StepRecord) -> bool:
+        """Whether a checkpoint read from the store has this record."""
+        if stored is None:
+            return False
+        claim = self.claim
+        found = steps.read(unseal(self.keys, stored, job=claim.id, task=claim.task, field="checkpoint"))
+        return found is not None and any(s.name == record.name and s.is_done for s in found.steps)
+
+    def check(self, answer: Answer) -> None:
+        if answer is not Answer.TOOK:
+            raise LostClaim(
+                f"job {self.claim.id} is no longer this attempt's; its step is not remembered"
+            )
+        self._signed()
+
+    def limits(self, driver: Driver) -> dict[str, float]:
+        """A part of the lease where nobody else can write meanwhile: heartbeats have to get through."""
+        share = getattr(driver, "transaction_share", None)
+        return {} if self._lease is None or share is None else {"limit": self._lease * share}
+
+
+def note_of(
+    claim: Claim, history: StepHistory, keys: Keyring | None, *, forgets_cancel: bool = False
+) -> Note:
+    text = steps.write(history)
+    return Note(
+        checkpoint=seal(keys, text, job=claim.id, task=claim.task, field="checkpoint"),
+        has_undo=bool(history.to_undo),
+        forgets_cancel=forgets_cancel,
+    )
+
+
+def _pauses() -> Generator[float, None, None]:
+    yield from SAVE_PAUSES
+    while True:
+        yield SAVE_PAUSES[-1]
+
+
+def _close(value: Any) -> None:
+    if isinstance(value, Coroutine):
+        value.close()
+    elif "asyncio" in sys.modules and hasattr(value, "cancel"):
+        value.cancel()

@@ -1,0 +1,404 @@
+"""How many jobs ended, how, and how long they waited and ran: by the minute and by the hour.
+
+Each worker process adds up what it has done and writes its own totals into the store's books every few
+seconds: one statement whatever the number of jobs, and a repeat changes nothing. Readers add up the
+lines of all processes. A process that is killed takes the last few seconds with it, nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import msgspec
+
+from winch.core.gates import tenant_of
+from winch.core.job import Claim, JobRecord, from_micros, to_micros
+from winch.engine.base.operation import Operation
+from winch.engine.base.service import Service
+from winch.storage.params import Line, Lines
+from winch.storage.protocol import Driver
+
+FLUSH_EVERY = 5.0
+# After a pause the first ends are told soon; looking costs nothing.
+LOOK_EVERY = 1.0
+# Upper bounds in seconds; what is longer falls into one more bucket.
+BOUNDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+    900.0, 3600.0,
+)  # fmt: skip
+# A program may have more tenants than anybody looks at; the others of a task are counted as one.
+MOST_TENANTS = 200
+OTHER = "other"
+_SHORTEST = BOUNDS[0]
+_MICROS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """A resolution: the width of a bucket of time, and how long its lines are kept."""
+
+    book: str
+    seconds: int
+    keep: timedelta
+
+
+MINUTE = Span("rate.minute", 60, timedelta(hours=26))
+HOUR = Span("rate.hour", 3600, timedelta(days=35))
+SPANS = (MINUTE, HOUR)
+
+
+class Rate(msgspec.Struct, omit_defaults=True):
+    """What became of the jobs of one queue and task in one span of time."""
+
+    completed: int = 0
+    failed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    snoozed: int = 0
+    crashed: int = 0
+    timeouts: int = 0
+    """Those of the failed and the dead that took too long."""
+    enqueued: int = 0
+    """Jobs that the process has stored, in its handlers mostly."""
+    lost: int = 0
+    """Attempts that ended with their process or worker; how long they ran is not known."""
+    given_up: int = 0
+    """Jobs that the store ended as dead: they lost their process or worker too often."""
+    run: dict[int, int] = {}
+    wait: dict[int, int] = {}
+    run_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    tenants: dict[str, tuple[int, float]] = {}
+    """How many attempts of each tenant started, and how long they had waited together."""
+
+    def add(self, other: Rate) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for place, number in other.run.items():
+            self.run[place] = self.run.get(place, 0) + number
+        for place, number in other.wait.items():
+            self.wait[place] = self.wait.get(place, 0) + number
+        self.run_seconds += other.run_seconds
+        self.wait_seconds += other.wait_seconds
+        for tenant, (number, seconds) in other.tenants.items():
+            had = self.tenants.get(tenant, (0, 0.0))
+            self.tenants[tenant] = (had[0] + number, had[1] + seconds)
+
+    def less(self, before: Rate) -> Rate:
+        """What was added since `before`."""
+        return Rate(
+            **{name: getattr(self, name) - getattr(before, name) for name in _COUNTS},
+            run={place: number - before.run.get(place, 0) for place, number in self.run.items()},
+            wait={place: number - before.wait.get(place, 0) for place, number in self.wait.items()},
+            run_seconds=self.run_seconds - before.run_seconds,
+            wait_seconds=self.wait_seconds - before.wait_seconds,
+            tenants={
+                tenant: (number - had[0], seconds - had[1])
+                for tenant, (number, seconds) in self.tenants.items()
+                for had in [before.tenants.get(tenant, (0, 0.0))]
+            },
+        )
+
+    @property
+    def ended(self) -> int:
+        """Attempts that came to an end; one that sleeps, waits or snoozes goes on later."""
+        return self.completed + self.cancelled + self.broken
+
+    @property
+    def broken(self) -> int:
+        """Attempts that ended badly."""
+        return self.failed + self.dead + self.crashed + self.lost
+
+    @property
+    def started(self) -> int:
+        """Attempts that were started, those that go on later too."""
+        return sum(self.run.values()) + self.lost
+
+    @property
+    def deaths(self) -> int:
+        """Jobs that died, of a failed attempt or by the store's decision."""
+        return self.dead + self.given_up
+
+
+OUTCOMES = ("completed", "failed", "dead", "cancelled", "snoozed", "crashed")
+_COUNTS = (*OUTCOMES, "timeouts", "enqueued", "lost", "given_up")
+Rates = dict[str, dict[str, Rate]]  # queue -> task -> rate
+
+
+def percentile(buckets: dict[int, int], share: float) -> float | None:
+    """The time that this share stays under, as well as the buckets tell; None without any."""
+    total = sum(buckets.values())
+    if not total:
+        return None
+    left = share * total
+    for place in sorted(buckets):
+        number = buckets[place]
+        if left <= number:
+            low = BOUNDS[place - 1] if place else 0.0
+            high = BOUNDS[place] if place < len(BOUNDS) else BOUNDS[-1] * 2
+            return low + (high - low) * (left / number)
+        left -= number
+    return BOUNDS[-1]
+
+
+class _Cell:
+    """What became of one queue's jobs of one task since the last flush: kept as cheap as can be."""
+
+    __slots__ = (
+        "bucket",
+        "claimed_at",
+        "outcomes",
+        "queue",
+        "run",
+        "run_at",
+        "run_seconds",
+        "task",
+        "tenants",
+        "wait",
+        "wait_seconds",
+        "waited",
+    )
+
+    def __init__(self, queue: str, task: str) -> None:
+        self.queue = queue
+        self.task = task
+        # Of the last job: those of one claim often share the very moments, so how long they waited.
+        self.run_at: datetime | None = None
+        self.claimed_at: datetime | None = None
+        self.waited = 0.0
+        self.bucket = 0
+        self.outcomes: dict[str, int] = {}
+        self.run = [0] * (len(BOUNDS) + 1)
+        self.wait = [0] * (len(BOUNDS) + 1)
+        self.run_seconds = 0.0
+        self.wait_seconds = 0.0
+        self.tenants: dict[str, tuple[int, float]] = {}
+
+    def of_tenant(self, tenant: str) -> None:
+        """Note that the attempt just noted was this tenant's."""
+        if tenant not in self.tenants and len(self.tenants) >= MOST_TENANTS:
+            tenant = OTHER
+        number, seconds = self.tenants.get(tenant, (0, 0.0))
+        self.tenants[tenant] = (number + 1, seconds + self.waited)
+
+    def rate(self) -> Rate:
+        return Rate(
+            **self.outcomes,
+            run={place: number for place, number in enumerate(self.run) if number},
+            wait={place: number for place, number in enumerate(self.wait) if number},
+            run_seconds=self.run_seconds,
+            wait_seconds=self.wait_seconds,
+            tenants=self.tenants,
+        )
+
+
+class Tally:
+    """What one process has done. What ends between two flushes counts for the time of the later one, by
+    the store's clock as its claims told it: a job's end costs a microsecond, and no look at a clock."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._cells: dict[tuple[str, str], _Cell] = {}
+        self._recent: _Cell | None = None
+        self.enqueued: Counter[tuple[str, str]] = Counter()
+        """Jobs that this process has stored, by queue and task; the client counts them."""
+        self._last: tuple[Claim, float] | None = None
+        self._store_end: datetime | None = None
+        self._totals: dict[tuple[Span, int], Rates] = {}
+        self._changed: set[tuple[Span, int]] = set()
+        self.on_rates: Callable[[Rates], None] = lambda _: None
+        """Told what was added, whenever it is added to the totals."""
+
+    def timed_out(self, claim: Claim) -> None:
+        """Note that the end just noted was a timeout's."""
+        outcomes = self._cells[claim.queue, claim.task].outcomes
+        outcomes["timeouts"] = outcomes.get("timeouts", 0) + 1
+
+    def ended(self, claim: Claim, outcome: str, seconds: float) -> None:
+        """Note the end of an attempt that ran for so long. `outcome` is one of OUTCOMES."""
+        cell = self._recent
+        if cell is None or cell.task != claim.task or cell.queue != claim.queue:
+            cell = self._recent = self._cell_of(claim.queue, claim.task)
+        if cell.run_at is not claim.run_at or cell.claimed_at is not claim.claimed_at:
+            cell.run_at, cell.claimed_at = claim.run_at, claim.claimed_at
+            cell.waited = (claim.claimed_at - claim.run_at).total_seconds()
+            cell.bucket = bisect_left(BOUNDS, cell.waited)
+        cell.outcomes[outcome] = cell.outcomes.get(outcome, 0) + 1
+        cell.run[0 if seconds <= _SHORTEST else bisect_left(BOUNDS, seconds)] += 1
+        cell.wait[cell.bucket] += 1
+        cell.run_seconds += seconds
+        cell.wait_seconds += cell.waited
+        if claim.options is not None and (tenant := tenant_of(claim.options)) is not None:
+            cell.of_tenant(tenant)
+        self._last = (claim, seconds)
+
+    def lost(self, job: JobRecord) -> None:
+        """Note that an attempt of this job ended with its process or worker."""
+        self._add(job, "lost")
+
+    def died(self, job: JobRecord) -> None:
+        """Note that the store has ended this job as dead."""
+        self._add(job, "given_up")
+
+    def _add(self, job: JobRecord, name: str) -> None:
+        outcomes = self._cell_of(job.queue, job.task).outcomes
+        outcomes[name] = outcomes.get(name, 0) + 1
+        self._store_end = job.finished_at or (job.history[-1].at if job.history else job.created_at)
+
+    def _cell_of(self, queue: str, task: str) -> _Cell:
+        cell = self._cells.get((queue, task))
+        if cell is None:
+            cell = self._cells[queue, task] = _Cell(queue, task)
+        return cell
+
+    def _now(self) -> int | None:
+        """The time of the latest end by the store's clock, in seconds; None where nothing has ended."""
+        times = []
+        if self._last is not None:
+            claim, seconds = self._last
+            times.append(to_micros(claim.claimed_at) // _MICROS + int(seconds))
+        if self._store_end is not None:
+            times.append(to_micros(self._store_end) // _MICROS)
+        return max(times, default=None)
+
+    def _gather(self) -> None:
+        """Add what has ended since the last time to the minute and the hour."""
+        now = self._now()
+        if now is None:
+            return
+        added: Rates = {}
+        for (queue, task), cell in self._cells.items():
+            added.setdefault(queue, {})[task] = cell.rate()
+        for stored in list(self.enqueued):  # threads go on counting
+            queue, task = stored
+            added.setdefault(queue, {}).setdefault(task, Rate()).enqueued += self.enqueued.pop(stored)
+        for span in SPANS:
+            place = (span, now // span.seconds)
+            self._changed.add(place)
+            into = self._totals.setdefault(place, {})
+            for queue, tasks in added.items():
+                for task, rate in tasks.items():
+                    into.setdefault(queue, {}).setdefault(task, Rate()).add(rate)
+        self.on_rates(added)
+        self._cells.clear()
+        self._recent = None
+        self._last = None
+        self._store_end = None
+
+    def lines(self) -> list[Line]:
+        """What has changed since the last `written`."""
+        self._gather()
+        return [
+            Line(
+                book=span.book,
+                key=f"{number:010}-{self._owner}",
+                body=msgspec.json.encode(self._totals[span, number]).decode(),
+                keep=span.keep,
+            )
+            for span, number in sorted(self._changed, key=lambda place: (place[0].book, place[1]))
+        ]
+
+    def written(self) -> None:
+        """The lines are in the store: forget spans that have gone by."""
+        self._changed.clear()
+        for span in SPANS:
+            latest = max((number for kind, number in self._totals if kind is span), default=0)
+            for place in [p for p in self._totals if p[0] is span and p[1] < latest - 1]:
+                del self._totals[place]
+
+
+class RateWriter(Service):
+    """Writes the tally every few seconds, where there is something to write."""
+
+    name = "rates"
+    is_vital = False
+
+    def __init__(self, driver: Driver, tally: Tally) -> None:
+        super().__init__()
+        self._driver = driver
+        self._tally = tally
+
+    async def run_once(self) -> float:
+        lines = self._tally.lines()
+        if lines:
+            await self._driver.arun(self._driver.write_lines(lines))
+            self._tally.written()
+            return FLUSH_EVERY
+        return self.unasked(LOOK_EVERY)
+
+
+# -- reading -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Series:
+    """Rates over time: one entry for each span from `start` (in spans since the epoch) on."""
+
+    span: Span
+    start: int
+    rates: list[Rates] = field(default_factory=list)
+
+    @property
+    def times(self) -> list[int]:
+        """The beginning of each span, in seconds since the epoch."""
+        return [(self.start + n) * self.span.seconds for n in range(len(self.rates))]
+
+    def merged(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[Rate]:
+        """One rate for each span, of the queues and tasks that are wanted."""
+        return [
+            _sum(
+                rate
+                for queue, tasks in one.items()
+                for task, rate in tasks.items()
+                if wanted(queue, task)
+            )
+            for one in self.rates
+        ]
+
+    def total(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> Rate:
+        return _sum(self.merged(wanted))
+
+    def by_task(self) -> dict[str, Rate]:
+        found: dict[str, Rate] = {}
+        for one in self.rates:
+            for tasks in one.values():
+                for task, rate in tasks.items():
+                    found.setdefault(task, Rate()).add(rate)
+        return found
+
+
+def _sum(rates: Iterable[Rate]) -> Rate:
+    total = Rate()
+    for rate in rates:
+        total.add(rate)
+    return total
+
+
+def read(driver: Driver, span: Span, now: int, count: int) -> Operation[Series]:
+    """The last `count` spans up to the one that holds `now` (seconds since the epoch)."""
+    last = now // span.seconds
+    series = Series(span, last - count + 1, [{} for _ in range(count)])
+    if not driver.capabilities.keeps_books:
+        return series
+    after = f"{series.start:010}"
+    while True:
+        which = Lines(book=span.book, after=after, before=f"{last + 1:010}", limit=2000)
+        lines: list[Line] = yield driver.read_lines(which)
+        for line in lines:
+            place = int(line.key[:10]) - series.start
+            into = series.rates[place]
+            for queue, tasks in msgspec.json.decode(line.body, type=Rates).items():
+                for task, rate in tasks.items():
+                    into.setdefault(queue, {}).setdefault(task, Rate()).add(rate)
+        if len(lines) < 2000:
+            return series
+        after = lines[-1].key
+
+
+def label(seconds: int) -> str:
+    """A moment of a series for people, UTC."""
+    return f"{from_micros(seconds * _MICROS):%Y-%m-%d %H:%M}"

@@ -1,0 +1,212 @@
+"""A worker inside the application's own process: the same engine without a supervisor.
+
+Its heart beats in a thread of its own, so that a blocked event loop does not lose the lease; only
+code that holds the GIL can. Whoever needs more runs `winch worker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from winch.core.errors import ConfigError, StorageError
+from winch.engine.base import operation
+from winch.engine.base.log import log
+from winch.engine.base.loops import Loops, threads_watched
+from winch.engine.base.service import Service
+from winch.engine.base.settings import Settings
+from winch.engine.client.spool import Spool
+from winch.engine.maintenance.promoter import Promoter
+from winch.engine.maintenance.pruner import Pruner
+from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.ticker import Ticker
+from winch.engine.supervisor.forking import ForkGuard
+from winch.engine.supervisor.heartbeat import Heart, Leases
+from winch.engine.tasks.runtime import Runtime
+from winch.engine.worker.queue_order import queues_of
+from winch.engine.worker.running.process import CellStore
+from winch.engine.worker.worker import Worker, WorkerConfig
+from winch.storage.protocol import Driver
+
+
+class Host(Protocol):
+    """What an embedded worker needs of its app."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def driver(self) -> Driver: ...
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def spool(self) -> Spool | None: ...
+
+
+class EmbeddedWorker:
+    """`async with app.worker(): …` runs jobs until the block ends.
+
+    A worker that loses one of its loops gives its jobs back at once, and the block raises at its end.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        queues: Sequence[str] | Mapping[str, int],
+        concurrency: int | None,
+        burst: bool,
+        release: str = "",
+        cell_command: tuple[str, ...] | None = None,
+    ) -> None:
+        said = host.settings
+        self._driver = host.driver
+        self._runtime = host.runtime
+        self._said = said
+        self._config = WorkerConfig(
+            order=queues_of(queues, random.Random()),  # noqa: S311  # order, not a secret
+            concurrency=concurrency or said.concurrency,
+            lease=said.lease,
+            heartbeat=said.heartbeat.total_seconds(),
+            poll=said.poll.total_seconds(),
+            release=release,
+            burst=burst,
+            cell_command=cell_command,
+            cell_store=CellStore(said.url, said.schema),
+            kill_after=said.kill_after.total_seconds(),
+            spool=host.spool,
+        )
+        if cell_command is None:
+            alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
+            if alone:
+                raise ConfigError(
+                    f"task {alone[0]} runs in a process of its own, which has to import the app: define "
+                    "the app at the top of an importable module, or use `winch worker -A module:app`"
+                )
+
+    async def __aenter__(self) -> Worker:
+        said = self._said
+        self._loop = asyncio.get_running_loop()
+        lease = said.lease.total_seconds()
+        self._heart = Heart(self._driver, lease, time.monotonic)
+        self._stopped = threading.Event()
+        self.worker: Worker = Worker(
+            self._driver, self._runtime, self._config, on_session=self._heart.add
+        )
+        # Before the worker starts: between its session and its first claim it asks the store several
+        # things, and a slow store would let its lease run out meanwhile.
+        self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
+        self._loops = Loops(self.worker.broke)
+        self._ending = asyncio.Lock()
+        self._left: int | None = None
+        self._watched = threads_watched(self.worker.broke)
+        self._watched.__enter__()
+        self._beating.start()
+        try:
+            await self.worker.start()
+        except BaseException:
+            self._stopped.set()
+            self._watched.__exit__(None, None, None)
+            raise
+        self._services: list[Service] = [
+            Promoter(self._driver, said.poll.total_seconds()),
+            Ticker(self._driver, said.poll.total_seconds()),
+            Rescuer(
+                self._driver,
+                said.sweep.total_seconds(),
+                self._heart.proven_at,
+                self.worker.tally,
+                self._runtime.events,
+            ),
+            Pruner(self._driver),
+            Leases(self._heart, min(self._config.heartbeat, lease / 10), self.worker.lease_over),
+        ]
+        for service in self._services:
+            self._loops.serve(service)
+        self._guarding = asyncio.create_task(self._guard(), name="winch guard")
+        return self.worker
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop(self._said.grace.total_seconds())
+
+    async def stop(self, grace: float) -> int:
+        """Drain and end; returns how many claims are left to their lease. Raises what broke it, if it
+        has stopped by itself."""
+        left = await self._end(grace)
+        self._guarding.cancel()
+        if self.worker.broken is not None:
+            raise self.worker.broken
+        return left
+
+    async def _guard(self) -> None:
+        """Stop at once when a loop has ended, whatever the block still does: others run the jobs."""
+        await self.worker.drained.wait()
+        if self.worker.broken is not None:
+            await self._end(self._said.grace.total_seconds())
+
+    async def _end(self, grace: float) -> int:
+        async with self._ending:
+            if self._left is None:
+                self._left = await self.worker.drain(grace)
+                self._stopped.set()
+                for service in self._services:
+                    service.stop()
+                await self._loops.stop()
+                await asyncio.to_thread(self._beating.join, 5.0)
+                self._watched.__exit__(None, None, None)
+        return self._left
+
+    async def run_until_stopped(self) -> None:
+        """Run until SIGTERM or SIGINT, or until drained in burst mode."""
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        handled = []
+        guard = ForkGuard([signal.SIGTERM, signal.SIGINT])
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(
+                ValueError, NotImplementedError, RuntimeError
+            ):  # not the main thread
+                loop.add_signal_handler(number, asked.set)
+                handled.append(number)
+        try:
+            worker = await self.__aenter__()
+            waits = [asyncio.create_task(asked.wait()), asyncio.create_task(worker.drained.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            await self.stop(self._said.grace.total_seconds())
+        finally:
+            await self._driver.aclose()
+            guard.close()
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    def _beat(self) -> None:
+        pause = self._config.heartbeat
+        while not self._stopped.wait(pause):
+            try:
+                lost = operation.run(self._driver, self._heart.beat())
+            except StorageError as error:
+                log.warning("heartbeat: the store is out of reach: %s", error)
+                continue
+            for session in lost:
+                self._loop.call_soon_threadsafe(self._renew, session)
+
+    def _renew(self, session: str) -> None:
+        self._loops.start("session", self.worker.session_lost(session), may_return=lambda: True)
+
+
+def cell_command(app_spec: str | None) -> tuple[str, ...] | None:
+    """How to start a cell for this app; None when it cannot be imported by a name."""
+    if app_spec is None:
+        return None
+    return (sys.executable, "-m", "winch", "worker-cell", "--app", app_spec)

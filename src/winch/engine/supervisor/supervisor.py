@@ -1,0 +1,558 @@
+"""The parent process: children, signals, heartbeats, kills, and whose fault a crash was. No user code.
+
+Because no user code runs here, nothing a handler does can keep the heart from beating or a sweep
+from happening. The supervisor learns where the store is from its first child's greeting: importing
+the application to find out would bring user code in.
+
+A child that dies is reaped at once; its board tells which jobs had started. Those are suspects, and
+the store is told in the same breath that the session has ended, so its jobs run again immediately,
+not after the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from winch.core.errors import StorageError
+from winch.core.job import CRASH_RULE
+from winch.core.lifecycle import JobState
+from winch.engine.base import operation
+from winch.engine.base.exit_reason import describe_death, oom_kills
+from winch.engine.base.log import log
+from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, tell, threads_watched, watch_tasks
+from winch.engine.base.service import Backoff, Service, doubled
+from winch.engine.maintenance.promoter import Promoter
+from winch.engine.maintenance.pruner import Pruner
+from winch.engine.maintenance.rescuer import Rescuer
+from winch.engine.maintenance.ticker import Ticker
+from winch.engine.observe.store_ends import count_store_ends
+from winch.engine.observe.store_timing import watch
+from winch.engine.observe.throughput import RateWriter, Tally
+from winch.engine.observe.worker_metrics import Vitals
+from winch.engine.supervisor.heartbeat import Heart, Leases
+from winch.engine.supervisor.messages import (
+    Counted,
+    Drain,
+    Drained,
+    DumpStacks,
+    Hello,
+    LeaseOver,
+    Link,
+    Quiet,
+    Retire,
+    Retiring,
+    SessionBegan,
+    SessionLost,
+    child_env,
+)
+from winch.engine.worker.announce import WorkerStarted, summarize, warn_of_unserved
+from winch.engine.worker.started_jobs import Board
+from winch.storage.params import ClaimRef
+from winch.storage.protocol import Driver
+
+EX_LEFT = 70
+# Exit codes with which a child says that starting it again would not help.
+HOPELESS = (2, 3, 4)
+WATCH_EVERY = 0.25
+KILL_AFTER = 10.0
+DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
+QUICK_DEATH = 5.0
+SETTLE = 5.0
+MOST_FAILED_STARTS = 8  # about a minute with the growing pauses between them
+LONGEST_RESTART = 30.0
+
+
+@dataclass
+class _Child:
+    """One child process and what is known about it."""
+
+    number: int
+    process: asyncio.subprocess.Process
+    board: Board
+    link: Link
+    started_at: float
+    ooms: int = field(default_factory=oom_kills)
+    sessions: list[str] = field(default_factory=list)
+    left: int = 0
+    guilty: list[ClaimRef] | None = None
+    cause: str | None = None
+    is_told_to_end: bool = False
+    is_retiring: bool = False
+    is_replaced: bool = False
+    still_since: float = 0.0  # the last pulse of a child whose un-started claims were released
+
+
+class Supervisor:
+    """Keeps `processes` children running until it is told to stop."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        processes: int,
+        slots: int,
+        grace: float | None,
+        burst: bool,
+        connect: Callable[[Hello], Driver],
+        changes: Callable[[], AsyncIterator[str]] | None = None,
+        vitals: Vitals | None = None,
+        more: Callable[[Driver], Sequence[Service]] = lambda _: (),
+    ) -> None:
+        self._command = list(command)
+        self._processes = processes
+        self._slots = slots
+        self._grace = grace
+        self._burst = burst
+        self._connect = connect
+        self._changes = changes
+        self._more = more
+        self._has_started = False
+        self._checking: asyncio.Task[None] | None = None
+        self.vitals: Vitals = vitals or Vitals()
+        self.vitals.running = lambda: (
+            len(child.board.started()) for child in self._children.values() if child.sessions
+        )
+        self._is_changed = asyncio.Event()
+        self._is_quiet = False
+        self._lease = float("inf")
+        self._crash_rule = CRASH_RULE  # until a child has said what its app wants
+        self._children: dict[int, _Child] = {}
+        self._tending: set[asyncio.Task[None]] = set()
+        self._driver: Driver | None = None
+        self._heart: Heart | None = None
+        self._services: list[Service] = []
+        self._loops = Loops(self._broke)
+        self._stopping = asyncio.Event()
+        self._stop_by = float("inf")
+        self._signals = 0
+        self._left = 0
+        self._code = 0
+        self._quick_deaths = 0
+        self._failed_starts = 0
+        self._tally = Tally(os.urandom(8).hex())
+        self._tally.on_rates = self.vitals.counters.add
+        self._rates: RateWriter | None = None
+
+    async def run(self) -> int:
+        """Run until stopped; returns the exit code."""
+        self._handle_signals()
+        watch_tasks(self._broke)
+        with threads_watched(self._broke):
+            return await self._supervise()
+
+    async def _supervise(self) -> int:
+        began = time.monotonic()
+        for number in range(self._processes):
+            self._spawn_soon(number, 0.0)
+        self._loops.start("watch", self._watch())
+        if self._changes is not None:
+            self._loops.start("reload", self._reload(self._changes))
+        while self._tending:
+            await asyncio.wait(self._tending, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # a tended child's callback may have begun another
+        for service in self._services:
+            service.stop()
+        await self._write_rates()
+        if self._checking is not None:
+            if self._burst:
+                await self._checking
+            self._checking.cancel()
+        await self._loops.stop()
+        if self._burst and self._driver is not None:
+            summarize(self.vitals.counters.total, time.monotonic() - began)
+        if self._driver is not None:
+            await self._driver.aclose()
+        return self._code or (EX_LEFT if self._left else 0)
+
+    async def _write_rates(self) -> None:
+        """Write the counts of the last seconds before the process ends."""
+        if self._rates is not None:
+            with contextlib.suppress(StorageError, TimeoutError):  # numbers, not jobs
+                async with asyncio.timeout(2.0):
+                    await self._rates.run_once()
+
+    # -- signals -----------------------------------------------------------------------------------
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        loop.add_signal_handler(signal.SIGQUIT, self._stop, 0.0)
+        loop.add_signal_handler(signal.SIGTSTP, self._quiet, True)
+        loop.add_signal_handler(signal.SIGUSR1, self._quiet, True)
+        loop.add_signal_handler(signal.SIGCONT, self._quiet, False)
+        loop.add_signal_handler(signal.SIGTTIN, self._say, DumpStacks())
+        loop.add_signal_handler(signal.SIGUSR2, self._say, DumpStacks())
+
+    def _asked_to_stop(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            grace = DEFAULT_GRACE if self._grace is None else self._grace
+            log.info("stopping: no new jobs, running ones get %gs; a second signal stops at once", grace)
+            self._stop(grace)
+        else:
+            log.info("stopping at once")
+            self._stop(0.0)
+
+    def _stop(self, grace: float) -> None:
+        self._stopping.set()
+        self.vitals.is_stopping = True
+        self._stop_by = min(self._stop_by, time.monotonic() + grace + KILL_AFTER)
+        for child in self._children.values():
+            child.is_told_to_end = True
+        self._say(Drain(grace))
+
+    def _broke(self, ended: LoopEnded) -> None:
+        """A loop has ended that should not have: stop the children, and let a new process take over."""
+        if self._code == EX_BROKEN:
+            return
+        tell(ended, "The supervisor stops its children and exits")
+        self._code = EX_BROKEN
+        grace = DEFAULT_GRACE if self._grace is None else self._grace
+        self._stop(grace)
+        # The loop that ended may be the one that kills those that do not stop.
+        asyncio.get_running_loop().call_later(grace + KILL_AFTER + 1.0, self._kill_all)
+
+    def _kill_all(self) -> None:
+        for child in self._children.values():
+            child.process.kill()
+
+    def _quiet(self, is_quiet: bool) -> None:
+        self._is_quiet = self.vitals.is_quiet = is_quiet  # children that follow are told, too
+        self._say(Quiet(is_quiet))
+
+    def _say(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
+        for child in self._children.values():
+            child.link.send(message)
+
+    # -- children ----------------------------------------------------------------------------------
+
+    def _spawn_soon(self, number: int, delay: float) -> None:
+        tending = self._tend(number, delay)
+        task = self._loops.start(f"child {number}", tending, may_return=lambda: True)
+        self._tending.add(task)
+        task.add_done_callback(self._tending.discard)
+
+    async def _tend(self, number: int, delay: float) -> None:
+        """One child from birth to burial."""
+        if delay:
+            waits = [asyncio.ensure_future(event.wait()) for event in (self._stopping, self._is_changed)]
+            await asyncio.wait(waits, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        if self._stopping.is_set():
+            return
+        try:
+            child = await self._spawn(number)
+        except OSError as error:
+            log.error("a child cannot be started, trying again: %s", error)
+            self._spawn_soon(number, QUICK_DEATH)
+            return
+        listening = self._loops.start(f"link {number}", self._listen(child), may_return=lambda: True)
+        code = await child.process.wait()
+        # What the child said before it ended may still be on the line.
+        await asyncio.wait([listening], timeout=1.0)
+        self._loops.cancel(listening)
+        await self._bury(child, code)
+
+    async def _spawn(self, number: int) -> _Child:
+        ours, theirs = socket.socketpair()
+        board = Board.create(self._slots)
+        announces = self._processes if number == 0 and not self._has_started else 0
+        env = {**os.environ, **child_env(theirs, board, announces)}
+        process = await asyncio.create_subprocess_exec(
+            *self._command, env=env, pass_fds=(theirs.fileno(), board.fd)
+        )
+        theirs.close()
+        child = _Child(number, process, board, await Link.open(ours), time.monotonic())
+        self._children[process.pid] = child
+        if self._is_quiet:
+            child.link.send(Quiet(True))
+        if self._stopping.is_set():  # the signal came while the process was being made
+            child.is_told_to_end = True
+            child.link.send(Drain(max(0.0, self._stop_by - KILL_AFTER - time.monotonic())))
+        return child
+
+    async def _listen(self, child: _Child) -> None:
+        async for message in child.link.messages():
+            match message:
+                case Hello():
+                    self._meet(message)
+                case SessionBegan(session=session):
+                    if self._heart is not None:
+                        for earlier in child.sessions:
+                            self._heart.drop(earlier)
+                        self._heart.add(session)
+                    child.sessions.append(session)
+                case WorkerStarted():
+                    self._started(message)
+                case Drained(left=left):
+                    child.left = left
+                    child.is_told_to_end = True
+                case Counted(rates=rates):
+                    self.vitals.counters.add(rates)
+                case Retiring():
+                    child.is_retiring = child.is_told_to_end = True
+                    self._replace(child.number)
+                case _:
+                    log.error("unexpected message from a child: %r", message)
+
+    def _meet(self, hello: Hello) -> None:
+        """The first greeting: open the store, start the heart and the maintenance loops."""
+        if self._driver is not None:
+            return
+        self._driver = driver = self._connect(hello)
+        self._lease = self.vitals.lease = hello.lease
+        self._crash_rule = hello.crash_rule
+        self.vitals.backend = driver.name
+        watch(driver, self.vitals.timings)
+        ticker = Ticker(driver, hello.poll)
+        self.vitals.missed = ticker.missed
+        if self._grace is None:  # said in the app's code, which only its children read
+            self._grace = hello.grace
+        self._heart = Heart(driver, hello.lease, time.monotonic)
+        self._services = [
+            Beating(self, hello.heartbeat),
+            Leases(self._heart, min(hello.heartbeat, hello.lease / 10), self.lease_over),
+            Pulses(self),
+            Promoter(driver, hello.poll),
+            ticker,
+            Rescuer(driver, hello.sweep, self._heart.proven_at, self._tally),
+            Pruner(driver),
+            *self._more(driver),
+        ]
+        if driver.capabilities.keeps_books:
+            self._rates = RateWriter(driver, self._tally)
+            self._services.append(self._rates)
+        for service in self._services:
+            self._loops.serve(service)
+
+    def _started(self, started: WorkerStarted) -> None:
+        """The first child claims jobs: look for queues that no worker serves."""
+        if not self._has_started and self._driver is not None:
+            self._has_started = True
+            self._checking = asyncio.create_task(self._check_queues(self._driver, started))
+
+    async def _check_queues(self, driver: Driver, started: WorkerStarted) -> None:
+        if not self._burst:
+            await asyncio.sleep(SETTLE)  # a fleet starts together: the others may not be there yet
+        with contextlib.suppress(StorageError):  # a warning is worth no second try
+            await operation.arun(driver, warn_of_unserved(driver, started))
+
+    async def _bury(self, child: _Child, code: int) -> None:
+        """A child has ended: tell the store what died with it, then replace it."""
+        del self._children[child.process.pid]
+        started = [job.claim for job in child.board.started()]
+        cause = child.cause or (
+            None if code in (0, EX_LEFT) else _describe(code, is_oom=oom_kills() > child.ooms)
+        )
+        if code == EX_BROKEN:  # no job's fault
+            child.guilty = []
+        guilty = started if child.guilty is None else child.guilty
+        if cause is not None and child.sessions:
+            self.vitals.deaths += 1
+            log.error("child %d died (%s) while running %d jobs", child.process.pid, cause, len(started))
+        is_told = await self._end_session(child, guilty, cause)
+        child.board.close()
+        child.link.close()
+        if child.left or not is_told:
+            self._left += max(child.left, 1)
+        if self._stopping.is_set():
+            return
+        if child.is_retiring:
+            if child.is_replaced:
+                self._replace(child.number)  # its successor may be waiting to be replaced in turn
+            else:
+                self._spawn_soon(child.number, 0.0)
+            return
+        if self._burst and code == 0:
+            return
+        if self._changes is not None and code in HOPELESS:
+            log.error("the app cannot be started (exit code %d); waiting for the next change", code)
+            self._spawn_soon(child.number, float("inf"))
+            return
+        if self._is_hopeless(child, code):
+            log.error("children cannot be started (exit code %d); stopping", code)
+            self._code = code
+            self._stop(DEFAULT_GRACE if self._grace is None else self._grace)
+            return
+        self._spawn_soon(child.number, self._restart_delay(child, code))
+
+    def _is_hopeless(self, child: _Child, code: int) -> bool:
+        """Whether starting another child would not help: none has ever come up, or a minute of tries has
+        ended with such exit codes. Code that is being replaced on disk is whole again by then."""
+        if code not in HOPELESS or time.monotonic() - child.started_at > LONGEST_RESTART:
+            self._failed_starts = 0
+        if code not in HOPELESS:
+            return False
+        self._failed_starts += 1
+        return self._driver is None or self._burst or self._failed_starts >= MOST_FAILED_STARTS
+
+    def _replace(self, number: int) -> None:
+        """Start a retiring child's successor beside it: its last jobs may take long.
+
+        At most one predecessor is left beside a child, or jobs that take long would pile up processes;
+        the next one has to wait for its end.
+        """
+        here = [child for child in self._children.values() if child.number == number]
+        waiting = [child for child in here if child.is_retiring and not child.is_replaced]
+        if waiting and len(here) == 1 and not self._stopping.is_set():
+            waiting[0].is_replaced = True
+            self._spawn_soon(number, 0.0)
+
+    def _restart_delay(self, child: _Child, code: int) -> float:
+        """A child that dies as soon as it starts is started again ever more slowly."""
+        if self._failed_starts:
+            return doubled(0.5, self._failed_starts - 1, LONGEST_RESTART)
+        if code == 0 or time.monotonic() - child.started_at > QUICK_DEATH:
+            self._quick_deaths = 0
+            return 0.0
+        self._quick_deaths += 1
+        return doubled(0.5, self._quick_deaths - 1, LONGEST_RESTART)
+
+    async def _end_session(self, child: _Child, guilty: Sequence[ClaimRef], cause: str | None) -> bool:
+        """Whether the store knows that the child's session has ended."""
+        if self._driver is None or self._heart is None or not child.sessions:
+            return True
+        session = child.sessions[-1]
+        backoff = Backoff("supervisor")
+        while True:
+            verb = self._driver.end_session(session, started=guilty, cause=cause, rule=self._crash_rule)
+            try:
+                async with asyncio.timeout(10.0):
+                    rescued = await self._driver.arun(verb)
+            except (StorageError, TimeoutError) as error:
+                pause = backoff.failed(error)
+                if self._stopping.is_set() and time.monotonic() + pause > self._stop_by:
+                    return False
+                await asyncio.sleep(pause)
+                continue
+            self._heart.drop(session)
+            for job in rescued:
+                log.warning("job %s was running in a child that ended; it is %s now", job.id, job.to)
+            crashed = {ref.id for ref in guilty} if cause is not None else set()
+            await count_store_ends(
+                self._driver,
+                self._tally,
+                None,  # the subscribers died with the child
+                lost=[job.id for job in rescued if job.id in crashed],
+                dead=[job.id for job in rescued if job.to is JobState.DEAD],
+            )
+            return True
+
+    async def _reload(self, changes: Callable[[], AsyncIterator[str]]) -> None:
+        """Replace the children whenever their code has changed."""
+        async for what in changes():
+            log.info("%s has changed; replacing the children", what)
+            self._quick_deaths = self._failed_starts = 0
+            self._say(Retire(f"{what} has changed"))
+            self._is_changed.set()  # and whoever waits after a failed start tries again now
+            await asyncio.sleep(0)
+            self._is_changed.clear()
+
+    # -- watching ----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Kill children that are past a job's last moment, or past the shutdown's."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY)
+            now = self.vitals.turned_at = time.monotonic()
+            for child in list(self._children.values()):
+                late = [job.claim for job in child.board.started() if 0 < job.deadline < now]
+                if child.cause is not None:
+                    continue  # killed, to be reaped in a moment
+                if late:
+                    child.guilty, child.cause = late, "timed out, and did not end when asked to"
+                    log.error("child %d is blocked past the deadline of job %s; killing it",
+                              child.process.pid, late[0].id)  # fmt: skip
+                    child.process.kill()
+                elif now > self._stop_by:
+                    child.guilty, child.cause = [], "did not stop in time"
+                    log.error("child %d did not stop in time; killing it", child.process.pid)
+                    child.process.kill()
+
+    async def release_unstarted(self) -> None:
+        """What a child holds and has not started, when its loop has not turned for a whole lease.
+
+        Its heart beats here, so nobody else would ever take these jobs. The child, should it wake up,
+        starts nothing that it sent for more than half a lease ago, and claims nothing without showing a
+        pulse first: whatever is read here while the pulse stays the same can be given away.
+        """
+        for child in list(self._children.values()):
+            pulse = child.board.last_pulse
+            is_still = pulse > 0 and time.monotonic() - pulse > self._lease
+            if not is_still or pulse == child.still_since or not child.sessions or self._driver is None:
+                continue
+            kept = child.board.kept()
+            try:
+                async with asyncio.timeout(self._lease):
+                    held = await self._driver.arun(self._driver.held(child.sessions[-1]))
+                    unstarted = [ref for ref in held if ref not in kept]
+                    if child.board.last_pulse != pulse:
+                        continue
+                    if unstarted:
+                        await self._driver.arun(self._driver.release(unstarted))
+            except (StorageError, TimeoutError) as error:
+                log.warning("child %d stands still; its un-started jobs are not released yet: %s",
+                            child.process.pid, error)  # fmt: skip
+                continue
+            child.still_since = pulse
+            log.warning("child %d has stood still for a lease; released %d jobs it had not started",
+                        child.process.pid, len(unstarted))  # fmt: skip
+
+    async def beat(self) -> None:
+        if self._driver is None or self._heart is None:
+            return
+        lost = await operation.arun(self._driver, self._heart.beat())
+        self.vitals.beaten_at = time.monotonic()
+        for session in lost:
+            for child in self._children.values():
+                if child.sessions and child.sessions[-1] == session:
+                    child.link.send(SessionLost(session))
+
+    def lease_over(self) -> None:
+        """The store has been away for a lease: what must not run twice stops."""
+        for child in self._children.values():
+            child.link.send(LeaseOver())
+
+
+def _describe(code: int, *, is_oom: bool) -> str:
+    return "one of its loops ended" if code == EX_BROKEN else describe_death(code, is_oom=is_oom)
+
+
+class Beating(Service):
+    """The heart of all children, in one statement per beat."""
+
+    name = "heartbeat"
+
+    def __init__(self, supervisor: Supervisor, every: float) -> None:
+        # Others count a lease from the store's return. Who paused for longer than that would be given up
+        # though it lives, so a missed beat is tried again no later than the next would have been due.
+        super().__init__(longest_pause=every)
+        self._supervisor = supervisor
+        self._every = every
+
+    async def run_once(self) -> float:
+        await self._supervisor.beat()
+        return self._every
+
+
+class Pulses(Service):
+    """Looks for children that stand still; apart from the watch, which must not wait for a store."""
+
+    name = "pulses"
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__()
+        self._supervisor = supervisor
+
+    async def run_once(self) -> float:
+        await self._supervisor.release_unstarted()
+        return WATCH_EVERY

@@ -1,0 +1,1 @@
+"""Tasks: names, options, arguments, injection."""

@@ -1,0 +1,85 @@
+"""What happens to jobs in this process, told to whoever subscribed with `app.on(kind, function)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import ConfigError, did_you_mean
+from winch.core.job import Failure
+from winch.core.lifecycle import JobState
+from winch.engine.base.log import log
+
+KINDS = (
+    "enqueued",
+    "started",
+    "progress",
+    "completed",
+    "retrying",
+    "snoozed",
+    "cancelled",
+    "dead",
+    "crashed",
+    "rescued",
+    "lost",
+)
+
+
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened to one job in this process."""
+
+    kind: str
+    job_id: str
+    task: str
+    queue: str
+    attempt: int = 0
+    duration: timedelta | None = None
+    error: Failure | None = None
+    reason: str | None = None
+    """Why it is cancelled, dead or put off; the message of a progress."""
+    percent: float | None = None
+    """How far the job is, with a progress."""
+
+
+class Events:
+    """The subscribers. One that fails is logged and never hurts a job."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, list[Callable[[JobEvent], Any]]] = {}
+        self.is_heard: bool = False
+
+    def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
+        if kind not in KINDS:
+            raise ConfigError(
+                f"no event named {kind!r}{did_you_mean(kind, KINDS)}; there are: {', '.join(KINDS)}"
+            )
+        if inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                "a subscriber is a plain function, called where the event happens; "
+                "start a task in it, or enqueue a job, for more than a few microseconds of work"
+            )
+        self._subscribers.setdefault(kind, []).append(function)
+        self.is_heard = True
+
+    def wants(self, kind: str) -> bool:
+        return kind in self._subscribers
+
+    def tell(self, event: JobEvent) -> None:
+        for function in self._subscribers.get(event.kind, ()):
+            try:
+                function(event)
+            except Exception:
+                log.exception("a subscriber to %r failed for job %s", event.kind, event.job_id)
+
+
+def kind_of(to: JobState) -> str:
+    """The event that an attempt's end makes. A job that goes on later, no attempt spent, snoozes."""
+    match to:
+        case JobState.COMPLETED | JobState.CANCELLED | JobState.DEAD | JobState.RETRYING:
+            return str(to)
+        case _:
+            return "snoozed"

@@ -1,0 +1,1 @@
+"""The worker: it claims, runs and finishes jobs."""

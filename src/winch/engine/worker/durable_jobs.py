@@ -1,0 +1,112 @@
+"""What the executor needs for jobs with durable steps: to make them, to undo them, and to end with
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from winch.core.errors import LostClaim
+from winch.core.outcome import Settled
+from winch.engine.base.log import log
+from winch.engine.durable.compensation import ended, unwind, unwind_instead, wanted_end
+from winch.engine.durable.runner import Unwound
+from winch.engine.durable.steps import Steps
+from winch.engine.worker.interrupts import OnLoop
+
+if TYPE_CHECKING:
+    from winch.core.job import Claim
+    from winch.core.policy.retry import Retry
+    from winch.engine.tasks.runtime import Runtime
+    from winch.engine.tasks.task import Task
+    from winch.engine.worker.attempt import Attempt
+    from winch.engine.worker.running.thread_pool import Threads
+    from winch.storage.protocol import Driver
+
+
+class DurableSide:
+    """One for an executor; jobs without steps never come here."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        threads: Threads,
+        monotonic: Callable[[], float],
+        rng: random.Random,
+        store: Callable[[], Driver],
+    ) -> None:
+        self._runtime = runtime
+        self._threads = threads
+        self._monotonic = monotonic
+        self._rng = rng
+        self._store = store
+
+    def steps(
+        self, attempt: Attempt, claim: Claim, task: Task[Any, Any], is_needed: bool
+    ) -> Steps | None:
+        """The attempt's steps; made when the first is needed. `claim` is in plain text."""
+        if attempt.steps is None and is_needed:
+            attempt.steps = Steps(
+                claim,
+                client=task.client,
+                store=self._store,
+                is_async=task.is_async,
+                keys=self._runtime.keys(),
+                monotonic=self._monotonic,
+                rng=self._rng,
+                in_thread=self._in_thread,
+                signed=attempt.reports.sign,
+                lease=self._runtime.lease().total_seconds(),
+            )
+        return attempt.steps
+
+    async def _in_thread(self, fn: Callable[[], Any]) -> Any:
+        call = self._threads.submit(fn)
+        assert call.done is not None  # noqa: S101  # a submitted call has one
+        await call.done
+        if call.error is not None:
+            raise call.error
+        return call.value
+
+    async def undone(
+        self,
+        attempt: Attempt,
+        claim: Claim,
+        task: Task[Any, Any],
+        retry: Retry,
+        call: Callable[[], Coroutine[Any, Any, Any]],
+    ) -> Settled | None:
+        """Where the job is to end and has steps to undo: undo them. None: it goes on as any other."""
+        made = self.steps(attempt, claim, task, True)
+        assert made is not None  # noqa: S101  # asked for
+        if made.must_unwind:
+            driver = self._store()
+            [record] = await driver.arun(driver.get([claim.id]))
+            cause = None if record is None else wanted_end(record, self._runtime.crash_rule())
+            if cause is not None:
+                made.begin_unwinding(cause)
+                await made.asave(forgets_cancel=True)
+        if made.unwinding is None:
+            return None
+        with contextlib.suppress(Exception, Unwound):
+            # Only to meet the undo functions again. What else it runs into is how it failed before.
+            await call()
+        attempt.handler = OnLoop(asyncio.current_task())
+        return await unwind(made, retry)
+
+    async def ended(self, attempt: Attempt, settled: Settled, retry: Retry) -> Settled:
+        """The attempt has come to this; what was done is undone before the job ends for good."""
+        assert attempt.steps is not None  # noqa: S101  # looked at before
+        attempt.handler = None  # it has ended; what comes now is not to be interrupted
+        try:
+            return await ended(attempt.steps, settled, retry)
+        except LostClaim as lost:
+            log.warning("%s", lost)
+            return settled  # the store will refuse it
+
+    async def ended_alone(self, claim: Claim, settled: Settled) -> Settled:
+        """`ended` for an attempt whose process is no more."""
+        return await unwind_instead(self._store(), claim, self._runtime.keys(), settled)

@@ -1,0 +1,168 @@
+"""What becomes of an attempt that has ended: told to subscribers, and handed to the finisher."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from winch.core.errors import JobTimeout, type_name
+from winch.core.gates import holds_something
+from winch.core.job import Claim, Failure
+from winch.core.lifecycle import FINAL, JobState
+from winch.core.outcome import Settled
+from winch.core.values.fingerprint import fingerprint
+from winch.engine.base.log import log
+from winch.engine.observe.throughput import Tally
+from winch.engine.tasks.events import Events, JobEvent, kind_of
+from winch.engine.worker.attempt import Attempt, Interrupt
+from winch.engine.worker.finisher import Finisher
+from winch.engine.worker.places import Places
+from winch.engine.worker.running.process import Crash
+from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.params import ClaimRef, Finish, Wait
+
+_TIMEOUT = type_name(JobTimeout)
+
+
+class Recorder:
+    """The one way from an attempt's end to the store."""
+
+    def __init__(
+        self,
+        finisher: Finisher,
+        places: Places,
+        events: Events,
+        monotonic: Callable[[], float],
+        tally: Tally,
+    ) -> None:
+        self._tally = tally
+        self._finisher = finisher
+        self._places = places
+        self._events = events
+        self._monotonic = monotonic
+        self._is_talkative = log.isEnabledFor(logging.DEBUG)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody hears what is told; where nobody does, nothing is made to be told."""
+        return self._is_talkative or self._events.is_heard
+
+    def record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
+        claim = attempt.claim
+        if attempt.is_finished:
+            self.tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
+            self._tally.ended(claim, "completed", self._monotonic() - began)
+            self._places.written([ref_of(claim)])
+        elif isinstance(ended, Crash):
+            log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
+            self._finisher.crash(ref_of(claim), ended.cause)
+            self.tell("crashed", claim, reason=ended.cause)
+            self._tally.ended(claim, "crashed", self._monotonic() - began)
+        elif ended is not None:
+            self.finish(claim, ended, began)
+        elif attempt.interrupted is Interrupt.STOP:
+            self._finisher.interrupted(ref_of(claim))
+        else:
+            self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
+
+    def finish(self, claim: Claim, settled: Settled, began: float) -> None:
+        has_gates = claim.options is not None and holds_something(claim.options)
+        outcome = _outcome(settled.to)
+        self._tally.ended(claim, outcome, self._monotonic() - began)
+        is_usual = settled.to is JobState.COMPLETED and settled.log is None
+        if is_usual and not self.is_heard and not has_gates:
+            self._finisher.finish(
+                Finish(
+                    id=claim.id,
+                    token=claim.token,
+                    to=JobState.COMPLETED,
+                    what="completed",
+                    result=settled.result,
+                    reason=settled.reason,
+                    is_awaited=AWAITED_HEADER in claim.headers,
+                )
+            )
+            return
+        if settled.error is not None:
+            if settled.error.type == _TIMEOUT and outcome in ("failed", "dead"):
+                self._tally.timed_out(claim)
+            log_failure(claim, settled, settled.error)
+        self.tell(
+            kind_of(settled.to),
+            claim,
+            duration=timedelta(seconds=self._monotonic() - began),
+            error=settled.error,
+            reason=settled.reason,
+        )
+        self._finisher.finish(
+            Finish(
+                id=claim.id,
+                token=claim.token,
+                to=settled.to,
+                what=settled.what,
+                delay=settled.delay,
+                counts=settled.counts,
+                result=settled.result,
+                error=settled.error,
+                reason=settled.reason,
+                log=settled.log,
+                waits=tuple(Wait(key, is_enough) for key, is_enough in settled.waits),
+                timeout=settled.timeout,
+                is_awaited=AWAITED_HEADER in claim.headers,
+                brake=settled.brake,
+                is_gated=has_gates,
+                leaves_turn=settled.leaves_turn,
+                fingerprint=(
+                    fingerprint(claim.task, settled.error)
+                    if settled.to is JobState.DEAD and settled.error is not None
+                    else None
+                ),
+            )
+        )
+
+    def tell(self, kind: str, claim: Claim, **facts: Any) -> None:
+        if self._is_talkative:
+            took = facts.get("duration")
+            took = "" if took is None else f" after {took.total_seconds():.3f}s"
+            log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
+        if self._events.wants(kind):
+            event = JobEvent(
+                kind=kind,
+                job_id=claim.id,
+                task=claim.task,
+                queue=claim.queue,
+                attempt=claim.attempt,
+                **facts,
+            )
+            self._events.tell(event)
+
+
+def _outcome(to: JobState) -> str:
+    """The word under which an attempt's end is counted. A job that sleeps, waits or undoes its steps has
+    not failed: its last attempt says what it came to."""
+    if to in FINAL:
+        return to.value
+    return "failed" if to is JobState.RETRYING else "snoozed"
+
+
+def log_failure(claim: Claim, settled: Settled, error: Failure) -> None:
+    """One line with what happens next, and the traceback below it. The exception may have been raised in
+    another process, so its traceback is text; every formatter shows it where that of an exception is."""
+    next_up = f"retry in {settled.delay.total_seconds():.1f} s" if settled.delay else str(settled.to)
+    record = log.makeRecord(
+        log.name,
+        logging.WARNING,
+        __file__,
+        0,
+        "job %s (%s) attempt %d failed: %s: %s; %s",
+        (claim.id, claim.task, claim.attempt, error.name, error.message, next_up),
+        None,
+    )
+    record.exc_text = None if error.traceback is None else error.traceback.rstrip()
+    log.handle(record)
+
+
+def ref_of(claim: Claim) -> ClaimRef:
+    return ClaimRef(claim.id, claim.token)

@@ -1,0 +1,1 @@
+"""The ways to run a handler."""

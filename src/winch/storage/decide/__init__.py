@@ -1,0 +1,1 @@
+"""Decisions made once, for every driver."""

@@ -1,0 +1,1 @@
+"""Cases about one job's life."""

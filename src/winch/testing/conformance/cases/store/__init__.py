@@ -1,0 +1,1 @@
+"""Cases about the store as a whole."""

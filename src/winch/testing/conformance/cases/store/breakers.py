@@ -1,0 +1,123 @@
+"""A tripped breaker: only an attempt that was claimed after the trip decides what comes next."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from winch.core.gates import SCOPE, BreakerSpec, GateUse
+from winch.core.job import Claim
+from winch.core.lifecycle import JobState
+from winch.storage.params import GateInfo
+from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
+from winch.testing.conformance.case import case
+from winch.testing.conformance.cases.store.gates import admit, gated
+
+MICROS = 1_000_000
+OF, HOLD = 4, 30 * SECOND
+SPEC = BreakerSpec(failures=0.5, of=OF, window=60 * MICROS, hold=30 * MICROS)
+BANK = GateUse("scope:bank", SCOPE, breaker=SPEC)
+
+
+def fail(bench: Bench, *claims: Claim) -> None:
+    for claim in claims:
+        bench.finish(bench.outcome(claim, JobState.DEAD, what="failed", is_gated=True))
+
+
+def tripped(bench: Bench, still_running: int = 0, use: GateUse = BANK) -> list[Claim]:
+    """Trip the breaker; returns the claims from before the trip that still run."""
+    bench.add_many(OF + still_running, **gated(use))
+    claims = bench.claim(limit=OF + still_running)
+    bench.advance(SECOND)
+    fail(bench, *claims[:OF])
+    bench.add_many(6, **gated(use))
+    assert bench.claim() == []
+    return claims[OF:]
+
+
+def held(bench: Bench) -> GateInfo:
+    """The scope as one of the jobs that wait at it sees it."""
+    blocked = bench.list_jobs(states=(JobState.BLOCKED,)).jobs
+    gate = bench.explain(blocked[0].id).gate
+    assert gate is not None
+    return gate
+
+
+def probe(bench: Bench, after: timedelta) -> Claim:
+    """Wait until the hold has passed and claim the one job that the scope lets through."""
+    bench.advance(after)
+    admit(bench)
+    (claim,) = bench.claim()
+    return claim
+
+
+@case(needs="has_gates")
+def a_failure_from_before_the_trip_holds_nothing_longer(bench: Bench) -> None:
+    old = tripped(bench, still_running=20)
+    opens = bench.at + HOLD
+    bench.advance(SECOND)
+    fail(bench, *old)
+    assert (held(bench).open_at, held(bench).trips) == (opens, 1)
+    probe(bench, HOLD - SECOND)
+
+
+@case(needs="has_gates")
+def a_success_from_before_the_trip_closes_nothing(bench: Bench) -> None:
+    (old,) = tripped(bench, still_running=1)
+    opens = bench.at + HOLD
+    bench.advance(SECOND)
+    bench.complete(old, is_gated=True)
+    admit(bench)
+    assert bench.claim() == []
+    assert held(bench).open_at == opens
+
+
+@case(needs="has_gates")
+def an_old_end_does_not_speak_for_the_probe(bench: Bench) -> None:
+    bad, good = tripped(bench, still_running=2)
+    first = probe(bench, HOLD)
+    bench.complete(good, is_gated=True)
+    fail(bench, bad)
+    admit(bench)
+    assert bench.claim() == []
+    assert held(bench).trips == 1
+    bench.complete(first, is_gated=True)
+    admit(bench)
+    assert len(bench.claim()) == 1
+
+
+@case(needs="has_gates")
+def a_failed_probe_doubles_the_hold_once(bench: Bench) -> None:
+    tripped(bench)
+    claim = probe(bench, HOLD)
+    bench.advance(SECOND)
+    for trips, hold in enumerate((2 * HOLD, 4 * HOLD, 8 * HOLD, 16 * HOLD, 20 * HOLD, 20 * HOLD), 2):
+        bench.finish(bench.outcome(claim, JobState.RETRYING, what="failed", delay=HOUR, is_gated=True))
+        assert (held(bench).open_at, held(bench).trips) == (bench.at + hold, trips)
+        bench.add(**gated(BANK))
+        claim = probe(bench, hold)
+
+
+@case(needs="has_gates")
+def probes_of_one_round_double_the_hold_once(bench: Bench) -> None:
+    use = GateUse("scope:bank", SCOPE, breaker=BreakerSpec(0.5, OF, 60 * MICROS, 30 * MICROS, probes=3))
+    tripped(bench, use=use)
+    bench.advance(HOLD)
+    admit(bench)
+    probes = bench.claim()
+    assert len(probes) == 3
+    bench.advance(SECOND)
+    opens = bench.at + 2 * HOLD
+    fail(bench, *probes[:2])
+    bench.complete(probes[2], is_gated=True)
+    assert bench.claim() == []
+    assert (held(bench).open_at, held(bench).trips) == (opens, 2)
+
+
+@case(needs="has_gates")
+def a_breaker_that_has_closed_forgets_the_attempts_of_before(bench: Bench) -> None:
+    old = tripped(bench, still_running=2 * OF)
+    bench.complete(probe(bench, HOLD), is_gated=True)
+    fail(bench, *old)
+    bench.advance(MINUTE)
+    admit(bench)
+    assert len(bench.claim()) == 5, "what ran before the trip trips it no second time"

@@ -1,0 +1,792 @@
+"""Gates: limits, rates, FIFO keys, tenants and scopes hold jobs back, and let them go when they open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from winch.core.gates import (
+    BUCKET,
+    FIFO,
+    FIXED,
+    LIMIT,
+    RATE,
+    SCOPE,
+    SLIDING,
+    BreakerSpec,
+    GateSpec,
+    GateUse,
+    with_gates,
+)
+from winch.core.job import Claim, to_micros
+from winch.core.lifecycle import JobState
+from winch.core.policy.unique import Duplicate
+from winch.storage.decide.waits import signal_key
+from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted, Rebinding, Wait
+from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
+from winch.testing.conformance.case import case
+
+MICROS = 1_000_000
+BLOCKED, READY = JobState.BLOCKED, JobState.READY
+
+
+def limit(n: int, key: str = "limit:mail", weight: int = 1, name: str = "limit:mail") -> GateUse:
+    return GateUse(key, LIMIT, name, n=n, weight=weight)
+
+
+def rate(n: int, how: str = SLIDING, seconds: int = 60, **fields: Any) -> GateUse:
+    return GateUse("rate:mail", RATE, "rate:mail", n=n, per=seconds * MICROS, how=how, **fields)
+
+
+def fifo(key: str = "acct:7", *, blocks: bool = False) -> GateUse:
+    return GateUse(f"fifo:{key}", FIFO, blocks_on_death=blocks)
+
+
+def gated(*uses: GateUse) -> dict[str, Any]:
+    """The fields of a new job with these gates."""
+    fields: dict[str, Any] = {"options": with_gates(None, uses)}
+    for use in uses:
+        if use.kind == FIFO:
+            fields["fifo"] = use.key.removeprefix("fifo:")
+    return fields
+
+
+def states(bench: Bench, ids: list[str]) -> list[JobState]:
+    return [job.state for job in bench.jobs(ids)]
+
+
+def ids_of(claims: list[Claim]) -> list[str]:
+    return [claim.id for claim in claims]
+
+
+def admit(bench: Bench, *, is_sweep: bool = False) -> Promoted:
+    return bench.call(bench.driver.admit(is_sweep=is_sweep, now=bench.now))
+
+
+def limits(bench: Bench) -> dict[str, LimitInfo]:
+    return {info.name: info for info in bench.call(bench.driver.limits())}
+
+
+def set_limits(bench: Bench, *, is_live: bool = True, **specs: GateSpec | None) -> None:
+    named = {name.replace("_", ":"): spec for name, spec in specs.items()}
+    bench.call(bench.driver.set_limits(named, by="ada", is_live=is_live, now=bench.now))
+
+
+# -- limits -------------------------------------------------------------------------------------------
+
+
+@case(needs="has_gates")
+def no_more_run_at_once_than_a_limit_allows(bench: Bench) -> None:
+    ids = bench.add_many(5, **gated(limit(2)))
+    claims = bench.claim()
+    assert ids_of(claims) == ids[:2]
+    assert states(bench, ids) == [JobState.RUNNING] * 2 + [BLOCKED] * 3
+    assert {job.gate for job in bench.jobs(ids[2:])} == {"limit:mail"}
+    assert bench.claim() == []
+    assert limits(bench)["limit:mail"].used == 2
+    assert limits(bench)["limit:mail"].waiting == 3
+
+
+@case(needs="has_gates")
+def a_job_whose_task_has_gates_and_itself_none_is_claimed_now(bench: Bench) -> None:
+    bench.add(**gated())
+    claim = bench.take()
+    assert claim.claimed_at == bench.at
+    assert claim.fence == to_micros(bench.at)
+
+
+@case(needs="has_gates")
+def a_retry_may_put_jobs_under_a_gate(bench: Bench) -> None:
+    made = (JobState.DEAD, JobState.COMPLETED, JobState.CANCELLED, JobState.SCHEDULED, JobState.RETRYING)
+    ids = [bench.make_job(state).id for state in made]
+    bench.advance(SECOND)
+    options = gated(limit(1))["options"]
+    assert [acted.took for acted in bench.retry(*ids, queue="default", options=options)] == [True] * 5
+    assert states(bench, ids) == [READY] * 5
+    assert bench.groups() == []
+    for left in range(4, -1, -1):
+        claim = bench.take()
+        assert bench.claim() == []
+        assert limits(bench)["limit:mail"].waiting == left
+        assert bench.complete(claim, is_gated=True) is Answer.TOOK
+    assert states(bench, ids) == [JobState.COMPLETED] * 5
+    assert [job.id for job in bench.list_jobs().jobs] == sorted(ids, reverse=True)
+
+
+@case(needs="has_gates")
+def an_end_makes_the_next_who_waits_ready(bench: Bench) -> None:
+    ids = bench.add_many(4, **gated(limit(1)))
+    for place in range(4):
+        claim = bench.take()
+        assert claim.id == ids[place]
+        assert bench.claim() == []
+        assert states(bench, ids[place + 1 :]) == [BLOCKED] * (3 - place)
+        assert bench.complete(claim, is_gated=True) is Answer.TOOK
+        assert states(bench, ids[place + 1 :]) == ([READY] + [BLOCKED] * (2 - place))[: 3 - place]
+    assert limits(bench) == {}
+
+
+@case(needs="has_gates")
+def a_permit_is_given_back_however_the_claim_ends(bench: Bench) -> None:
+    def released(claim: Claim, session: str) -> None:
+        bench.release(claim)
+
+    def given_up(claim: Claim, session: str) -> None:
+        bench.give_up(session, claim.token)
+
+    def crashed(claim: Claim, session: str) -> None:
+        bench.call(bench.driver.crash([claim_ref(claim)], cause="SIGSEGV", now=bench.now))
+
+    def ended(claim: Claim, session: str) -> None:
+        bench.end_session(session)
+
+    def rescued(claim: Claim, session: str) -> None:
+        bench.advance(2 * LEASE)
+        bench.rescue()
+
+    def failed(claim: Claim, session: str) -> None:
+        bench.finish(bench.outcome(claim, JobState.RETRYING, delay=HOUR))
+
+    def died(claim: Claim, session: str) -> None:
+        bench.finish(bench.outcome(claim, JobState.DEAD))
+
+    def snoozed(claim: Claim, session: str) -> None:
+        bench.finish(bench.outcome(claim, JobState.SCHEDULED, delay=HOUR, counts=False))
+
+    ends: list[Callable[[Claim, str], None]] = [
+        released, given_up, crashed, ended, rescued, failed, died, snoozed
+    ]  # fmt: skip
+    for number, end in enumerate(ends):
+        queue = bench.new_queue()
+        gate = gated(limit(1, key=f"limit:mail={number}"))
+        bench.add(queue=queue, **gate)
+        second = bench.add(queue=queue, priority=-5, **gate)
+        session = bench.start_session()
+        claim = bench.take(queue, session=session)
+        bench.claim(queue, session=bench.start_session())
+        assert bench.get(second).state is BLOCKED, end.__name__
+        end(claim, session)
+        assert bench.get(second).state is READY, end.__name__
+        assert limits(bench).get("limit:mail", LimitInfo(name="", spec=None)).used == 0, end.__name__
+
+
+def claim_ref(claim: Claim) -> ClaimRef:
+    return ClaimRef(claim.id, claim.token)
+
+
+@case(needs="has_gates")
+def a_zombie_cannot_give_a_permit_back(bench: Bench) -> None:
+    session = bench.start_session()
+    first, second = bench.add_many(2, **gated(limit(1)))
+    zombie = bench.take(session=session)
+    bench.advance(2 * LEASE)
+    bench.rescue()
+    anew = bench.take(session=bench.start_session())
+    assert anew.id == first
+    bench.claim(session=bench.start_session())
+    assert bench.get(second).state is BLOCKED
+    assert bench.complete(zombie, is_gated=True) is Answer.LOST
+    assert bench.release(zombie) == [Answer.LOST]
+    assert bench.get(second).state is BLOCKED
+    assert limits(bench)["limit:mail"].used == 1
+    assert bench.complete(anew, is_gated=True) is Answer.TOOK
+    assert bench.complete(anew, is_gated=True) is Answer.ALREADY
+    assert bench.get(second).state is READY
+
+
+@case(needs="has_gates")
+def all_permits_of_a_job_are_granted_together_or_none(bench: Bench) -> None:
+    narrow, wide = (
+        limit(1, "limit:narrow", name="limit:narrow"),
+        limit(9, "limit:wide", name="limit:wide"),
+    )
+    first = bench.add(**gated(narrow, wide))
+    second = bench.add(**gated(narrow, wide))
+    assert ids_of(bench.claim()) == [first]
+    assert bench.get(second).gate == "limit:narrow"
+    assert limits(bench)["limit:wide"].used == 1
+
+
+@case(needs="has_gates")
+def keys_have_limits_of_their_own_and_plain_jobs_none(bench: Bench) -> None:
+    ids = [bench.add(**gated(limit(1, key=f"limit:mail={key}"))) for key in "aabbc"]
+    plain = bench.add()
+    taken = ids_of(bench.claim())
+    assert sorted(taken) == sorted([ids[0], ids[2], ids[4], plain])
+    assert states(bench, [ids[1], ids[3]]) == [BLOCKED, BLOCKED]
+
+
+@case(needs="has_gates")
+def plain_and_gated_jobs_are_taken_in_one_order(bench: Bench) -> None:
+    low = bench.add(priority=-5, **gated(limit(9)))
+    first = bench.add()
+    second = bench.add(**gated(limit(9)))
+    third = bench.add()
+    high = bench.add(priority=5, **gated(limit(9)))
+    assert ids_of(bench.claim(limit=2)) == [high, first]
+    assert ids_of(bench.claim(limit=2)) == [second, third]
+    assert ids_of(bench.claim(limit=2)) == [low]
+
+
+@case(needs="has_gates")
+def a_claim_may_leave_gated_jobs_alone(bench: Bench) -> None:
+    job = bench.add(**gated(limit(1)))
+    others = bench.add_many(2, **gated(limit(9, "limit:b", name="limit:b")))
+    plain = bench.add_many(2)
+    assert bench.call(bench.driver.has_gated(["default"])) is True
+    assert ids_of(bench.claim(gated=0)) == plain
+    assert states(bench, [job]) == [READY]
+    assert ids_of(bench.claim(gated=1)) == [job]
+    assert ids_of(bench.claim(gated=2)) == others
+    assert bench.call(bench.driver.has_gated(["default"])) is False
+
+
+@case(needs="has_gates")
+def heavy_jobs_take_more_of_a_limit(bench: Bench) -> None:
+    heavy = bench.add_many(2, **gated(limit(5, weight=3)))
+    light = bench.add_many(3, **gated(limit(5)))
+    assert sorted(ids_of(bench.claim())) == sorted([heavy[0], *light[:2]])
+    assert limits(bench)["limit:mail"].used == 5
+
+
+@case(needs="has_gates")
+def a_waiting_job_can_be_cancelled_deleted_and_replaced(bench: Bench) -> None:
+    holder, cancelled, deleted = bench.add_many(3, **gated(limit(1)))
+    replaced = bench.add(unique_key="k", **gated(limit(1)))
+    assert ids_of(bench.claim()) == [holder]
+    assert bench.cancel(cancelled)[0].took
+    assert bench.delete(deleted)[0].took
+    (answer,) = bench.enqueue(
+        bench.new_job(unique_key="k", args='{"to":8}', on_duplicate=Duplicate.REPLACE)
+    )
+    assert answer.is_replaced
+    assert bench.get(replaced).state is READY
+    assert bench.get(cancelled).state is JobState.CANCELLED
+    assert bench.claim() == []
+    assert bench.get(replaced).gate == "limit:mail"
+
+
+@case(needs="has_gates")
+def an_operators_retry_meets_the_gates_again(bench: Bench) -> None:
+    first, second = bench.add_many(2, **gated(limit(1)))
+    bench.complete(bench.take(), is_gated=True)
+    bench.take()
+    assert bench.retry(first)[0].took
+    assert bench.claim() == []
+    assert bench.get(first).state is BLOCKED
+    assert bench.get(second).state is JobState.RUNNING
+
+
+@case(needs="has_gates")
+def due_and_delayed_jobs_meet_their_gates_when_they_are_ready(bench: Bench) -> None:
+    later = bench.add(delay=MINUTE, **gated(limit(1)))
+    now = bench.add(**gated(limit(1)))
+    assert bench.get(later).state is JobState.SCHEDULED
+    assert ids_of(bench.claim()) == [now]
+    bench.advance(MINUTE)
+    bench.promote()
+    assert bench.claim() == []
+    assert bench.get(later).state is BLOCKED
+
+
+@case(needs="has_gates")
+def limits_are_set_live_by_name_and_code_does_not_undo_it(bench: Bench) -> None:
+    ids = bench.add_many(6, **gated(limit(1)))
+    assert len(bench.claim()) == 1
+    set_limits(bench, limit_mail=GateSpec(3))
+    assert states(bench, ids[1:4]) == [READY, READY, BLOCKED]
+    assert len(bench.claim()) == 2
+    set_limits(bench, is_live=False, limit_mail=GateSpec(9))
+    info = limits(bench)["limit:mail"]
+    assert (info.spec, info.is_live, info.by) == (GateSpec(3), True, "ada")
+    assert bench.claim() == []
+    set_limits(bench, limit_mail=None)
+    set_limits(bench, is_live=False, limit_mail=GateSpec(5))
+    assert len(bench.claim()) == 2
+    assert not limits(bench)["limit:mail"].is_live
+
+
+@case(needs="has_gates")
+def why_names_the_gate_and_who_holds_it(bench: Bench) -> None:
+    ids = bench.add_many(4, **gated(limit(2)))
+    bench.claim()
+    gate = bench.explain(ids[3]).gate
+    assert gate is not None
+    assert (gate.key, gate.kind, gate.n, gate.used, gate.ahead) == ("limit:mail", LIMIT, 2, 2, 1)
+    assert sorted(gate.holders) == sorted(ids[:2])
+    assert bench.explain(ids[0]).gate is None
+
+
+@case(needs="has_gates")
+def claims_at_once_never_share_a_permit(bench: Bench) -> None:
+    ids = bench.add_many(12, **gated(limit(3)))
+    sessions = [bench.start_session() for _ in range(6)]
+    running: list[Claim] = []
+    done = 0
+    while done < len(ids):
+        verbs = [
+            bench.driver.claim(bench.claiming(session=session, limit=2), now=bench.now)
+            for session in sessions
+        ]
+        for claims in bench.together(verbs):
+            running += claims
+        assert 0 < len(running) <= 3
+        ends = [[bench.outcome(claim, is_gated=True)] for claim in running]
+        for answers in bench.together([bench.driver.finish(end, now=bench.now) for end in ends]):
+            assert answers == [Answer.TOOK]
+        done += len(running)
+        running = []
+    assert set(states(bench, ids)) == {JobState.COMPLETED}
+    assert limits(bench) == {}
+
+
+# -- rates --------------------------------------------------------------------------------------------
+
+
+@case(needs="has_gates")
+def no_stretch_of_a_sliding_rate_has_more_than_its_number(bench: Bench) -> None:
+    ids = bench.add_many(6, **gated(rate(2)))
+    assert ids_of(bench.claim(limit=1)) == ids[:1]
+    bench.advance(20 * SECOND)
+    assert ids_of(bench.claim()) == ids[1:2]
+    assert set(states(bench, ids[2:])) == {BLOCKED}
+    promised = admit(bench)
+    assert promised.count == 0
+    assert promised.next_at == bench.at + 40 * SECOND
+    bench.advance(40 * SECOND)
+    assert admit(bench).count == 1
+    assert ids_of(bench.claim()) == ids[2:3]
+    assert admit(bench).next_at == bench.at + 20 * SECOND
+
+
+@case(needs="has_gates")
+def a_fixed_rate_counts_by_windows_of_the_clock(bench: Bench) -> None:
+    start = bench.at.replace(second=50, microsecond=0)
+    bench.now = start
+    ids = bench.add_many(5, **gated(rate(2, FIXED)))
+    assert ids_of(bench.claim()) == ids[:2]
+    assert admit(bench).next_at == start + 10 * SECOND
+    bench.advance(10 * SECOND)
+    assert admit(bench).count == 2
+    assert ids_of(bench.claim()) == ids[2:4]
+    assert bench.get(ids[4]).state is BLOCKED
+
+
+@case(needs="has_gates")
+def a_bucket_gives_its_burst_and_then_a_steady_flow(bench: Bench) -> None:
+    ids = bench.add_many(6, **gated(rate(60, BUCKET, burst=3)))
+    assert ids_of(bench.claim()) == ids[:3]
+    bench.advance(SECOND)
+    assert admit(bench).count == 1
+    assert ids_of(bench.claim()) == ids[3:4]
+    bench.advance(10 * SECOND)
+    admit(bench)
+    assert ids_of(bench.claim()) == ids[4:]
+
+
+@case(needs="has_gates")
+def a_retry_budget_lets_first_attempts_through(bench: Bench) -> None:
+    budget = rate(1, BUCKET, is_for_retries=True)
+    ids = bench.add_many(3, **gated(budget))
+    for claim in bench.claim():
+        bench.finish(bench.outcome(claim, JobState.READY, is_gated=True))
+    assert ids_of(bench.claim()) == ids[:1]
+    assert states(bench, ids[1:]) == [BLOCKED] * 2
+    assert {job.attempt for job in bench.jobs(ids[1:])} == {1}
+    assert len(bench.claim()) == 0
+    bench.add(**gated(budget))
+    assert len(bench.claim()) == 1
+
+
+# -- FIFO keys ----------------------------------------------------------------------------------------
+
+
+@case(needs="has_gates")
+def members_of_a_fifo_key_run_one_at_a_time_in_order(bench: Bench) -> None:
+    ids = bench.add_many(3, **gated(fifo()))
+    high = bench.add(priority=9, **gated(fifo()))
+    other = bench.add(**gated(fifo("acct:8")))
+    plain = bench.add()
+    claims = bench.claim()
+    assert sorted(ids_of(claims)) == sorted([ids[0], other, plain])
+    assert states(bench, [*ids[1:], high]) == [BLOCKED] * 3
+    order = [ids[0]]
+    claim = next(claim for claim in claims if claim.id == ids[0])
+    while True:
+        bench.complete(claim, is_gated=True)
+        found = bench.claim()
+        if not found:
+            break
+        (claim,) = found
+        order.append(claim.id)
+    assert order == [*ids, high]
+
+
+@case(needs="has_gates")
+def a_member_keeps_its_turn_until_it_is_final(bench: Bench) -> None:
+    first, second = bench.add_many(2, **gated(fifo()))
+    claim = bench.take()
+    bench.finish(bench.outcome(claim, JobState.RETRYING, delay=MINUTE, is_gated=True))
+    assert bench.claim() == []
+    assert bench.get(second).state is BLOCKED
+    bench.advance(MINUTE)
+    bench.promote()
+    claim = bench.take()
+    assert claim.id == first
+    bench.finish(bench.outcome(claim, JobState.SCHEDULED, delay=MINUTE, counts=False, is_gated=True))
+    assert bench.claim() == []
+    bench.advance(MINUTE)
+    bench.promote()
+    session = bench.start_session()
+    assert bench.take(session=session).id == first
+    bench.end_session(session, cause="SIGKILL")
+    assert bench.take().id == first
+    assert bench.get(second).state is BLOCKED
+    bench.cancel(first)
+    assert bench.get(second).state is BLOCKED
+
+
+@case(needs="has_gates")
+def a_dead_member_is_skipped_or_blocks_its_key(bench: Bench) -> None:
+    for blocks in (False, True):
+        key = f"acct:{blocks}"
+        first, second = bench.add_many(2, queue=key.replace(":", "-"), **gated(fifo(key, blocks=blocks)))
+        queue = key.replace(":", "-")
+        claim = bench.take(queue)
+        bench.claim(queue)
+        bench.finish(bench.outcome(claim, JobState.DEAD, is_gated=True))
+        assert ids_of(bench.claim(queue)) == ([] if blocks else [second])
+        if blocks:
+            assert admit(bench, is_sweep=True).count == 0
+            bench.retry(first)
+            claim = bench.take(queue)
+            assert claim.id == first
+            bench.finish(bench.outcome(claim, JobState.DEAD, is_gated=True))
+            bench.delete(first)
+            admit(bench, is_sweep=True)
+            assert ids_of(bench.claim(queue)) == [second]
+
+
+@case(needs="has_gates")
+def a_member_that_is_cancelled_before_its_turn_is_passed_over(bench: Bench) -> None:
+    _first, second, third = bench.add_many(3, **gated(fifo()))
+    later = bench.add(delay=HOUR, **gated(fifo()))
+    claim = bench.take()
+    bench.claim()
+    bench.cancel(second)
+    assert bench.get(third).state is BLOCKED
+    bench.complete(claim, is_gated=True)
+    claim = bench.take()
+    assert claim.id == third
+    bench.complete(claim, is_gated=True)
+    after = bench.add(**gated(fifo()))
+    assert bench.claim() == []
+    assert bench.explain(after).gate is not None
+    bench.cancel(later)
+    assert bench.take().id == after
+
+
+@case(needs="has_gates")
+def a_turn_makes_no_member_ready_that_waits_for_something_else(bench: Bench) -> None:
+    """Whether the sweep opens the key or the member before ends."""
+    if not bench.driver.capabilities.has_waits:
+        return
+    before = bench.add(**gated(fifo()))
+    ended = bench.take()
+    waits = [Wait(signal_key("go"), is_enough=True)]
+    callback = bench.new_job(**gated(fifo()))
+    bench.call(bench.driver.enqueue_after([callback], [(callback.id, waits)], now=bench.now))
+    behind = bench.add(**gated(fifo()))
+    assert (before, bench.claim()) == (ended.id, [])
+    bench.complete(ended, is_gated=True)
+    for _ in range(2):
+        assert states(bench, [callback.id, behind]) == [BLOCKED] * 2
+        assert admit(bench, is_sweep=True).count == 0
+        assert bench.claim() == []
+    bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
+    bench.call(bench.driver.unblock(now=bench.now))
+    for expected in (callback.id, behind):
+        claim = bench.take()
+        assert claim.id == expected
+        bench.complete(claim, is_gated=True)
+
+
+@case(needs="has_gates")
+def a_turn_makes_no_member_ready_that_waits_at_another_gate(bench: Bench) -> None:
+    held = bench.add(**gated(limit(1)))
+    first = bench.add(**gated(limit(1), fifo()))
+    second = bench.add(**gated(fifo()))
+    (claim,) = bench.claim()
+    assert (claim.id, bench.get(first).gate) == (held, "limit:mail")
+    assert bench.get(second).gate == "fifo:acct:7"
+    assert admit(bench, is_sweep=True).count == 0
+    assert states(bench, [first, second]) == [BLOCKED] * 2
+    bench.complete(claim, is_gated=True)
+    claim = bench.take()
+    assert claim.id == first
+    bench.complete(claim, is_gated=True)
+    assert bench.take().id == second
+
+
+# -- tenants ------------------------------------------------------------------------------------------
+
+
+def tenant(name: str) -> dict[str, Any]:
+    return {"tenant": name, "options": with_gates(None, ())}
+
+
+@case(needs="has_gates")
+def a_flood_of_one_tenant_does_not_delay_another(bench: Bench) -> None:
+    flood = bench.add_many(50, **tenant("a"))
+    assert ids_of(bench.claim(limit=10)) == flood[:10]
+    few = bench.add_many(4, **tenant("b"))
+    taken = ids_of(bench.claim(limit=8))
+    assert Counter(job in few for job in taken) == {True: 4, False: 4}
+    assert [job for job in taken if job in few] == few
+
+
+@case(needs="has_gates")
+def weights_say_how_much_a_tenant_gets(bench: Bench) -> None:
+    set_limits(bench, tenant_a=GateSpec(3))
+    bench.add_many(60, **tenant("a"))
+    bench.add_many(60, **tenant("b"))
+    taken = [claim.id for _ in range(5) for claim in bench.claim(limit=8)]
+    count = Counter(job.tenant for job in bench.jobs(taken))
+    assert abs(count["a"] - 30) <= 2
+    assert count["a"] + count["b"] == 40
+
+
+@case(needs="has_gates")
+def jobs_without_a_tenant_count_as_one_tenant(bench: Bench) -> None:
+    bench.add_many(30, **tenant("a"))
+    plain = bench.add_many(30)
+    taken = ids_of(bench.claim(limit=10))
+    assert sum(job in plain for job in taken) == 5
+
+
+@case(needs="has_gates")
+def priorities_count_inside_a_tenant(bench: Bench) -> None:
+    bench.add_many(3, **tenant("a"))
+    high = bench.add(priority=5, **tenant("a"))
+    other = bench.add(**tenant("b"))
+    assert set(ids_of(bench.claim(limit=2))) == {high, other}
+
+
+@case(needs="has_gates")
+def a_tenants_jobs_have_gates_too(bench: Bench) -> None:
+    ids = bench.add_many(3, tenant="a", **gated(limit(1)))
+    other = bench.add(**tenant("b"))
+    assert set(ids_of(bench.claim(limit=3))) == {ids[0], other}
+    assert states(bench, ids[1:]) == [BLOCKED] * 2
+
+
+# -- scopes: the brake and the breaker ----------------------------------------------------------------
+
+BREAKER = BreakerSpec(failures=0.5, of=4, window=60 * MICROS, hold=30 * MICROS)
+
+
+def scope(spec: BreakerSpec | None = None) -> GateUse:
+    return GateUse("scope:bank", SCOPE, breaker=spec)
+
+
+@case(needs="has_gates")
+def a_brake_holds_every_job_of_its_scope(bench: Bench) -> None:
+    first, *rest = bench.add_many(4, **gated(scope()))
+    other = bench.add()
+    claim = bench.take()
+    assert claim.id == first
+    ended = bench.outcome(claim, JobState.RETRYING, delay=MINUTE, brake="bank", is_gated=True)
+    assert bench.finish(ended) == [Answer.TOOK]
+    assert ids_of(bench.claim()) == [other]
+    assert states(bench, rest) == [BLOCKED] * 3
+    assert {job.attempt for job in bench.jobs(rest)} == {0}
+    gate = bench.explain(rest[0]).gate
+    assert gate is not None
+    assert (gate.kind, gate.open_at) == (SCOPE, bench.at + MINUTE)
+    assert admit(bench).next_at == bench.at + MINUTE
+    bench.advance(MINUTE)
+    bench.promote()
+    assert admit(bench).count == 1, "a scope opens with one job first"
+    assert len(bench.claim()) == 1
+    bench.advance(SECOND)
+    admit(bench)
+    assert len(bench.claim()) >= 1
+    bench.advance(20 * SECOND)
+    admit(bench)
+    bench.claim()
+    assert BLOCKED not in states(bench, [first, *rest])
+
+
+@case(needs="has_gates")
+def a_breaker_opens_probes_and_closes(bench: Bench) -> None:
+    bench.add_many(4, **gated(scope(BREAKER)))
+    for claim in bench.claim():
+        bench.finish(bench.outcome(claim, JobState.DEAD, what="failed", is_gated=True))
+    ids = bench.add_many(5, **gated(scope(BREAKER)))
+    assert bench.claim() == []
+    assert set(states(bench, ids)) == {BLOCKED}
+    assert {job.attempt for job in bench.jobs(ids)} == {0}
+    bench.advance(30 * SECOND)
+    admit(bench)
+    probe = bench.claim()
+    assert len(probe) == 1
+    assert bench.claim() == []
+    bench.finish(bench.outcome(probe[0], JobState.RETRYING, what="failed", delay=HOUR, is_gated=True))
+    assert bench.claim() == []
+    bench.advance(MINUTE)
+    admit(bench)
+    probe = bench.claim()
+    assert len(probe) == 1
+    bench.complete(probe[0], is_gated=True)
+    admit(bench)
+    assert len(bench.claim()) == 1
+    bench.advance(10 * SECOND)
+    admit(bench)
+    bench.claim()
+    assert BLOCKED not in states(bench, ids)
+
+
+@case(needs="has_gates")
+def a_breaker_opens_at_the_exact_share_and_not_below_it(bench: Bench) -> None:
+    spec = BREAKER  # a share of 0.5, of at least 4
+
+    def ends(*outcomes: JobState) -> None:
+        for to in outcomes:
+            (job,) = bench.add_many(1, **gated(scope(spec)))
+            (claim,) = bench.claim()
+            assert claim.id == job
+            what = "completed" if to is JobState.COMPLETED else "failed"
+            bench.finish(bench.outcome(claim, to, what=what, is_gated=True))
+
+    def is_open() -> bool:
+        (job,) = bench.add_many(1, **gated(scope(spec)))
+        claims = bench.claim()
+        if claims:
+            # Given back, and taken away: it is no end that a breaker counts.
+            bench.release(*claims)
+            bench.delete(job)
+        return not claims
+
+    ends(JobState.DEAD, JobState.DEAD, JobState.COMPLETED)
+    assert not is_open(), "three ends are too few, whatever became of them"
+    bench.advance(2 * MINUTE)
+    ends(JobState.COMPLETED, JobState.COMPLETED, JobState.COMPLETED, JobState.DEAD, JobState.DEAD)
+    assert not is_open(), "two of five are less than half, and older ends do not count"
+    ends(JobState.DEAD)
+    assert is_open(), "three of six are half"
+
+
+@case(needs="has_gates", events=True)
+def holding_and_admitting_are_events(bench: Bench) -> None:
+    _first, second = bench.add_many(2, **gated(limit(1)))
+    claim = bench.take()
+    bench.claim()
+    bench.complete(claim, is_gated=True)
+    kinds = [event.kind for event in bench.events() if event.job == second]
+    if bench.driver.capabilities.keeps_events:
+        assert kinds == ["enqueued", "held", "admitted"]
+
+
+@case(needs="has_gates")
+def nobody_waits_where_there_is_room(bench: Bench) -> None:
+    """The sweep finds what a wake-up missed; here nothing is missed, and it changes nothing."""
+    ids = bench.add_many(3, **gated(limit(1)))
+    bench.claim()
+    assert admit(bench, is_sweep=True).count == 0
+    assert states(bench, ids[1:]) == [BLOCKED] * 2
+
+
+@case(needs="has_gates")
+def who_waits_for_something_else_is_no_matter_of_gates(bench: Bench) -> None:
+    if not bench.driver.capabilities.has_waits:
+        return
+    bench.add()
+    bench.add(**gated(limit(1)))
+    for claim in bench.claim():
+        waits = (Wait(signal_key("go"), is_enough=True),)
+        outcome = bench.outcome(claim, BLOCKED, what="waited", counts=False, waits=waits)
+        bench.finish(msgspec.structs.replace(outcome, is_gated=claim.options is not None))
+        set_limits(bench, limit_mail=GateSpec(3))
+        assert admit(bench, is_sweep=True).count == 0
+        assert bench.get(claim.id).state is BLOCKED
+        assert [info.waiting for info in limits(bench).values()] == [0]
+    bench.call(bench.driver.signal("go", "1", id="1", now=bench.now))
+    bench.call(bench.driver.unblock(now=bench.now))
+    assert len(bench.claim()) == 2
+
+
+# -- what is set for a queue, for those in it ----------------------------------------------------------
+
+
+def rebound(bench: Bench, ids: list[str], uses: list[GateUse], priority: int = 0) -> list[bool]:
+    options = with_gates(None, uses) if uses else None
+    changes = [
+        Rebinding(
+            id=job.id,
+            options=job.options,
+            priority=job.priority,
+            to_options=options,
+            to_priority=priority,
+        )
+        for job in bench.jobs(ids)
+    ]
+    return bench.call(bench.driver.rebind(changes, now=bench.now))
+
+
+@case(needs="has_gates")
+def jobs_that_wait_get_a_gate_and_meet_it(bench: Bench) -> None:
+    ids = bench.add_many(4)
+    later = bench.add(delay=MINUTE)
+    assert rebound(bench, [*ids, later], [limit(1)]) == [True] * 5
+    first = bench.claim()
+    assert ids_of(first) == [ids[0]]
+    assert states(bench, ids) == [JobState.RUNNING, BLOCKED, BLOCKED, BLOCKED]
+    assert limits(bench)["limit:mail"].waiting == 3
+    bench.advance(MINUTE)
+    bench.promote()
+    assert bench.claim() == []
+    for expected in [*ids[1:], later]:
+        bench.complete(first[0], is_gated=True)
+        first = bench.claim()
+        assert ids_of(first) == [expected]
+    bench.complete(first[0], is_gated=True)
+    assert limits(bench) == {}
+
+
+@case(needs="has_gates")
+def another_priority_is_another_place(bench: Bench) -> None:
+    ids = bench.add_many(3)
+    held = bench.add_many(2, **gated(limit(1, "limit:b")))
+    assert rebound(bench, [ids[2]], [], priority=3) == [True]
+    later = bench.add(delay=MINUTE)
+    assert rebound(bench, [later], [], priority=9) == [True]
+    claims = bench.claim()
+    assert ids_of(claims) == [ids[2], *ids[:2], held[0]]
+    more = bench.add_many(1, **gated(limit(1, "limit:b")))
+    assert bench.claim() == []
+    # Who waits at a gate takes another place there, too.
+    assert rebound(bench, more, [limit(1, "limit:b")], priority=2) == [True]
+    bench.complete(claims[-1], is_gated=True)
+    bench.add()
+    bench.advance(MINUTE)
+    bench.promote()
+    assert ids_of(bench.claim())[:2] == [later, more[0]]
+
+
+@case(needs="has_gates")
+def only_what_still_is_as_it_was_read_is_changed(bench: Bench) -> None:
+    ready, running, done = bench.add_many(3)
+    claims = {claim.id: claim for claim in bench.claim()}
+    bench.release(claims[ready])
+    bench.complete(claims[done])
+    stale = Rebinding(id=ready, options=None, priority=5, to_options=None, to_priority=7)
+    unknown = Rebinding(id=bench.new_id(), options=None, priority=0, to_options=None, to_priority=7)
+    assert bench.call(bench.driver.rebind([stale, unknown], now=bench.now)) == [False, False]
+    before = bench.jobs([running, done])
+    assert rebound(bench, [running, ready, done], [limit(1)]) == [False, True, False]
+    assert bench.jobs([running, done]) == before
+    again = Rebinding(id=ready, options=None, priority=0, to_options=None, to_priority=7)
+    assert bench.call(bench.driver.rebind([again], now=bench.now)) == [False], "its options are others"

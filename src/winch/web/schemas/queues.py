@@ -1,0 +1,144 @@
+"""Queues, limits, workers, dead letters, and numbers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from winch.core.lifecycle import JobState
+from winch.engine.observe.task_times import TaskTimes
+from winch.web.schemas.base import Body, Duration, Limit, Name, Uuid
+from winch.web.schemas.jobs import ErrorOut
+
+Backoff = Annotated[
+    str,
+    msgspec.Meta(max_length=200, description="One delay like 30s, or a policy: exponential 2s max=5m."),
+]
+
+
+class QueueOut(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    counts: dict[JobState, int]
+    paused_at: datetime | None
+    pause_reason: str | None
+    oldest_ready_at: datetime | None
+    sessions: int
+
+
+class QueueSettingsBody(Body, frozen=True, kw_only=True):
+    """What to set; null takes a setting back."""
+
+    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
+    retries: int | msgspec.UnsetType | None = msgspec.UNSET
+    backoff: Backoff | msgspec.UnsetType | None = msgspec.UNSET
+    max_depth: int | msgspec.UnsetType | None = msgspec.UNSET
+    max_age: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    on_full: Name | msgspec.UnsetType | None = msgspec.UNSET
+    block_for: Duration | msgspec.UnsetType | None = msgspec.UNSET
+    drain: Name | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    settings: dict[str, Any]
+
+
+class QueuesOut(msgspec.Struct, frozen=True, kw_only=True):
+    queues: list[QueueOut]
+
+
+class WorkerOut(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    worker: str
+    host: str
+    pid: int
+    release: str
+    queues: list[str]
+    tasks: list[str]
+    slots: int
+    running: int
+    started_at: datetime
+    lease_until: datetime
+    ended_at: datetime | None
+    end_reason: str | None
+
+
+class WorkersOut(msgspec.Struct, frozen=True, kw_only=True):
+    workers: list[WorkerOut]
+
+
+class WorkerQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    all: bool = False
+
+
+class GroupQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    task: str | None = None
+    queue: str | None = None
+    limit: Limit = 50
+
+
+class GroupOut(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    task: str
+    error: ErrorOut
+    count: int
+    first_at: datetime
+    last_at: datetime
+    sample_id: str
+
+
+class GroupsOut(msgspec.Struct, frozen=True, kw_only=True):
+    groups: list[GroupOut]
+
+
+class ReplayBody(Body, frozen=True, kw_only=True):
+    ids: Annotated[list[Uuid], msgspec.Meta(min_length=1, max_length=10_000)] | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    group: Name | None = None
+    all: bool = False
+    rate: Annotated[str, msgspec.Meta(max_length=20, description="Like 100/s.")] | None = None
+    args: dict[str, Any] | None = None
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    to_queue: Name | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
+class StatsOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts stop at `jobs_capped_at`. `tasks` are those of the last hour, the busiest first."""
+
+    store: str
+    jobs: dict[JobState, int]
+    jobs_capped_at: int
+    queues: list[QueueOut]
+    workers: int
+    slots: int
+    running: int
+    tasks: list[TaskTimes]
+
+
+class ScaleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    queue: str | None = None
+
+
+class ScaleOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that could run now: ready ones and running ones."""
+
+    value: int
+
+
+class LimitOut(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    allowed: str
+    used: int
+    waiting: int
+    is_live: bool
+    by: str | None
+    set_at: datetime | None
+
+
+class LimitsOut(msgspec.Struct, frozen=True, kw_only=True):
+    limits: list[LimitOut]

@@ -1,0 +1,127 @@
+"""What the store has, as it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from winch.core.job import Entry, Failure, JobRecord, level_of
+from winch.core.lifecycle import allowed
+from winch.core.values.redact import mask, mask_text, shown
+from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
+from winch.web.schemas.jobs import EntryOut, ErrorOut, JobDetail, JobOut
+from winch.web.schemas.queues import GroupOut, QueueOut, WorkerOut
+
+
+def _told(text: str | None) -> str | None:
+    return None if text is None else mask_text(text)
+
+
+def error_out(error: Failure | None, *, with_traceback: bool = False) -> ErrorOut | None:
+    if error is None:
+        return None
+    traceback = _told(error.traceback) if with_traceback else None
+    return ErrorOut(type=error.type, message=mask_text(error.message), traceback=traceback)
+
+
+def job_out(job: JobRecord) -> JobOut:
+    return JobOut(**_common(job, with_traceback=False))
+
+
+def _common(job: JobRecord, *, with_traceback: bool) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "task": job.task,
+        "state": job.state,
+        "queue": job.queue,
+        "priority": level_of(job.priority),
+        "tenant": job.tenant,
+        "args": shown(job.args),
+        "tags": [mask_text(tag) for tag in job.tags],
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "crashes": job.crashes,
+        "rescues": job.rescues,
+        "created_at": job.created_at,
+        "run_at": job.run_at,
+        "claimed_at": job.claimed_at,
+        "finished_at": job.finished_at,
+        "progress": shown(job.progress),
+        "error": error_out(job.error, with_traceback=with_traceback),
+        "reason": _told(job.reason),
+        "group": job.fingerprint,
+    }
+
+
+ACTIONS = ("cancel", "retry", "delete")
+
+
+def job_detail(job: JobRecord) -> JobDetail:
+    return JobDetail(
+        **_common(job, with_traceback=True),
+        version=job.version,
+        headers=mask(dict(job.headers)),
+        expires_at=job.expires_at,
+        cancel_requested_at=job.cancel_requested_at,
+        session=job.session,
+        unique=_told(job.unique_key),
+        fifo=_told(job.fifo),
+        result=shown(job.result),
+        log=_told(job.log),
+        history=[_entry_out(entry) for entry in job.history],
+        actions=[verb for verb in allowed(job.state) if verb in ACTIONS],
+    )
+
+
+def _entry_out(entry: Entry) -> EntryOut:
+    return EntryOut(
+        what=entry.what,
+        at=entry.at,
+        attempt=entry.attempt or None,
+        session=entry.session,
+        claimed_at=entry.claimed_at,
+        by=entry.by,
+        note=_told(entry.note),
+        error=error_out(entry.error, with_traceback=True),
+        log=_told(entry.log),
+    )
+
+
+def queue_out(queue: QueueInfo) -> QueueOut:
+    return QueueOut(
+        name=queue.name,
+        counts=dict(queue.counts),
+        paused_at=queue.paused_at,
+        pause_reason=_told(queue.pause_reason),
+        oldest_ready_at=queue.oldest_ready_at,
+        sessions=queue.sessions,
+    )
+
+
+def worker_out(session: SessionInfo) -> WorkerOut:
+    return WorkerOut(
+        id=session.id,
+        worker=session.worker,
+        host=session.host,
+        pid=session.pid,
+        release=session.release,
+        queues=list(session.queues),
+        tasks=list(session.tasks),
+        slots=session.slots,
+        running=session.running,
+        started_at=session.started_at,
+        lease_until=session.lease_until,
+        ended_at=session.ended_at,
+        end_reason=_told(session.end_reason),
+    )
+
+
+def group_out(group: DeadGroup) -> GroupOut:
+    return GroupOut(
+        group=group.fingerprint,
+        task=group.task,
+        error=ErrorOut(type=group.error_type, message=mask_text(group.message)),
+        count=group.count,
+        first_at=group.first_at,
+        last_at=group.last_at,
+        sample_id=group.sample_id,
+    )
