@@ -1,4 +1,4 @@
-"""What goes into the verbs and what comes out. Frozen values; see protocol.py for the contracts."""
+"""What goes into the verbs and what comes out. Frozen values; see families.py for the contracts."""
 
 from __future__ import annotations
 

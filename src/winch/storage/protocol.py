@@ -1,433 +1,46 @@
-"""What a driver is. The docstrings are the contract; the conformance suite checks each sentence.
-
-Rules that hold for every verb:
-- Batch-first and race-honest: a lost race is a return value here, never an exception.
-- Every write about a claim names (id, token) and takes effect only while that claim is live.
-- Time is the store's clock. `now` replaces it and exists for tests and simulations.
-- Results come in the order of what was asked for.
-- A verb either took effect whole or not at all. StorageUnavailable.maybe_applied says "unknown".
-"""
+"""What a driver is: the verbs of storage/families.py, the runners that carry them out, its upkeep."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Protocol, TypeVar, runtime_checkable
 
-from winch.core.gates import GateSpec
-from winch.core.job import CRASH_RULE, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, SuspectRule
-from winch.core.lifecycle import JobState
+from winch.core.job import Claim
 from winch.storage.capabilities import Capabilities
-from winch.storage.decide.schedules import Change, Changed, ScheduleRun, Schedules
-from winch.storage.decide.waits import Sent, Taken
-from winch.storage.params import (
-    Acted,
-    Answer,
-    ClaimParams,
-    ClaimRef,
-    DeadGroup,
-    Depth,
-    Ending,
-    Enqueued,
-    Event,
-    Facts,
-    Finish,
-    GroupFilter,
-    JobFilter,
-    LimitInfo,
-    Line,
-    Lines,
-    NewJob,
-    NewSession,
-    Page,
-    Promoted,
-    Pulse,
-    QueueInfo,
-    Rebinding,
-    Rescued,
-    SessionInfo,
-    Standing,
-    Trim,
-    Wait,
+from winch.storage.families import (
+    ClaimVerbs,
+    EnqueueVerbs,
+    FinishVerbs,
+    GateVerbs,
+    KvVerbs,
+    OperatorVerbs,
+    ReadVerbs,
+    ScheduleVerbs,
+    SessionVerbs,
+    UpkeepVerbs,
+    WaitVerbs,
 )
 from winch.storage.verbs import Sending, Verb
 
 T = TypeVar("T")
 
 
-class Storage(Protocol):
-    """The queue verbs."""
-
-    # -- producing ---------------------------------------------------------------------------------
-
-    def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
-    ) -> Verb[list[Enqueued]]:
-        """Store the jobs: scheduled where they are due later, else ready. All of them or none.
-
-        A job with a given id that exists already (live, final or in the same call) is left as it is
-        and answered `is_new=False`. With `is_repeat` (the answer to an earlier call was lost) the
-        same holds for every id. Waiting workers of the queues are woken at commit.
-
-        At most one live job has a unique key, at any moment, whoever stores, retries or rolls back. A
-        job whose key is held, by a live job or by one before it in the call, is not stored, and `holder`
-        says by which. A holder that is not committed yet is waited for: a rollback leaves the key free.
-        With `on_duplicate` REPLACE a holder that waits gets the new arguments (with their version),
-        priority and time, attempt 0, and an entry in its history. A key that is held keeps the whole
-        call from being stored where a job says REJECT, or REPLACE and the holder cannot be replaced:
-        then nothing is new, and `holder` is set where a key was held. The key is free again when its job
-        is final or deleted.
-        """
-        ...
-
-    # -- working -----------------------------------------------------------------------------------
-
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
-        """Take ready jobs: the first queue that has some, lowest sort key first, then the next queue.
-        Between equal sort keys the lower id goes first, so that jobs stored together keep their order.
-
-        Nothing from a paused queue, nothing for a session that is ended or unknown. Each job taken is
-        running, with this token and session, attempt + 1, and a fence greater than any before it.
-
-        A job with gates is taken only if all of them are open to it, and then has a permit of each
-        limit and the turn of its FIFO key; else it is blocked at the first that is closed, and keeps its
-        place. It gives its permits back when its claim ends, however it ends, and its turn when it is
-        final; the next who fit are ready in the same transaction. Between tenants of a queue those who
-        had least for their weight go first; jobs without a tenant count as one tenant.
-        """
-        ...
-
-    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
-        """End claims. TOOK: this call ended it. ALREADY: an earlier call with this token ended it in the
-        same way (`what`). LOST: the claim was ended by somebody else, or in another way: a completion
-        after a release or a failure is lost. Nothing is changed.
-
-        Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
-        them the attempt back. A requested cancel beats every target that is not final. One outcome that
-        does not take never keeps the others from taking. A job that is blocked by it waits for what
-        `waits` names, at most for `timeout`. A job that dies carries a fingerprint: the outcome's, else
-        that of its task and error (`core.fingerprint`). A `brake` that takes holds the scope until
-        `delay` after now; a breaker counts completed and failed ends that take.
-        """
-        ...
-
-    def release(
-        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
-    ) -> Verb[list[Answer]]:
-        """Give claimed jobs back unrun: ready again at their old place, the attempt handed back.
-        A requested cancel is carried out instead. With `has_started` their handlers had begun, and each
-        gets a line "released" in its history. Answers as `finish` does."""
-        ...
-
-    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
-        """Release what claims whose answer was lost may have taken: every job of this session that
-        runs under one of these tokens. Returns how many. May be repeated; a delayed claim can land
-        after the first try."""
-        ...
-
-    def crash(
-        self,
-        claims: Sequence[ClaimRef],
-        *,
-        cause: str,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Answer]]:
-        """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
-        crash counted, suspect, dead when `rule` says so; one with something to undo at UNDO_LIVES
-        times as many crashes. Answers as `finish` does, but ALREADY for every end by this token."""
-        ...
-
-    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
-        """Keep what a running handler reports, while its claim is live: TOOK, else LOST. Fields that
-        are None stay as they are; the log grows at its end. A new claim starts without progress and
-        log, and with the last checkpoint."""
-        ...
-
-    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
-        """Where the claims stand. Waits for a write about them that is under way, so that the answer
-        settles an unknown COMMIT: a finish that is not ENDED now will never be."""
-        ...
-
-    def held(self, session: str) -> Verb[list[ClaimRef]]:
-        """The live claims of this session, by id. A worker gives up those whose token it does not use: a
-        store that was set back has claims its worker has finished and forgotten. A supervisor releases
-        those that a child which stands still has not started."""
-        ...
-
-    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
-        """The running jobs of these sessions for which a cancel was requested."""
-        ...
-
-    # -- sessions ----------------------------------------------------------------------------------
-
-    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
-        """Begin a session with a fresh lease; returns the store's time. May be repeated.
-
-        The schedules it declares are active while it lives. Of those that several declare, the
-        definition of the session that started last is in effect; a new schedule's windows count from
-        now on."""
-        ...
-
-    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
-        """Extend the leases of live sessions by their whole length and count the beat; one statement
-        whatever the number of sessions and of running jobs. An ended or unknown session stays so."""
-        ...
-
-    def end_session(
-        self,
-        session: str,
-        *,
-        started: Sequence[ClaimRef] = (),
-        cause: str | None = None,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Rescued]]:
-        """End a session and take its running jobs back at once.
-
-        With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
-        become suspects, and are dead when `rule` says so (at UNDO_LIVES times as many crashes with
-        something to undo), with the fingerprint of (task, "crashed", cause); all others, and everything
-        when there is no cause, go back to ready with the attempt handed back and nothing counted.
-        May be repeated; an ended session has nothing left to take.
-        """
-        ...
-
-    def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
-    ) -> Verb[list[Rescued]]:
-        """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
-        sessions: suspects, ready at their old place with the attempt handed back; dead by RESCUE_RULE
-        (at UNDO_LIVES times as many rescues with something to undo), with the fingerprint of
-        (task, "rescued", cause); cancelled where that was requested.
-
-        With `as_of`, the last moment at which the caller knows the store to have been in reach, a lease
-        must have been over by then and be over now: a call that was held up judges nobody by the delay.
-        """
-        ...
-
-    # -- time --------------------------------------------------------------------------------------
-
-    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
-        """Make due scheduled and retrying jobs ready, earliest first; say when the next is due."""
-        ...
-
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
-        """Open the gates whose moment has come: as many of their waiting jobs are ready as fit now. Says
-        how many became ready, and when the next gate may open. With `is_sweep` every gate at which jobs
-        wait is looked at, so that nobody waits where there is room."""
-        ...
-
-    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
-        """Delete final jobs whose keeping time is over, and old ended sessions; returns how many
-        jobs went. Call again until it returns less than `limit`."""
-        ...
-
-    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
-        """Delete dead jobs that are too many, at most `limit`; returns how many went. Call again until
-        it returns less. Newest is by the moment of death, then by id; the bytes of a job are those of
-        its args, history, log and checkpoint, more or less. Costs little when there is nothing to do."""
-        ...
-
-    # -- waiting -----------------------------------------------------------------------------------
-
-    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
-        """Keep a signal until a job takes it. One of this name with the same id changes nothing, also
-        after it was taken (for KEEP_TAKEN). Jobs that wait for the name are ready after the next
-        `unblock`, which is rung for."""
-        ...
-
-    def take_signal(
-        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
-    ) -> Verb[Taken]:
-        """Take the oldest signal of this name that nobody has taken, while the claim is live; else
-        nothing is changed and the answer is LOST. A job that has taken one for the same `wanted_by`
-        gets that one again, in this claim and in every later one."""
-        ...
-
-    def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: datetime | None = None,
-    ) -> Verb[list[Enqueued] | None]:
-        """`enqueue`, and in the same transaction what jobs wait for, by id: those of this call that are
-        new are blocked, and one that is blocked already waits for more. With a `claim` that is not live
-        nothing is stored and the answer is None: who adds to what others wait for must be unfinished."""
-        ...
-
-    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
-        """Make blocked jobs ready for which what they wait for has come, or whose time to wait is over:
-        where one of their `is_enough` has come, or all others, or neither is left. Looks at up to
-        `limit` keys that were written down, and removes them. Says how many became ready (`limit`: call
-        again), and when the next wait is over."""
-        ...
-
-    # -- schedules ---------------------------------------------------------------------------------
-
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
-        """The schedules that want a tick, by name: active, not paused, and with a window that is due, a
-        job that waits for an earlier one to end, or another timing in effect than their next window was
-        found by. With the moment when the next of the others is due."""
-        ...
-
-    def change_schedule(
-        self, name: str, change: Change, *, now: datetime | None = None
-    ) -> Verb[Changed]:
-        """Define, pause, resume, remove, tick, trigger or skip; see storage/decide/schedules.py.
-
-        Changes of one schedule take effect one after the other. The jobs of a tick are stored with it,
-        or nothing is; a window gets a job once, whoever ticks, in whatever order and however often. The
-        last window only advances.
-        """
-        ...
-
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
-        """All schedules by name, or the one of this name, with the definitions in effect."""
-        ...
-
-    def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
-        """What became of the latest windows of a schedule, newest first."""
-        ...
-
-    # -- operators ---------------------------------------------------------------------------------
-
-    def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[list[Acted]]:
-        """Cancel waiting jobs; leave a request with running ones (asking twice changes nothing)."""
-        ...
-
-    def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
-    ) -> Verb[list[Acted]]:
-        """Make the jobs ready now: scheduled and retrying ones early, final ones anew with attempt 0
-        and their history kept. Counts of crashes and rescues start over. What `changes` names is
-        changed in the jobs that are retried, and the entry in the history notes it. A final job takes
-        its unique key again; where another job holds it by now, the retry does not take and `holder`
-        says which."""
-        ...
-
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
-        """Remove jobs that are not running, for good."""
-        ...
-
-    def pause(
-        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[None]:
-        """No job of this queue is claimed until `resume`; running ones go on. The queue need not
-        have jobs yet."""
-        ...
-
-    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
-        """Claims go on; workers waiting for the queue are woken."""
-        ...
-
-    def set_limits(
-        self,
-        specs: Mapping[str, GateSpec | None],
-        *,
-        by: str,
-        is_live: bool = True,
-        now: datetime | None = None,
-    ) -> Verb[None]:
-        """Set limits, rates and tenants' weights by name for the whole fleet, from now on; None takes
-        the setting away. What a person has set (`is_live`) is not changed by what code declares. Jobs
-        that fit now are ready."""
-        ...
-
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        """Give waiting jobs other options and another priority, each where it still has those that it
-        had: what is set for a queue then holds for jobs that were in it before. A job whose priority
-        changes takes the place in its queue that it would have had with it; one that gets its first gate
-        is one with gates. Running and final jobs stay as they are. Says for each whether it took."""
-        ...
-
-    # -- reading -----------------------------------------------------------------------------------
-
-    def limits(self) -> Verb[list[LimitInfo]]:
-        """Every name that is set, has permits out, or has jobs waiting; by name."""
-        ...
-
-    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
-        """Whether one of these queues has a ready job with gates or a tenant. Cheap."""
-        ...
-
-    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
-        """The jobs, live or kept; None where there is none."""
-        ...
-
-    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
-        """How these jobs stand, with their results; None where there is none. `get` for those who take
-        the results of very many."""
-        ...
-
-    def list_jobs(self, which: JobFilter) -> Verb[Page]:
-        """A page of jobs, newest id first. Only dead jobs have a fingerprint to ask for."""
-        ...
-
-    def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
-        """The dead jobs by fingerprint: most jobs first, then the latest death, then the fingerprint."""
-        ...
-
-    def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
-        """How many jobs are in each state, counted up to `cap` each."""
-        ...
-
-    def queues(self) -> Verb[list[QueueInfo]]:
-        """Every queue that has live jobs, settings, or a live session that serves it; by name. A store
-        may look for the oldest ready job among the first in line only."""
-        ...
-
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
-        """How many ready jobs the queue has, counted up to `cap`, and how long the first in line has
-        been ready; None where there is none, or where the store cannot tell cheaply."""
-        ...
-
-    def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
-        """The sessions, latest start first."""
-        ...
-
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
-        """What there is to say about why this job is where it is."""
-        ...
-
-    def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
-        """The changes after this sequence number, where `events="full"` is on."""
-        ...
-
-    # -- books -------------------------------------------------------------------------------------
-
-    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
-        """Keep these lines; one whose book and key are there is replaced, so a repeat changes nothing.
-        Some lines whose time is over are removed by the way. Only where `keeps_books` is declared."""
-        ...
-
-    def swap_line(
-        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
-    ) -> Verb[str | None]:
-        """Keep this line where there is none, where the time of the one there is over, or where its body
-        begins with `instead_of`; None: it is kept. Else nothing is changed, and the answer is the body
-        that is there. Of several at once one is kept."""
-        ...
-
-    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
-        """Lines of one book by key, without those whose time is over; `keep` is not read back."""
-        ...
-
-    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
-        """Remove these lines; returns how many there were."""
-        ...
+class Storage(
+    EnqueueVerbs,
+    ClaimVerbs,
+    FinishVerbs,
+    SessionVerbs,
+    UpkeepVerbs,
+    GateVerbs,
+    WaitVerbs,
+    ScheduleVerbs,
+    OperatorVerbs,
+    ReadVerbs,
+    KvVerbs,
+    Protocol,
+):
+    """The queue verbs; the families have the contracts."""
 
 
 class Bell(Protocol):

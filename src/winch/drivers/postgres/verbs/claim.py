@@ -63,7 +63,7 @@ LEASES = 10_000
 
 
 class WorkingVerbs(GateVerbs, WaitingVerbs):
-    """The hot half of Storage; see storage/protocol.py for the contracts."""
+    """The hot half of Storage; see storage/families.py for the contracts."""
 
     # -- producing ---------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from winch.storage.verbs import Verb
 
 
 class WaitingVerbs(Verbs):
-    """The waiting part of Storage; see storage/protocol.py for the contracts."""
+    """The waiting part of Storage; see storage/families.py for the contracts."""
 
     def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
         def body() -> Body[Sent]:

@@ -114,7 +114,7 @@ class TooMany:
 
 
 class WorkingVerbs(Verbs):
-    """The hot half of Storage; see storage/protocol.py for the contracts."""
+    """The hot half of Storage; see storage/families.py for the contracts."""
 
     _sort_keys: dict[str, int] | None = None
     """In a cluster: the sort keys of jobs that were just claimed, which several nodes have given."""

@@ -38,7 +38,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class GateVerbs(Verbs):
-    """Limits, rates, FIFO keys, tenants and scopes; see storage/protocol.py for the contracts."""
+    """Limits, rates, FIFO keys, tenants and scopes; see storage/families.py for the contracts."""
 
     def admit(
         self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None

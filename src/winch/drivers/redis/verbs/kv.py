@@ -12,7 +12,7 @@ from winch.storage.verbs import Verb
 
 
 class BookVerbs(Verbs):
-    """write_lines, read_lines, strike_lines; see storage/protocol.py for the contracts."""
+    """write_lines, read_lines, strike_lines; see storage/families.py for the contracts."""
 
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:

@@ -15,7 +15,7 @@ from winch.storage.verbs import Verb
 
 
 class OperatingVerbs(Verbs):
-    """The operators' part of Storage; see storage/protocol.py for the contracts."""
+    """The operators' part of Storage; see storage/families.py for the contracts."""
 
     def cancel(
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None

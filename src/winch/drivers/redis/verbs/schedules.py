@@ -69,7 +69,7 @@ _run = msgspec.msgpack.Decoder(_Run)
 
 
 class SchedulingVerbs(Verbs):
-    """Reading and changing schedules; see storage/protocol.py for the contracts."""
+    """Reading and changing schedules; see storage/families.py for the contracts."""
 
     def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:

@@ -18,7 +18,7 @@ MOST = 2000
 
 
 class WaitingVerbs(Verbs):
-    """The waiting part of Storage; see storage/protocol.py for the contracts."""
+    """The waiting part of Storage; see storage/families.py for the contracts."""
 
     if TYPE_CHECKING:
 

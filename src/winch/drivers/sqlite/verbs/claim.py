@@ -57,7 +57,7 @@ _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
 
 
 class WorkingVerbs:
-    """The hot half of Storage; see storage/protocol.py for the contracts."""
+    """The hot half of Storage; see storage/families.py for the contracts."""
 
     # -- working -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from winch.storage.verbs import Verb
 
 
 class BookVerbs:
-    """The books' part of Storage; see storage/protocol.py for the contracts."""
+    """The books' part of Storage; see storage/families.py for the contracts."""
 
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:

@@ -33,7 +33,7 @@ EVERYBODY = 1_000_000
 
 
 class OperatingVerbs:
-    """The operators' part of Storage; see storage/protocol.py for the contracts."""
+    """The operators' part of Storage; see storage/families.py for the contracts."""
 
     def cancel(
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None

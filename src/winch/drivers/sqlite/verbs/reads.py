@@ -34,7 +34,7 @@ _UNUSUAL = frozenset({JobState.CANCELLED, JobState.DEAD})
 
 
 class ReadingVerbs:
-    """The reading part of Storage; see storage/protocol.py for the contracts."""
+    """The reading part of Storage; see storage/families.py for the contracts."""
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
         def body() -> Body[list[JobRecord | None]]:

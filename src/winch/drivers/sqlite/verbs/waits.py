@@ -33,7 +33,7 @@ from winch.storage.verbs import Verb
 
 
 class WaitingVerbs:
-    """The waiting part of Storage; see storage/protocol.py for the contracts.
+    """The waiting part of Storage; see storage/families.py for the contracts.
 
     Differs from PostgreSQL: there is one writer at a time, so what is looked at stays so."""
 
