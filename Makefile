@@ -76,13 +76,13 @@ AT_ONCE ?= $(if $(filter 1,$(QUICK)),1,2)
 # All three are run, whatever the first two find; then their findings decide.
 chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1; RESUME=1 what has not passed yet
 	@failed=; \
-	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --at-once $(AT_ONCE) $(if $(filter 1,$(QUICK)),--quick) --keep \
+	$(BIN)/python -m lab --seed $(SEED) --at-once $(AT_ONCE) $(if $(filter 1,$(QUICK)),--quick) --keep \
 		--journal build/chaos.jsonl --logs build/chaos $(if $(filter 1,$(RESUME)),--resume) || failed=1; \
 	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000 --keep) --seed $(SEED) || failed=1; \
 	$(BIN)/python -m lab.report || failed=1; test -z "$$failed"
 
 chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
-	$(BIN)/python -m winch.testing.chaos --seed $(SEED) --pairs 12 --at-once $(AT_ONCE) --keep
+	$(BIN)/python -m lab --seed $(SEED) --pairs 12 --at-once $(AT_ONCE) --keep
 
 mutations: setup ## take each safeguard out, one at a time: the lab must notice
 	$(BIN)/python -m lab.mutations --keep; status=$$?; $(BIN)/python -m lab.report && exit $$status

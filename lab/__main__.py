@@ -1,10 +1,10 @@
 """Run faults and print a verdict for each.
 
-python -m winch.testing.chaos                               every fault on every store that has it
-python -m winch.testing.chaos --quick                       nine of them, once each
-python -m winch.testing.chaos --store postgres --fault F8 --seed 7
-python -m winch.testing.chaos --pairs 6 --store sqlite      two faults at once, six times
-python -m winch.testing.chaos --list
+python -m lab                                           every fault on every store that has it
+python -m lab --quick                                   nine of them, once each
+python -m lab --store postgres --fault F8 --seed 7      one run
+python -m lab --pairs 6 --store sqlite                  two faults at once, six times
+python -m lab --list
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Job = tuple[list[type[Fault]], str]
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m winch.testing.chaos",
+        prog="python -m lab",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(results)} runs, {len(failed)} failed, {time.monotonic() - began:.0f} s")
     for result in failed:
         how = f"--store {result.store} --fault {result.fault} --seed {result.seed}"
-        print(f"again: python -m winch.testing.chaos {how}")
+        print(f"again: python -m lab {how}")
     return 1 if failed or not results else 0
 
 

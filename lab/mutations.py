@@ -70,7 +70,7 @@ OFFER_TWICE = "a job that was rung for and looked for is started twice"
 MUTATIONS = (
     Mutation(
         "back-off", "memory", "the pause of a loop that cannot reach its store doubles without an end",
-        (("../engine/service.py", "2.0 ** min(times, MOST_DOUBLINGS)", "2.0**times"),),
+        (("../engine/base/service.py", "2.0 ** min(times, MOST_DOUBLINGS)", "2.0**times"),),
         (
             "test:tests/testing/test_long_times.py::test_every_loop_goes_on_after_an_outage[90m]",
             "test:tests/engine/test_service.py::test_a_loop_outlives_any_number_of_failures_in_a_row",

@@ -29,7 +29,7 @@ which the fault was not seen to happen counts as failed.
 
     make chaos                                                       every fault on every store that has it
     make chaos QUICK=1                                               nine of them, once each
-    python -m winch.testing.chaos --store postgres --fault F8 --seed 7
+    python -m lab --store postgres --fault F8 --seed 7               one run
     make chaos-pairs                                                 two at once
 """
 
