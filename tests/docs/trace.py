@@ -1,0 +1,224 @@
+"""The files that one plain job visits, found by watching a real one.
+
+    python -m tests.docs.trace                      SQLite, the default configuration
+    python -m tests.docs.trace --store postgres     PostgreSQL, on a server of its own
+    python -m tests.docs.trace --functions          with the functions that were called
+
+An app with default settings runs an embedded worker. The worker is idle, and its caches are warm: it ran
+a job a moment ago. A producer thread enqueues one job, and every call of a Python function in every
+thread is counted for a fixed time, in which the job completes. Then the same time is counted without a
+job. A function belongs to the job's path when it is called more often with the job than without it, in
+most of many rounds. So heartbeats and other loops drop out because they run anyway, not because a list
+names them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests.servers import PostgresServer
+from winch import App, JobState
+from winch.storage.verbs import Verb
+
+PACKAGE = Path(__file__).parents[2] / "src/winch"
+PATH_FOLDERS = ("engine", "drivers")
+VALUE_FOLDERS = ("core", "storage")
+ROUNDS = 12
+# A loop that runs anyway is called more often with the job by chance, but not in so many rounds.
+ENOUGH_ROUNDS = 9
+MOST_ROUNDS = 40
+WARM_UP, SECONDS = 0.4, 0.15
+
+Function = tuple[str, str]
+"""The file, relative to the package, and the function's qualified name."""
+
+
+class Watch:
+    """Counts the calls of the package's functions, in threads that start after `install`."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Function] = Counter()
+        self._is_on = False
+        self._names: dict[Any, Function | None] = {}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        threading.setprofile(self._see)
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def start(self) -> None:
+        self._counts = Counter()
+        self._is_on = True
+
+    def stop(self) -> Counter[Function]:
+        """The counts since `start`, in the order of the first calls."""
+        self._is_on = False
+        return self._counts
+
+    def _see(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or not self._is_on:
+            return
+        code = frame.f_code
+        try:
+            function = self._names[code]
+        except KeyError:
+            function = self._names[code] = _function(code.co_filename, code.co_qualname)
+        if function is None:
+            return
+        self._counts[function] += 1
+        if function[0].startswith("drivers/"):
+            for value in tuple(frame.f_locals.values()):
+                if isinstance(value, Verb):
+                    store = "/".join(function[0].split("/")[:2])
+                    self._counts[f"{store}/sql/{value.name}.sql", value.name] += 1
+
+
+def _function(file: str, name: str) -> Function | None:
+    path = Path(file)
+    if not path.is_relative_to(PACKAGE):
+        return None
+    return path.relative_to(PACKAGE).as_posix(), name
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one kind of job called: functions in the order of their first calls."""
+
+    functions: tuple[Function, ...]
+
+    def files(self, folders: Sequence[str] = PATH_FOLDERS, *, ending: str = ".py") -> list[str]:
+        names = dict.fromkeys(file for file, _ in self.functions)
+        return [name for name in names if name.split("/")[0] in folders and name.endswith(ending)]
+
+    def sql(self) -> list[str]:
+        return [name for name in self.files(("drivers",), ending=".sql") if (PACKAGE / name).exists()]
+
+    def functions_of(self, file: str) -> list[str]:
+        return [name for at, name in self.functions if at == file]
+
+
+def on_path(rounds: Sequence[tuple[Counter[Function], Counter[Function]]]) -> Trace:
+    """The functions that are called more often with a job than without one in enough rounds."""
+    order = dict.fromkeys(function for with_job, _ in rounds for function in with_job)
+    found = []
+    for function in order:
+        more = sum(with_job[function] > without[function] for with_job, without in rounds)
+        if more >= ENOUGH_ROUNDS:
+            found.append(function)
+    return Trace(tuple(found))
+
+
+def trace(url: str, *, is_async: bool) -> Trace:
+    """The path of a plain job on this store."""
+    watch = Watch()
+    with watch.installed():
+        return asyncio.run(_trace(watch, url, is_async=is_async))
+
+
+async def _trace(watch: Watch, url: str, *, is_async: bool) -> Trace:
+    app = App(url)
+
+    async def coroutine(n: int) -> None: ...
+
+    def function(n: int) -> None: ...
+
+    task = app.task(name="plain")(coroutine if is_async else function)
+    app.ready()
+    rounds: list[tuple[Counter[Function], Counter[Function]]] = []
+    async with app.worker():
+        for _ in range(MOST_ROUNDS):
+            await _produced(lambda: task.enqueue(n=0))
+            await asyncio.sleep(WARM_UP)
+            watch.start()
+            job = await _produced(lambda: task.enqueue(n=1))
+            await asyncio.sleep(SECONDS)
+            with_job = watch.stop()
+            is_completed = (await job.arefresh()).state is JobState.COMPLETED
+            watch.start()
+            await _produced(lambda: None)
+            await asyncio.sleep(SECONDS)
+            without_job = watch.stop()
+            if is_completed:  # a busy machine may need longer: the round does not count
+                rounds.append((with_job, without_job))
+            if len(rounds) == ROUNDS:
+                break
+    app.close()
+    return on_path(rounds)
+
+
+async def _produced(call: Callable[[], Any]) -> Any:
+    """Make the call in a thread of its own, as a producer does; `asyncio.to_thread` without its pool."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def produce() -> None:
+        value = call()
+        loop.call_soon_threadsafe(done.set_result, value)
+
+    threading.Thread(target=produce, name="producer", daemon=True).start()
+    return await done
+
+
+@contextmanager
+def store_url(store: str) -> Iterator[str]:
+    """The URL of a new store."""
+    if store == "sqlite":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"sqlite:///{folder}/winch.db"
+    else:
+        with PostgresServer() as server:
+            yield server.new_store()
+
+
+def trace_both(url: str) -> Trace:
+    """A coroutine's and a function's path: what either of them visits."""
+    functions = [*trace(url, is_async=True).functions, *trace(url, is_async=False).functions]
+    return Trace(tuple(dict.fromkeys(functions)))
+
+
+def show(title: str, traced: Trace, *, has_functions: bool) -> str:
+    files = traced.files()
+    lines = [f"{title}: {len(files)} files of {' and '.join(PATH_FOLDERS)}"]
+    for number, file in enumerate(files, 1):
+        lines.append(f"{number:4} {file}")
+        if has_functions:
+            lines.append(f"       {', '.join(traced.functions_of(file))}")
+    for folder in VALUE_FOLDERS:
+        values = traced.files((folder,))
+        lines.append(f"  apart, {folder}/ ({len(values)}): {', '.join(values)}")
+    lines.append(f"  apart, SQL: {', '.join(traced.sql())}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.docs.trace", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--functions", action="store_true", help="with the functions that were called")
+    args = parser.parse_args()
+    with store_url(args.store) as url:
+        for title, is_async in (("async def", True), ("def", False)):
+            traced = trace(url, is_async=is_async)
+            text = show(f"{args.store}, {title}", traced, has_functions=args.functions)
+            sys.stdout.write(f"{text}\n\n")
+
+
+if __name__ == "__main__":
+    main()
