@@ -179,7 +179,7 @@ _HOMES = {
     "Retention": "winch.core.policy.retention",
     "Retry": "winch.core.policy.retry",
     "RetryAfter": "winch.core.outcome",
-    "Schedule": "winch.areas.schedules",
+    "Schedule": "winch.engine.tasks.schedules",
     "ScheduleNotFound": "winch.core.errors",
     "SchemaMismatch": "winch.core.errors",
     "SignalTimeout": "winch.core.errors",

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from winch.areas.jobs import Dead, Jobs, Limits, Queues, Schedules, Workers, schedule_options
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.values.clock import Clock
 from winch.drivers.connect import connect
@@ -33,9 +33,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import Never
 
+    from winch.areas.dead import Dead
     from winch.areas.flows import Flows
     from winch.areas.idempotency import Idempotency
+    from winch.areas.jobs import Jobs
+    from winch.areas.limits import Limits
     from winch.areas.outbox import Outbox
+    from winch.areas.queues import Queues
+    from winch.areas.schedules import Schedules
+    from winch.areas.workers import Workers
     from winch.core.policy.limits import Breaker, Limit, Rate, RetryBudget
     from winch.core.policy.retention import Retention
     from winch.core.policy.retry import Retry
@@ -125,7 +131,6 @@ class App:
         self.runtime.lease = lambda: self.settings.lease
         self.runtime.crash_rule = lambda: self.settings.crash_rule
         self._spool: Spool | None = None
-        self._outbox: Outbox | None = None
         self.client: Client = Client(
             self.ready,
             Surroundings(self.clock),
@@ -133,12 +138,6 @@ class App:
             unchecked=lambda: (self.driver, self._is_checked),
             spool=lambda: self.spool,
         )
-        self.jobs: Jobs = Jobs(self)
-        self.dead: Dead = Dead(self)
-        self.queues: Queues = Queues(self)
-        self.limits: Limits = Limits(self)
-        self.schedules: Schedules = Schedules(self)
-        self.workers: Workers = Workers(self)
 
     # -- settings and store ------------------------------------------------------------------------
 
@@ -165,9 +164,9 @@ class App:
         if self._driver is None:
             with self._opening:  # the first jobs of several threads ask at the same time
                 if self._driver is None:
-                    said = self.settings
+                    given = self.settings
                     self._driver = connect(
-                        said.url, clock=self.clock, schema=said.schema, events=said.events == "full"
+                        given.url, clock=self.clock, schema=given.schema, events=given.events == "full"
                     )
         return self._driver
 
@@ -373,9 +372,9 @@ class App:
         ranges, or is a name such as "@daily"; `every` counts from midnight UTC. `options` are those of
         the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique.
         """
-        from winch.areas.schedules import check_own, define
+        from winch.areas.schedule_definition import check_own, define, schedule_options
 
-        said = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
 
         def register(task: K) -> K:
             if not isinstance(task, Task):
@@ -384,7 +383,7 @@ class App:
                 )
             check_own(task, self.tasks, "@app.schedule")
             title = _name(name or task.name, "schedule name")
-            self.runtime.schedules.add(title, define(task, args, said))
+            self.runtime.schedules.add(title, define(task, args, given))
             return task
 
         return register
@@ -397,29 +396,6 @@ class App:
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
         """`enqueue_many` without blocking the event loop."""
         return await self.client.aenqueue_many(calls, conn)
-
-    @property
-    def idempotency(self) -> Idempotency:
-        """Outside effects that must not happen twice: `with app.idempotency.begin(key) as once`."""
-        from winch.areas.idempotency import Idempotency
-
-        return Idempotency(self.client)
-
-    @property
-    def outbox(self) -> Outbox:
-        """Messages stored with the application's own writes, delivered by workers in order per key."""
-        if self._outbox is None:
-            from winch.areas.outbox import Outbox
-
-            self._outbox = Outbox(self.client, self.runtime, lambda: self.dead._letters)
-        return self._outbox
-
-    @property
-    def flows(self) -> Flows:
-        """Compositions that were enqueued: look at them, cancel and retry them whole."""
-        from winch.areas.flows import Flows
-
-        return Flows(self.client)
 
     def signal(
         self, name: str, payload: object = None, *, id: str | None = None, conn: object = None
@@ -451,6 +427,71 @@ class App:
         from winch.engine.client.preflight import preflight
 
         return self.client.run(preflight(self.ready(), self.tasks, self.settings.keys, most))
+
+    # -- areas: each is imported when it is first used ------------------------------------------------
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Find jobs and act on them."""
+        from winch.areas.jobs import Jobs
+
+        return Jobs(self.client)
+
+    @cached_property
+    def dead(self) -> Dead:
+        """Dead jobs: look at them, replay them, delete them."""
+        from winch.areas.dead import Dead
+
+        return Dead(self.client, self.runtime)
+
+    @cached_property
+    def queues(self) -> Queues:
+        """Look at queues, pause and resume them, change their settings."""
+        from winch.areas.queues import Queues
+
+        return Queues(self.client)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Entries that enqueue jobs by the clock."""
+        from winch.areas.schedules import Schedules
+
+        return Schedules(self.client, self.runtime)
+
+    @cached_property
+    def workers(self) -> Workers:
+        """The workers that the store knows."""
+        from winch.areas.workers import Workers
+
+        return Workers(self.client)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """Limits, rates and the weights of tenants."""
+        from winch.areas.limits import Limits
+
+        return Limits(self.client)
+
+    @cached_property
+    def flows(self) -> Flows:
+        """Compositions that were enqueued: look at them, cancel and retry them whole."""
+        from winch.areas.flows import Flows
+
+        return Flows(self.client)
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """Messages stored with the application's own writes, delivered by workers in order per key."""
+        from winch.areas.outbox import Outbox
+
+        return Outbox(self.client, self.runtime)
+
+    @cached_property
+    def idempotency(self) -> Idempotency:
+        """Outside effects that must not happen twice: `with app.idempotency.begin(key) as once`."""
+        from winch.areas.idempotency import Idempotency
+
+        return Idempotency(self.client)
 
     # -- workers -----------------------------------------------------------------------------------
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from winch.areas.dead import Refusal, Replayed
 from winch.areas.flows import FlowInfo
 from winch.areas.idempotency import Once
 from winch.areas.jobs import JobList
 from winch.areas.queue_purge import Purged
+from winch.areas.replay import Refusal, Replayed
 from winch.areas.sinks import Message
 from winch.core.errors import type_name
 from winch.core.flow import FLOW_HEADER, FlowNote

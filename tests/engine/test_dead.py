@@ -20,7 +20,7 @@ from winch import (
     Retention,
     Retry,
 )
-from winch.areas.dead import PAGE
+from winch.areas.replay import PAGE
 from winch.engine.maintenance import pruner
 from winch.engine.maintenance.pruner import Pruner
 

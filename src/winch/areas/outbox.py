@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
+from winch.areas.dead import purge
+from winch.areas.replay import Replayed, replay
 from winch.areas.sinks import HttpSink, Message, RedisSink, Sink
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
@@ -39,7 +41,6 @@ from winch.storage.params import JobFilter
 if TYPE_CHECKING:
     import uuid
 
-    from winch.areas.dead import DeadLetters, Replayed
     from winch.core.values.duration import Duration
     from winch.engine.client.client import Client
     from winch.engine.client.job import Job
@@ -56,10 +57,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Outbox:
     """`app.outbox`: add messages to topics, and say where topics go."""
 
-    def __init__(self, client: Client, runtime: Runtime, letters: Callable[[], DeadLetters]) -> None:
+    def __init__(self, client: Client, runtime: Runtime) -> None:
         self._client = client
         self._runtime = runtime
-        self._letters = letters
         self._topics: dict[str, _Topic] = {}
 
     def add(
@@ -208,7 +208,8 @@ class Outbox:
             raise ConfigError("replay takes a topic or ids, not both")
         dead = msgspec.structs.replace(_which(topic), states=(JobState.DEAD,))
         which = dead if ids is None else ids
-        return (yield from self._letters().replay(which, by=actor(), rate=rate, dry_run=dry_run))
+        driver = self._client.driver()
+        return (yield from replay(driver, self._runtime, which, by=actor(), rate=rate, dry_run=dry_run))
 
     @twin(replay)
     def areplay(self) -> None:
@@ -218,7 +219,8 @@ class Outbox:
     def purge(self, topic: str, *, older_than: Duration, dry_run: bool = False) -> Operation[int]:
         """Delete dead messages of a topic for good; their keys go on. Returns how many."""
         return (
-            yield from self._letters().purge(
+            yield from purge(
+                self._client.driver(),
                 older_than=older_than,
                 keep=None,
                 max_bytes=None,
@@ -243,12 +245,12 @@ class Outbox:
     ) -> Any:
         known = self._topics.get(topic)
         if known is None:
-            # Who stores messages need not be who delivers them.
+            # A process that stores messages need not deliver them.
             known = _Topic(self._client, topic, None, "default", DEFAULT_RETRY, "block")
             self._topics[topic] = known
         fifo = None if key is None else known.fifo(key)
-        said = known.task.using(fifo=fifo, conn=conn, id=id, headers=headers)
-        return said.bind(payload=payload) if key is None else said.bind(payload=payload, key=key)
+        task = known.task.using(fifo=fifo, conn=conn, id=id, headers=headers)
+        return task.bind(payload=payload) if key is None else task.bind(payload=payload, key=key)
 
 
 def _closing(aclose: Callable[[], Awaitable[None]]) -> Callable[[], AsyncGenerator[Any, None]]:

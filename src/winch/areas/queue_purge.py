@@ -30,7 +30,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     is_dry_run: bool = False
 
 
-def purge(driver: Driver, queue: str, *, dry_run: bool) -> Operation[Purged]:
+def purge_queue(driver: Driver, queue: str, *, dry_run: bool) -> Operation[Purged]:
     """Remove the waiting jobs of the queue, in bounded batches. It walks from the newest id down:
     jobs that are enqueued meanwhile stay, and the walk ends."""
     if dry_run:

@@ -1,13 +1,15 @@
-"""The operations behind `app.queues`: settings that take effect while everything runs, and pauses."""
+"""`app.queues`: look at queues, pause and resume them, change their settings while workers run."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from winch.areas.queue_purge import Purged, purge_queue
 from winch.core.errors import ConfigError
 from winch.core.gates import GateSpec
 from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings, changed
@@ -16,92 +18,197 @@ from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.backpressure import BOOK, PAUSED, UNTIL, read_settings
+from winch.engine.client.client import Client
 from winch.engine.client.rebind import bind_queue
-from winch.storage.params import Line, Lines
+from winch.engine.client.twins import blocking, twin
+from winch.engine.tasks.options import check_queue
+from winch.engine.tasks.task import Unset
+from winch.storage.params import Line, Lines, QueueInfo
 from winch.storage.protocol import Driver
 
-# More than ever run at once: a limit that holds nobody.
-MOST = 1_000_000
+if TYPE_CHECKING:
+    from winch.core.policy.retry import Retry
+
+# More than ever run at once: a limit that holds no job back.
+NO_LIMIT = 1_000_000
 
 
-def settings(driver: Driver) -> Operation[dict[str, QueueSettings]]:
-    """What is set, by queue."""
-    _check(driver)
-    return read_settings((yield driver.read_lines(Lines(book=BOOK))))
+class Queues:
+    """`app.queues`: look at, pause and resume queues."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @blocking
+    def list(self) -> Operation[builtins.list[QueueInfo]]:
+        """Every queue that has live jobs, settings or a worker, by name."""
+        found: builtins.list[QueueInfo] = yield self._client.driver().queues()
+        return found
+
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def pause(
+        self, queue: str, *, reason: str | None = None, until: Duration | datetime | None = None
+    ) -> Operation[None]:
+        """Claim nothing more from this queue; running jobs go on. With `until`, a time from now or a
+        moment, a worker resumes it then."""
+        check_queue(queue)
+        driver = self._client.driver()
+        lines = []
+        if until is not None:
+            _check(driver)
+            now = self._client.surroundings.clock.now()
+            span = _time_left(until, now)
+            ends = f"until {now + span:%Y-%m-%d %H:%M:%S} UTC"
+            reason = f"{reason} ({ends})" if reason else ends
+            lines = [
+                Line(book=BOOK, key=PAUSED + queue, body="{}", keep=span),
+                Line(book=BOOK, key=UNTIL + queue, body="{}"),
+            ]
+        if driver.capabilities.keeps_books:
+            yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
+        # The reason is shown with the queue and with every job in it.
+        reason = None if reason is None else mask_text(reason)
+        yield driver.pause(queue, by=actor(), reason=reason)
+        if lines:
+            yield driver.write_lines(lines)
+        yield from noted(driver, "pause queue", queue, reason=reason)
+
+    @twin(pause)
+    def apause(self) -> None:
+        """`pause` without blocking the event loop."""
+
+    @blocking
+    def resume(self, queue: str) -> Operation[None]:
+        """Let workers claim from this queue again."""
+        check_queue(queue)
+        driver = self._client.driver()
+        if driver.capabilities.keeps_books:
+            yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
+        yield driver.resume(queue, by=actor())
+        yield from noted(driver, "resume queue", queue)
+
+    @twin(resume)
+    def aresume(self) -> None:
+        """`resume` without blocking the event loop."""
+
+    @blocking
+    def configure(
+        self,
+        /,
+        queue: str,
+        *,
+        concurrency: int | Unset | None = msgspec.UNSET,
+        retries: int | Unset | None = msgspec.UNSET,
+        backoff: Duration | Retry | Unset | None = msgspec.UNSET,
+        max_depth: int | Unset | None = msgspec.UNSET,
+        max_age: Duration | Unset | None = msgspec.UNSET,
+        on_full: Literal["reject", "block", "shed", "delay"] | Unset | None = msgspec.UNSET,
+        block_for: Duration | Unset | None = msgspec.UNSET,
+        drain: str | Unset | None = msgspec.UNSET,
+        order: Literal["aged", "strict"] | Unset | None = msgspec.UNSET,
+        **unknown: Any,
+    ) -> Operation[QueueSettings]:
+        """Set what is given here, for all workers and producers, within a second or two; None takes a
+        setting back. Returns all settings of the queue.
+
+        `concurrency` is how many jobs run at once, of those enqueued since it was first set. `retries`
+        and `backoff` (one delay for all, or the delays of a `Retry`, also in words:
+        "exponential 2s max=5m") go before the policy of the task. A queue with
+        `max_depth` ready jobs, or whose oldest waits longer than `max_age`, is full: then an enqueue
+        raises QueueFull ("reject"), waits up to `block_for` first ("block"), drops jobs of a priority
+        below 0 ("shed"), or puts jobs off so that `drain` ("100/s") of them come ("delay").
+        `order` is "aged", where a level of priority is a minute's head start and nothing starves, or
+        "strict": those enqueued from then on run by priority, and a lower one only when no higher waits.
+        """
+        given = {
+            "concurrency": concurrency,
+            "retries": retries,
+            "backoff": backoff,
+            "max_depth": max_depth,
+            "max_age": max_age,
+            "on_full": on_full,
+            "block_for": block_for,
+            "drain": drain,
+            "order": order,
+            **unknown,
+        }
+        chosen = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        return (yield from self._configure(check_queue(queue), chosen))
+
+    @twin(configure)
+    def aconfigure(self) -> None:
+        """`configure` without blocking the event loop."""
+
+    @blocking
+    def purge(self, queue: str, *, dry_run: bool = False) -> Operation[Purged]:
+        """Remove the jobs that wait in this queue: ready, scheduled, retrying and blocked ones. Running
+        ones go on. Jobs that a flow, a batch or another job waits for are cancelled, all others deleted
+        for good; returns how many of each. With `dry_run` it only counts."""
+        return (yield from purge_queue(self._client.driver(), check_queue(queue), dry_run=dry_run))
+
+    @twin(purge)
+    def apurge(self) -> None:
+        """`purge` without blocking the event loop."""
+
+    @blocking
+    def settings(self) -> Operation[dict[str, QueueSettings]]:
+        """What is set, by queue."""
+        return (yield from self._settings())
+
+    @twin(settings)
+    def asettings(self) -> None:
+        """`settings` without blocking the event loop."""
+
+    def _settings(self) -> Operation[dict[str, QueueSettings]]:
+        driver = self._client.driver()
+        _check(driver)
+        return read_settings((yield driver.read_lines(Lines(book=BOOK))))
+
+    def _configure(self, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
+        """Set what is given, also for the jobs that wait in the queue. When two callers set the same
+        queue at once, the later one wins."""
+        driver = self._client.driver()
+        _check(driver)
+        if given.get("concurrency") is not None and not driver.capabilities.has_gates:
+            raise ConfigError(f"concurrency of a queue is not available on {driver.describe()} yet")
+        before = (yield from self._settings()).get(queue, NO_SETTINGS)
+        after = changed(before, given)
+        if "concurrency" in given and driver.capabilities.has_gates:
+            n = after.concurrency
+            # Taken back: jobs that carry the gate must not wait at it for ever.
+            spec = GateSpec(NO_LIMIT if n is None else n)
+            yield driver.set_limits({f"queue:{queue}": spec}, by=actor())
+        if after == NO_SETTINGS:
+            yield driver.strike_lines(BOOK, [queue])
+        else:
+            body = msgspec.json.encode(after).decode()
+            yield driver.write_lines([Line(book=BOOK, key=queue, body=body)])
+        if "concurrency" in given or "order" in given:
+            yield from bind_queue(driver, queue, after)
+        if given:
+            yield from noted(driver, "configure queue", queue, settings=_shown(given))
+        return after
 
 
-def configure(driver: Driver, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
-    """Set what is given, also for the jobs that wait in the queue. Two who set the same queue at once:
-    the later one's word counts."""
-    _check(driver)
-    if given.get("concurrency") is not None and not driver.capabilities.has_gates:
-        raise ConfigError(f"concurrency of a queue is not available on {driver.describe()} yet")
-    before = (yield from settings(driver)).get(queue, NO_SETTINGS)
-    after = changed(before, given)
-    if "concurrency" in given and driver.capabilities.has_gates:
-        n = after.concurrency
-        # Taken back: jobs that carry the gate must not wait at it for ever.
-        spec = GateSpec(MOST if n is None else n)
-        yield driver.set_limits({f"queue:{queue}": spec}, by=actor())
-    if after == NO_SETTINGS:
-        yield driver.strike_lines(BOOK, [queue])
+def _time_left(until: Duration | datetime, now: datetime) -> timedelta:
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise ConfigError(f"until must have a time zone, got {until!r}")
+        span = until - now
     else:
-        body = msgspec.json.encode(after).decode()
-        yield driver.write_lines([Line(book=BOOK, key=queue, body=body)])
-    if "concurrency" in given or "order" in given:
-        yield from bind_queue(driver, queue, after)
-    if given:
-        yield from noted(driver, "configure queue", queue, settings=_shown(given))
-    return after
+        span = parse_duration(until, "until")
+    if span <= timedelta(0):
+        raise ConfigError(f"until must be a time to come, got {until!r}")
+    return span
 
 
 def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON data; a duration as text."""
     return {key: str(value) if isinstance(value, timedelta) else value for key, value in given.items()}
-
-
-def pause(
-    driver: Driver,
-    queue: str,
-    reason: str | None,
-    until: Duration | datetime | None,
-    now: datetime,
-    *,
-    by: str | None = None,
-) -> Operation[None]:
-    """Pause a queue, for a time where one is given."""
-    lines = []
-    if until is not None:
-        _check(driver)
-        if isinstance(until, datetime):
-            if until.tzinfo is None:
-                raise ConfigError(f"until must have a time zone, got {until!r}")
-            span = until - now
-        else:
-            span = parse_duration(until, "until")
-        if span <= timedelta(0):
-            raise ConfigError(f"until must be a time to come, got {until!r}")
-        ends = f"until {now + span:%Y-%m-%d %H:%M:%S} UTC"
-        reason = f"{reason} ({ends})" if reason else ends
-        lines = [
-            Line(book=BOOK, key=PAUSED + queue, body="{}", keep=span),
-            Line(book=BOOK, key=UNTIL + queue, body="{}"),
-        ]
-    if driver.capabilities.keeps_books:
-        yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
-    # Everybody who looks at the queue or at a job in it reads the reason.
-    reason = None if reason is None else mask_text(reason)
-    yield driver.pause(queue, by=by or actor(), reason=reason)
-    if lines:
-        yield driver.write_lines(lines)
-    yield from noted(driver, "pause queue", queue, reason=reason)
-
-
-def resume(driver: Driver, queue: str, *, by: str | None = None) -> Operation[None]:
-    if driver.capabilities.keeps_books:
-        yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
-    yield driver.resume(queue, by=by or actor())
-    yield from noted(driver, "resume queue", queue)
 
 
 def _check(driver: Driver) -> None:

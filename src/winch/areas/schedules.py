@@ -1,43 +1,32 @@
-"""`app.schedules` and `@app.schedule`: define schedules, look at them and act on them."""
+"""`app.schedules`: entries that enqueue jobs by the clock; define them, look at them, act on them."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
 
 import msgspec
 
-from winch.core.errors import (
-    ConfigError,
-    ScheduleNotFound,
-    StorageUnavailable,
-    did_you_mean,
-)
-from winch.core.policy.cron import Dst
-from winch.core.policy.schedule import (
-    DEFAULT_CATCH_UP,
-    MOST_CATCH_UP,
-    Misfire,
-    Overlap,
-    choice,
-    timing,
-)
-from winch.core.values.duration import parse_duration
+from winch.areas.schedule_definition import JOB_OPTIONS, check_own, define, retimed, schedule_options
+from winch.core.errors import ConfigError, ScheduleNotFound, StorageUnavailable
+from winch.core.values.duration import Duration
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.base.search_index import lines_of_runs
 from winch.engine.client.audit import noted
-from winch.engine.tasks.options import EnqueueOptions, _name, enqueue_options
-from winch.engine.tasks.registry import Registry
+from winch.engine.client.client import Client
+from winch.engine.client.job import Job
+from winch.engine.client.twins import blocking, twin
+from winch.engine.tasks.options import _name
+from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.schedules import Run, Schedule, schedule_of
-from winch.engine.tasks.task import Bound, Task, alike
+from winch.engine.tasks.task import Task
 from winch.storage.decide.schedules import (
     Answered,
     Change,
     Changed,
-    Definition,
     Pause,
     Put,
     Remove,
@@ -46,97 +35,38 @@ from winch.storage.decide.schedules import (
     Skip,
     Trigger,
 )
-from winch.storage.params import NewJob
-from winch.storage.protocol import Driver
-
-# What of a job a schedule may say; the rest is the task's.
-JOB_OPTIONS = (
-    "queue",
-    "priority",
-    "expires",
-    "timeout",
-    "retry",
-    "retention",
-    "tags",
-    "headers",
-    "unique",
-)
-# What one enqueue may have and a schedule may not, and why.
-NOT_SCHEDULED = {
-    "delay": "its times say when each job runs; jitter= spreads them",
-    "run_at": "its times say when each job runs",
-    "id": "each scheduled time is one job, whose id Winch draws",
-    "fifo": "its jobs come one after another with overlap='queue'",
-    "tenant": "it belongs to no tenant; its task may enqueue jobs with tenant=",
-    "conn": "a worker enqueues its jobs, in a transaction of its own",
-}
-POLICIES = ("misfire", "catch_up", "overlap", "jitter")
-TIMES = ("cron", "every", "tz", "dst")
 
 
-def define(task: Task[Any, Any], args: Mapping[str, Any] | None, said: Mapping[str, Any]) -> Definition:
-    """A definition from what a person said, checked. None counts as not said."""
-    given = {key: value for key, value in said.items() if value is not None}
-    known = (*TIMES, *POLICIES, *JOB_OPTIONS)
-    for key in given:
-        if key in NOT_SCHEDULED:
-            raise ConfigError(f"a schedule takes no {key}=: {NOT_SCHEDULED[key]}")
-        if key not in known:
-            raise ConfigError(f"a schedule has no option {key!r}{did_you_mean(key, known)}")
-    when = timing(given.get("cron"), every=given.get("every"), tz=given.get("tz", "UTC"),
-                  dst=given.get("dst", Dst.ONCE))  # fmt: skip
-    catch_up = given.get("catch_up", DEFAULT_CATCH_UP)
-    if not isinstance(catch_up, int) or isinstance(catch_up, bool) or not 1 <= catch_up <= MOST_CATCH_UP:
-        raise ConfigError(f"catch_up must be a whole number from 1 to {MOST_CATCH_UP}, got {catch_up!r}")
-    jitter = parse_duration(given.get("jitter", timedelta(0)), "jitter")
-    options = enqueue_options({key: given[key] for key in JOB_OPTIONS if key in given}, JOB_OPTIONS)
-    return Definition(
-        timing=when,
-        job=_job(task, args, options),
-        misfire=choice(Misfire, given.get("misfire", Misfire.LATEST), "misfire"),
-        catch_up=catch_up,
-        overlap=choice(Overlap, given.get("overlap", Overlap.ALLOW), "overlap"),
-        jitter=jitter,
-    )
+class Schedules:
+    """`app.schedules`: entries that enqueue jobs by the clock."""
 
+    def __init__(self, client: Client, runtime: Runtime) -> None:
+        self._client = client
+        self._tasks = runtime.tasks
 
-def check_own(task: Task[Any, Any], tasks: Registry, taker: str) -> None:
-    """Raise ConfigError for a task of another app: the workers of this one could not run its jobs."""
-    if task.name not in tasks or tasks.get(task.name) is not task:
-        raise ConfigError(
-            f"{taker}: task {task.name} belongs to another app; schedule it with its own app"
-        )
-
-
-def _job(task: Task[Any, Any], args: Mapping[str, Any] | None, options: EnqueueOptions) -> NewJob:
-    if args is not None and not isinstance(args, Mapping):
-        raise ConfigError(f"args must be a mapping of argument names to values, got {args!r}")
-    packed = task.arguments.pack((), dict(args or {}))
-    return Bound(task, packed, options, alike(task, options)).new_job("")
-
-
-class ScheduleDesk:
-    """The operations behind `app.schedules`; each is written once for both doors."""
-
-    def __init__(
-        self,
-        driver: Callable[[], Driver],
-        tasks: Registry,
-        draw_id: Callable[[], str],
-    ) -> None:
-        self._driver = driver
-        self._tasks = tasks
-        self._draw_id = draw_id
-
+    @blocking
     def add(
         self,
+        /,
         name: str,
         task: str | Task[Any, Any],
-        args: Mapping[str, Any] | None,
-        said: Mapping[str, Any],
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        dst: Literal["once", "skip", "twice"] | None = None,
+        misfire: Literal["skip", "latest", "all"] | None = None,
+        catch_up: int | None = None,
+        overlap: Literal["allow", "skip", "queue"] | None = None,
+        jitter: Duration | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Operation[Schedule]:
+        """Add a schedule that stays until it is removed. Adding the same one again changes nothing; one
+        of that name with another definition is refused."""
+        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
         _name(name, "schedule name")
-        definition = define(self._task(task), args, said)
+        definition = define(self._task(task), args, given)
         put = Put(definition=definition.text, timing=definition.timing.key, is_new=True)
         changed = yield from self._change(name, put)
         if changed.answer is Answered.EXISTS:
@@ -144,14 +74,168 @@ class ScheduleDesk:
                 f"a schedule named {name!r} is there already, with another definition; change it with "
                 "app.schedules.edit"
             )
-        made = yield from self.get(name)
+        made = yield from self._get(name)
         yield from self._noted("add schedule", name, task=made.task, words=made.timing.words())
         return made
 
+    @twin(add)
+    def aadd(self) -> None:
+        """`add` without blocking the event loop."""
+
+    @blocking
     def edit(
-        self, name: str, args: Mapping[str, Any] | None, said: Mapping[str, Any]
+        self,
+        /,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str | None = None,
+        dst: Literal["once", "skip", "twice"] | None = None,
+        misfire: Literal["skip", "latest", "all"] | None = None,
+        catch_up: int | None = None,
+        overlap: Literal["allow", "skip", "queue"] | None = None,
+        jitter: Duration | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> Operation[Schedule]:
-        current = yield from self.get(name)
+        """Change what is given here; other times count from now on. Not for one that code defines."""
+        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+        return (yield from self._edit(name, args, given))
+
+    @twin(edit)
+    def aedit(self) -> None:
+        """`edit` without blocking the event loop."""
+
+    @blocking
+    def get(self, name: str) -> Operation[Schedule]:
+        """The schedule; raises ScheduleNotFound."""
+        return (yield from self._get(name))
+
+    @twin(get)
+    def aget(self) -> None:
+        """`get` without blocking the event loop."""
+
+    @blocking
+    def list(self) -> Operation[builtins.list[Schedule]]:
+        """All schedules, by name."""
+        self._check()
+        found = yield self._client.driver().schedules()
+        return [schedule_of(row, found.now) for row in found.found]
+
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def pause(self, name: str, *, reason: str | None = None) -> Operation[None]:
+        """No more windows until `resume`."""
+        yield from self._change(name, Pause(reason=None if reason is None else mask_text(reason)))
+        yield from self._noted("pause schedule", name, reason=reason)
+
+    @twin(pause)
+    def apause(self) -> None:
+        """`pause` without blocking the event loop."""
+
+    @blocking
+    def resume(self, name: str) -> Operation[None]:
+        """Windows count again from now on; those that passed meanwhile get no job."""
+        yield from self._change(name, Resume())
+        yield from self._noted("resume schedule", name)
+
+    @twin(resume)
+    def aresume(self) -> None:
+        """`resume` without blocking the event loop."""
+
+    @blocking
+    def trigger(self, name: str) -> Operation[Job[Any]]:
+        """Enqueue its job now, whatever the time and the policies say."""
+        changed = yield from self._change(name, Trigger(self._client.draw_id()))
+        run: ScheduleRun = changed.runs[0]
+        known = yield self._client.driver().schedules(name=name)
+        if known.found and (lines := lines_of_runs(known.found[0].definition, [run])):
+            yield self._client.driver().write_lines(lines)
+        yield from self._noted("trigger schedule", name, job=run.job)
+        return Job(self._client, run.job or "")
+
+    @twin(trigger)
+    def atrigger(self) -> None:
+        """`trigger` without blocking the event loop."""
+
+    @blocking
+    def skip(self, name: str) -> Operation[datetime]:
+        """No job for the next window; returns it."""
+        for _ in range(10):
+            window = (yield from self._get(name)).next_at
+            if window is None:
+                raise ConfigError(f"schedule {name!r} has no window to come")
+            changed = yield from self._change(name, Skip(window=window))
+            if changed.answer is Answered.DONE:
+                yield from self._noted("skip window", name, window=window.isoformat())
+                return window
+        raise StorageUnavailable(f"schedule {name!r} moves on faster than it can be skipped")
+
+    @twin(skip)
+    def askip(self) -> None:
+        """`skip` without blocking the event loop."""
+
+    @blocking
+    def remove(self, name: str) -> Operation[None]:
+        """Forget the schedule; its jobs stay. Not for one that the code of a live worker defines."""
+        yield from self._change(name, Remove())
+        yield from self._noted("remove schedule", name)
+
+    @twin(remove)
+    def aremove(self) -> None:
+        """`remove` without blocking the event loop."""
+
+    @blocking
+    def next(self, name: str, count: int = 5) -> Operation[builtins.list[datetime]]:
+        """The next windows, in UTC."""
+        return (yield from self._get(name)).next(count)
+
+    @twin(next)
+    def anext(self) -> None:
+        """`next` without blocking the event loop."""
+
+    @blocking
+    def history(self, name: str, *, limit: int = 30) -> Operation[builtins.list[Run]]:
+        """What became of the latest windows, newest first."""
+        self._check()
+        yield from self._get(name)
+        runs: Sequence[ScheduleRun] = yield self._client.driver().schedule_runs(name, limit=limit)
+        ids = [run.job for run in runs if run.job is not None]
+        jobs = (yield self._client.driver().get(ids)) if ids else []
+        by_id = {job.id: job for job in jobs if job is not None}
+        return [
+            Run(
+                window=run.window,
+                kind=run.kind,
+                at=run.at,
+                job=run.job,
+                state=by_id[run.job].state if run.job in by_id else None,
+                finished_at=by_id[run.job].finished_at if run.job in by_id else None,
+                note=run.note,
+            )
+            for run in runs
+        ]
+
+    @twin(history)
+    def ahistory(self) -> None:
+        """`history` without blocking the event loop."""
+
+    # -- what they share ---------------------------------------------------------------------------
+
+    def _get(self, name: str) -> Operation[Schedule]:
+        found = yield self._client.driver().schedules(name=name)
+        if not found.found:
+            raise ScheduleNotFound(name)
+        return schedule_of(found.found[0], found.now)
+
+    def _edit(
+        self, name: str, args: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> Operation[Schedule]:
+        current = yield from self._get(name)
         before = current.definition
         when = before.timing
         kept: dict[str, Any] = {
@@ -160,7 +244,7 @@ class ScheduleDesk:
             "overlap": before.overlap,
             "jitter": before.jitter,
         }
-        given = {key: value for key, value in said.items() if value is not None}
+        given = {key: value for key, value in options.items() if value is not None}
         if not given.keys() & {"cron", "every"}:
             kept |= {"cron": when.cron, "every": when.every}
         if "every" not in given and when.cron is not None:
@@ -177,77 +261,13 @@ class ScheduleDesk:
                                               terms=after.job.terms)  # fmt: skip
                 after = msgspec.structs.replace(after, job=job)
         else:
-            after = _retimed(before, merged)
+            after = retimed(before, merged)
         put = Put(definition=after.text, timing=after.timing.key, is_new=False)
         yield from self._change(name, put)
         changed = sorted(given) + (["args"] if args is not None else [])
         words = after.timing.words()
         yield from self._noted("edit schedule", name, changed=changed, words=words)
-        return (yield from self.get(name))
-
-    def get(self, name: str) -> Operation[Schedule]:
-        found = yield self._driver().schedules(name=name)
-        if not found.found:
-            raise ScheduleNotFound(name)
-        return schedule_of(found.found[0], found.now)
-
-    def list(self) -> Operation[builtins.list[Schedule]]:
-        self._check()
-        found = yield self._driver().schedules()
-        return [schedule_of(row, found.now) for row in found.found]
-
-    def pause(self, name: str, reason: str | None) -> Operation[None]:
-        yield from self._change(name, Pause(reason=None if reason is None else mask_text(reason)))
-        yield from self._noted("pause schedule", name, reason=reason)
-
-    def resume(self, name: str) -> Operation[None]:
-        yield from self._change(name, Resume())
-        yield from self._noted("resume schedule", name)
-
-    def remove(self, name: str) -> Operation[None]:
-        yield from self._change(name, Remove())
-        yield from self._noted("remove schedule", name)
-
-    def trigger(self, name: str) -> Operation[ScheduleRun]:
-        changed = yield from self._change(name, Trigger(self._draw_id()))
-        run: ScheduleRun = changed.runs[0]
-        known = yield self._driver().schedules(name=name)
-        if known.found and (lines := lines_of_runs(known.found[0].definition, [run])):
-            yield self._driver().write_lines(lines)
-        yield from self._noted("trigger schedule", name, job=run.job)
-        return run
-
-    def skip(self, name: str) -> Operation[datetime]:
-        """Skip the next window; returns it."""
-        for _ in range(10):
-            window = (yield from self.get(name)).next_at
-            if window is None:
-                raise ConfigError(f"schedule {name!r} has no window to come")
-            changed = yield from self._change(name, Skip(window=window))
-            if changed.answer is Answered.DONE:
-                yield from self._noted("skip window", name, window=window.isoformat())
-                return window
-        raise StorageUnavailable(f"schedule {name!r} moves on faster than it can be skipped")
-
-    def history(self, name: str, limit: int) -> Operation[builtins.list[Run]]:
-        self._check()
-        yield from self.get(name)
-        runs: Sequence[ScheduleRun] = yield self._driver().schedule_runs(name, limit=limit)
-        ids = [run.job for run in runs if run.job is not None]
-        jobs = (yield self._driver().get(ids)) if ids else []
-        by_id = {job.id: job for job in jobs if job is not None}
-        return [
-            Run(
-                window=run.window,
-                kind=run.kind,
-                at=run.at,
-                job=run.job,
-                state=by_id[run.job].state if run.job in by_id else None,
-                finished_at=by_id[run.job].finished_at if run.job in by_id else None,
-                note=run.note,
-            )
-            for run in runs
-        ]
+        return (yield from self._get(name))
 
     def _task(self, task: str | Task[Any, Any]) -> Task[Any, Any]:
         if isinstance(task, Task):
@@ -256,10 +276,10 @@ class ScheduleDesk:
         return self._tasks.get(task)
 
     def _noted(self, action: str, name: str, **detail: Any) -> Operation[None]:
-        yield from noted(self._driver(), action, name, **detail)
+        yield from noted(self._client.driver(), action, name, **detail)
 
     def _check(self) -> None:
-        driver = self._driver()
+        driver = self._client.driver()
         if not driver.capabilities.has_schedules:
             raise ConfigError(
                 f"schedules are not available on {driver.describe()} in this release; use a sqlite:/// "
@@ -268,7 +288,7 @@ class ScheduleDesk:
 
     def _change(self, name: str, change: Change) -> Operation[Changed]:
         self._check()
-        changed: Changed = yield self._driver().change_schedule(name, change)
+        changed: Changed = yield self._client.driver().change_schedule(name, change)
         if changed.answer is Answered.MISSING:
             raise ScheduleNotFound(name)
         if changed.answer is Answered.DECLARED:
@@ -277,20 +297,3 @@ class ScheduleDesk:
                 "change the code, or pause it"
             )
         return changed
-
-
-def _retimed(before: Definition, merged: Mapping[str, Any]) -> Definition:
-    """The definition with other times and policies, for a task that is not known here."""
-    when = timing(merged.get("cron"), every=merged.get("every"), tz=merged.get("tz", "UTC"),
-                  dst=merged.get("dst", Dst.ONCE))  # fmt: skip
-    return msgspec.structs.replace(
-        before,
-        timing=when,
-        misfire=choice(Misfire, merged["misfire"], "misfire"),
-        catch_up=merged["catch_up"],
-        overlap=choice(Overlap, merged["overlap"], "overlap"),
-        jitter=parse_duration(merged["jitter"], "jitter"),
-    )
-
-
-__all__ = ["Run", "Schedule", "ScheduleDesk", "define"]

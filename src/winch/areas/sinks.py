@@ -83,12 +83,12 @@ class HttpSink:
         reply = await post(self._target, body, headers, timeout=self._timeout, context=self._context)
         if 200 <= reply.status < 300:
             return
-        said = f"{self._target.host} answered {reply.status}"
+        answer = f"{self._target.host} answered {reply.status}"
         if reply.status == 410:
-            raise Discard(f"{said}: it wants no more of this")
+            raise Discard(f"{answer}: it wants no more of this")
         if reply.retry_after is not None:
-            raise RetryAfter(f"{min(reply.retry_after, MAX_RETRY_AFTER)}s", said)
-        raise ConnectionError(said)
+            raise RetryAfter(f"{min(reply.retry_after, MAX_RETRY_AFTER)}s", answer)
+        raise ConnectionError(answer)
 
 
 class RedisSink:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from winch.areas.schedules import ScheduleDesk
 from winch.core.lifecycle import JobState
 from winch.engine.observe.prometheus import MOST_LABELS, build_info, family, missed_windows
 from winch.engine.observe.store_numbers import oldest_snapshot
@@ -31,9 +30,7 @@ async def render(site: Site, now: datetime) -> str:
         [({"state": "busy"}, busy), ({"state": "free"}, max(slots - busy, 0))],
     )
     if driver.capabilities.has_schedules:
-        app = site.app
-        desk = ScheduleDesk(app.ready, app.tasks, app.client.draw_id)
-        lines += _of_schedules((await site.client.arun(desk.list()))[:MOST_LABELS])
+        lines += _of_schedules((await site.app.schedules.alist())[:MOST_LABELS])
     if driver.capabilities.has_gates:
         lines += _of_limits((await driver.arun(driver.limits()))[:MOST_LABELS])
     lines += await _of_letters(site)

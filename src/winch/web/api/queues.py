@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from winch.areas import queues as queue_desk
-from winch.areas.dead import DeadLetters, Replayed
+from winch.areas.replay import Replayed
+from winch.areas.replay import replay as replay_dead
 from winch.core.errors import JobNotFound
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings
@@ -17,7 +17,7 @@ from winch.core.policy.retry import StoredRetry, backoff_text
 from winch.core.values.duration import format_duration, parse_rate
 from winch.core.values.ids import parse_id
 from winch.engine.base.operation import Operation
-from winch.engine.client.audit import AuditLine
+from winch.engine.client.audit import AuditLine, acting
 from winch.engine.observe.task_times import task_times
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
@@ -69,12 +69,13 @@ async def get_queue(call: Call) -> Reply:
 
 
 async def pause_queue(call: Call, name: str, reason: str | None) -> None:
-    driver, now = call.site.driver, datetime.now(UTC)
-    await call.site.client.arun(queue_desk.pause(driver, name, reason, None, now, by=call.by))
+    with acting(call.by):
+        await call.site.app.queues.apause(name, reason=reason)
 
 
 async def resume_queue(call: Call, name: str) -> None:
-    await call.site.client.arun(queue_desk.resume(call.site.driver, name, by=call.by))
+    with acting(call.by):
+        await call.site.app.queues.aresume(name)
 
 
 async def pause(call: Call) -> Reply:
@@ -93,7 +94,7 @@ async def resume(call: Call) -> Reply:
 
 async def get_settings(call: Call) -> Reply:
     name = check_queue(call.queue())
-    found = await call.site.client.arun(queue_desk.settings(call.site.driver))
+    found = await call.site.app.queues.asettings()
     return Reply(_settings_out(name, found.get(name, NO_SETTINGS)))
 
 
@@ -106,7 +107,7 @@ async def configure(call: Call) -> Reply:
     }
     if not given:
         raise Problem("invalid", "say what to set; null takes a setting back")
-    after = await call.site.client.arun(queue_desk.configure(call.site.driver, name, given))
+    after = await call.site.app.queues.aconfigure(name, **given)
     call.note(name, settings=given)
     return Reply(_settings_out(name, after))
 
@@ -203,10 +204,11 @@ async def start_replay(call: Call, body: ReplayBody) -> OperationOut:
             states=(JobState.DEAD,), task=body.task, queue=body.queue, fingerprint=body.group
         )
     app = call.site.app
-    letters = DeadLetters(app.ready, app.tasks, app.runtime.keys)
 
     def work(note: Any) -> Operation[None]:
-        done: Replayed = yield from letters.replay(
+        done: Replayed = yield from replay_dead(
+            app.ready(),
+            app.runtime,
             which,
             by=call.by,
             rate=body.rate,

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from winch.areas.schedules import ScheduleDesk
+from winch.areas.schedules import Schedules
 from winch.core.errors import ScheduleNotFound
 from winch.engine.tasks.gates import told
 from winch.engine.tasks.schedules import Run, Schedule
@@ -33,12 +33,11 @@ RUNS = 30
 WINDOWS = 5
 
 
-def desk(call: Call) -> ScheduleDesk:
-    """The operations on schedules."""
+def schedules(call: Call) -> Schedules:
+    """The schedules, where the store has any."""
     if not call.site.driver.capabilities.has_schedules:
         raise Problem("not-available", "this store has no schedules in this release")
-    app = call.site.app
-    return ScheduleDesk(app.ready, app.tasks, app.client.draw_id)
+    return call.site.app.schedules
 
 
 def schedule_out(one: Schedule) -> ScheduleOut:
@@ -70,12 +69,12 @@ def run_out(run: Run) -> ScheduleRunOut:
 
 
 async def visible(call: Call) -> list[Schedule]:
-    found = await call.site.client.arun(desk(call).list())
+    found = await schedules(call).alist()
     return [one for one in found if _is_seen(call, one)]
 
 
 async def one_of(call: Call) -> Schedule:
-    found = await call.site.client.arun(desk(call).get(call.path("name")))
+    found = await schedules(call).aget(call.path("name"))
     if not _is_seen(call, found):
         raise ScheduleNotFound(found.name)
     return found
@@ -86,7 +85,7 @@ def _is_seen(call: Call, one: Schedule) -> bool:
 
 
 async def runs_of(call: Call, one: Schedule, limit: int = RUNS) -> list[Run]:
-    return await call.site.client.arun(desk(call).history(one.name, limit))
+    return await schedules(call).ahistory(one.name, limit=limit)
 
 
 async def list_schedules(call: Call) -> Reply:
@@ -121,7 +120,7 @@ async def add_schedule(
     if queue is None and task in tasks.names:
         queue = tasks.get(task).options.queue
     _check_task(call, task, queue)
-    return await call.site.client.arun(desk(call).add(name, task, args, said))
+    return await schedules(call).aadd(name, task, args=args, **said)
 
 
 async def edit(call: Call) -> Reply:
@@ -131,7 +130,7 @@ async def edit(call: Call) -> Reply:
     said = _said(body)
     if not said and body.args is None:
         raise Problem("invalid", "say what is to be another")
-    after = await call.site.client.arun(desk(call).edit(one.name, body.args, said))
+    after = await schedules(call).aedit(one.name, args=body.args, **said)
     call.note(one.name, **said, args=body.args)
     return Reply(schedule_out(after))
 
@@ -154,35 +153,35 @@ def _said(body: ScheduleBody) -> dict[str, Any]:
 
 async def pause(call: Call) -> Reply:
     one = await one_of(call)
-    await call.site.client.arun(desk(call).pause(one.name, call.body.reason))
+    await schedules(call).apause(one.name, reason=call.body.reason)
     call.note(one.name, reason=call.body.reason)
     return Reply(schedule_out(await one_of(call)))
 
 
 async def resume(call: Call) -> Reply:
     one = await one_of(call)
-    await call.site.client.arun(desk(call).resume(one.name))
+    await schedules(call).aresume(one.name)
     call.note(one.name)
     return Reply(schedule_out(await one_of(call)))
 
 
 async def trigger(call: Call) -> Reply:
     one = await one_of(call)
-    run = await call.site.client.arun(desk(call).trigger(one.name))
-    call.note(one.name, job=run.job)
-    return Reply(TriggeredOut(job=run.job or ""), 202)
+    job = await schedules(call).atrigger(one.name)
+    call.note(one.name, job=job.id)
+    return Reply(TriggeredOut(job=job.id), 202)
 
 
 async def skip(call: Call) -> Reply:
     one = await one_of(call)
-    window = await call.site.client.arun(desk(call).skip(one.name))
+    window = await schedules(call).askip(one.name)
     call.note(one.name, window=window.isoformat())
     return Reply(WindowOut(window=window))
 
 
 async def remove(call: Call) -> Reply:
     one = await one_of(call)
-    await call.site.client.arun(desk(call).remove(one.name))
+    await schedules(call).aremove(one.name)
     call.note(one.name)
     return Reply({"name": one.name, "is_removed": True})
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from winch.areas import queues as queue_desk
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import NO_SETTINGS, OnFull
 from winch.core.policy.retry import StoredRetry, backoff_text
@@ -95,7 +94,7 @@ async def detail_page(call: Call) -> Response:
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
     said = NO_SETTINGS
     if call.site.driver.capabilities.keeps_books:
-        found_settings = await call.site.client.arun(queue_desk.settings(call.site.driver))
+        found_settings = await call.site.app.queues.asettings()
         said = found_settings.get(name, NO_SETTINGS)
     return await page(
         call,
@@ -158,7 +157,7 @@ async def configure(call: Call) -> Response:
     for field in SETTINGS:
         said = one(call.body, field)
         given[field] = int(said) if said is not None and is_int(said) else said
-    await call.site.client.arun(queue_desk.configure(call.site.driver, name, given))
+    await call.site.app.queues.aconfigure(name, **given)
     call.note(name, settings={key: value for key, value in given.items() if value is not None})
     return go(call, f"/queues/{part(name)}", did="configured")
 

@@ -85,39 +85,39 @@ async def detail_page(call: Call) -> Response:
 
 async def act(call: Call) -> Response:
     schedule = await api.one_of(call)
-    desk, client = api.desk(call), call.site.client
+    schedules = api.schedules(call)
     action = one(call.body, "action") or ""
     where = f"/schedules/{part(schedule.name)}"
     reason = one(call.body, "reason")
     call.note(schedule.name, action=action, reason=reason)
     match action:
         case "pause":
-            await client.arun(desk.pause(schedule.name, reason))
+            await schedules.apause(schedule.name, reason=reason)
             return go(call, where, did="schedule-paused")
         case "resume":
-            await client.arun(desk.resume(schedule.name))
+            await schedules.aresume(schedule.name)
             return go(call, where, did="schedule-resumed")
         case "trigger":
-            run = await client.arun(desk.trigger(schedule.name))
-            call.note(schedule.name, job=run.job)
-            return go(call, f"/jobs/{run.job}", did="enqueued")
+            job = await schedules.atrigger(schedule.name)
+            call.note(schedule.name, job=job.id)
+            return go(call, f"/jobs/{job.id}", did="enqueued")
         case "skip":
-            await client.arun(desk.skip(schedule.name))
+            await schedules.askip(schedule.name)
             return go(call, where, did="skipped")
         case "edit":
-            said = _timing(call)
-            call.note(schedule.name, **said)
-            await client.arun(desk.edit(schedule.name, None, said))
+            timing = _timing(call)
+            call.note(schedule.name, **timing)
+            await schedules.aedit(schedule.name, **timing)
             return go(call, where, did="schedule-changed")
         case "remove":
             if one(call.body, "sure") != "yes":
                 raise Problem("bad-request", "tick the box to remove the schedule")
-            await client.arun(desk.remove(schedule.name))
+            await schedules.aremove(schedule.name)
             return go(call, "/schedules", did="schedule-removed")
     raise Problem("invalid", "action must be one of pause, resume, trigger, skip, edit, remove")
 
 
-def _timing(call: Call) -> dict[str, str]:
+def _timing(call: Call) -> dict[str, Any]:
     said = {name: one(call.body, name) for name in ("cron", "every", "tz", "misfire", "overlap")}
     if said["every"] is not None:
         said["tz"] = None

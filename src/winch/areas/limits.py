@@ -1,0 +1,67 @@
+"""`app.limits`: limits, rates and the weights of tenants, set while workers run."""
+
+from __future__ import annotations
+
+import builtins
+
+from winch.core.errors import ConfigError
+from winch.core.gates import GateSpec
+from winch.engine.base.operation import Operation
+from winch.engine.client.audit import actor, noted
+from winch.engine.client.client import Client
+from winch.engine.client.twins import blocking, twin
+from winch.engine.tasks.gates import parse_limit
+from winch.storage.params import LimitInfo
+
+
+class Limits:
+    """`app.limits`: look at limits, rates and tenants' weights, and set them while workers run."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @blocking
+    def list(self) -> Operation[builtins.list[LimitInfo]]:
+        """Every limit that is set, in use, or waited at; by name."""
+        found: builtins.list[LimitInfo] = yield self._client.driver().limits()
+        return found
+
+    @twin(list)
+    def alist(self) -> None:
+        """`list` without blocking the event loop."""
+
+    @blocking
+    def set(self, name: str, value: int | str) -> Operation[None]:
+        """Set a limit ("limit:shop.charge" to 5), a rate ("rate:shop.charge" to "100/m") or the weight
+        of a tenant ("tenant:acme" to 3) for the whole fleet, from now on, whatever the code says."""
+        spec = parse_limit(value)
+        kind, _, rest = name.partition(":")
+        if kind not in ("limit", "rate", "budget", "tenant", "queue") or not rest or "=" in name:
+            raise ConfigError(
+                "a limit's name begins with limit:, rate:, budget: or tenant: and says whose it is, "
+                f"such as limit:shop.charge:merchant; got {name!r}. `winch limits list` shows them"
+            )
+        if (kind in ("rate", "budget")) != bool(spec.per):
+            wanted = "a rate such as 100/m" if kind in ("rate", "budget") else "a number such as 5"
+            raise ConfigError(f"{name} takes {wanted}, got {value!r}")
+        driver = self._client.driver()
+        known = {info.name: info.spec for info in (yield driver.limits())}
+        if (before := known.get(name)) is not None and spec.per:
+            spec = GateSpec(spec.n, spec.per, before.how)
+        yield driver.set_limits({name: spec}, by=actor())
+        yield from noted(driver, "set limit", name, value=value)
+
+    @twin(set)
+    def aset(self) -> None:
+        """`set` without blocking the event loop."""
+
+    @blocking
+    def reset(self, name: str) -> Operation[None]:
+        """Forget what a person has set; what the code says counts again."""
+        driver = self._client.driver()
+        yield driver.set_limits({name: None}, by=actor())
+        yield from noted(driver, "reset limit", name)
+
+    @twin(reset)
+    def areset(self) -> None:
+        """`reset` without blocking the event loop."""
