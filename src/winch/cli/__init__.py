@@ -57,7 +57,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "token": ("admin.token", "token", "Make, list and revoke access tokens."),
     "bench": ("bench.command", "bench", "Measure Winch on your store and say what limits it."),
     "dev": ("run.dev", "dev", "Run a worker that restarts when the code changes."),
-    "demo": ("demo.command", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
+    "demo": ("run.demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
     "worker-child": ("run.child", "worker_child", ""),
     "worker-cell": ("run.cell", "worker_cell", ""),
 }

@@ -6,9 +6,9 @@ import os
 
 import click
 
-from winch.cli.run.dashboard import Dashboard, is_installed
 from winch.cli.run.worker import LOG_STYLE, run_worker, start_logging
 from winch.cli.shared.output import remark
+from winch.web.serve_process import ServeProcess, is_installed
 
 
 @click.command()
@@ -49,9 +49,9 @@ def dev(
     start_logging(verbose)
     dashboard = None
     if with_dashboard and is_installed():
-        said = {"-A": app_spec, "--url": url, "--schema": schema, "--config": config}
-        given = [word for name, value in said.items() if value for word in (name, value)]
-        dashboard = Dashboard(["--port", str(port), "--environment", "dev", *given])
+        options = {"-A": app_spec, "--url": url, "--schema": schema, "--config": config}
+        given = [word for name, value in options.items() if value for word in (name, value)]
+        dashboard = ServeProcess(["--port", str(port), "--environment", "dev", *given])
         address = dashboard.start()
         remark(f"dashboard: {address}" if address else "no dashboard; try winch serve to see why")
     try:

@@ -7,20 +7,20 @@ import time
 import urllib.request
 from pathlib import Path
 
-from winch.app import App
-from winch.cli.demo.stage import SETTINGS, Stage, WorkerProcess
-from winch.cli.run.dashboard import Dashboard, is_installed
-from winch.cli.shared import text
-from winch.cli.shared.output import say
+from winch import App
+from winch.demo.stage import SETTINGS, Stage, WorkerProcess
+from winch.demo.tasks import add, count, doomed, flaky, greet, haul, step, unload
+from winch.demo.terminal import bold, dim, say
+from winch.web.serve_process import ServeProcess, is_installed
 
 
 class TourDashboard:
-    """Served from the beginning, asked at the end; on a terminal it stays, with jobs coming in."""
+    """Served from the beginning and checked at the end; on a terminal it stays, with jobs coming in."""
 
     def __init__(self, folder: Path) -> None:
         url = f"sqlite:///{folder / 'demo.db'}"
         self._folder = folder
-        self._server = Dashboard(["--url", url, "--port", "0", "--environment", "demo"], SETTINGS)
+        self._server = ServeProcess(["--url", url, "--port", "0", "--environment", "demo"], SETTINGS)
         self._address: str | None = None
 
     def start(self, stage: Stage) -> None:
@@ -29,15 +29,13 @@ class TourDashboard:
             stage.tell("it needs an extra: pip install 'winch-jobs[web]'")
             return
         self._address = self._server.start()
-        stage.tell(
-            f"`winch serve` is at {text.bold(str(self._address))}: open it and watch what follows"
-        )
+        stage.tell(f"`winch serve` is at {bold(str(self._address))}: open it and watch what follows")
 
     def stop(self) -> None:
         self._server.stop()
 
-    def ask(self, stage: Stage) -> None:
-        """See that it shows what has happened."""
+    def check(self, stage: Stage) -> None:
+        """Check that it shows what has happened."""
         if not is_installed():
             return
         stage.title("The dashboard")
@@ -47,7 +45,7 @@ class TourDashboard:
         stage.expect("dashboard", "winch serve", "shows the jobs", lambda: word)
 
     def _jobs(self) -> dict[str, int]:
-        """What the server says about the jobs; nothing where it does not answer well."""
+        """The server's numbers of jobs by state; empty where it does not answer as it should."""
         if self._address is None:
             return {}
         try:
@@ -60,14 +58,14 @@ class TourDashboard:
         return jobs if is_well else {}
 
     def stay(self, app: App) -> None:
-        """Keep it on live data until somebody has seen enough."""
+        """Keep it on live data until Ctrl-C."""
         if self._address is None:
             return
         worker = WorkerProcess(self._folder)
         worker.start()
         say()
-        say(f"{text.bold('The dashboard')} with live jobs: {text.bold(self._address)}")
-        say(text.dim(f"Kill a child of process {worker.pid} with -9 and watch. Ctrl-C ends the tour."))
+        say(f"{bold('The dashboard')} with live jobs: {bold(self._address)}")
+        say(dim(f"Kill a child of process {worker.pid} with -9 and watch. Ctrl-C ends the tour."))
         try:
             _keep_busy(app, worker)
         except KeyboardInterrupt:
@@ -77,8 +75,6 @@ class TourDashboard:
 
 
 def _keep_busy(app: App, worker: WorkerProcess) -> None:
-    from winch.cli.demo.tasks import add, count, doomed, flaky, greet, haul, step, unload
-
     number = 0
     while worker.is_alive:
         number += 1

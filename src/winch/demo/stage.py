@@ -1,4 +1,4 @@
-"""The stage of `winch demo`: the worker's process, and the eye that tells what it sees."""
+"""The stage of `winch demo`: the worker's process, and the reporter that prints each job's changes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from winch.app import App
-from winch.cli.shared import text
-from winch.cli.shared.output import say
-from winch.core.job import Entry
-from winch.core.lifecycle import JobState
-from winch.engine.client.job import Job
+from winch import App, Job, WinchError
+from winch.demo.terminal import bold, dim, one_line, say, state
+from winch.types import Entry, JobState
 
 LOOK_EVERY = 0.03
 LONGEST = 30.0
@@ -43,7 +40,7 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "winch", "worker", "-A", "winch.cli.demo.tasks:app"]
+        command = [sys.executable, "-m", "winch", "worker", "-A", "winch.demo.tasks:app"]
         command += ["--url", f"sqlite:///{self._folder / 'demo.db'}"]
         command += ["-Q", "default,line,bulk", "-c", "8", "-p", "2", "--grace", "5s"]
         with self._log.open("wb") as log:
@@ -95,28 +92,48 @@ class _Actor:
     seen: int = 0
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How one thing that the tour followed should have ended, and how it did."""
+
+    name: str
+    what: str
+    expected: str
+    actual: str
+
+    @property
+    def is_right(self) -> bool:
+        return self.actual == self.expected
+
+
 class Stage:
-    """Follows jobs and tells every change it sees, with the time since the beginning."""
+    """Follows jobs and prints every change it sees, with the time since the beginning."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._began = time.monotonic()
         self._actors: dict[str, _Actor] = {}
-        self.expected: list[tuple[str, str, str, Callable[[], str]]] = []
+        self._expected: list[tuple[str, str, str, Callable[[], str]]] = []
 
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
     def title(self, words: str) -> None:
         say()
-        say(text.bold(words))
+        say(bold(words))
 
     def tell(self, sentence: str) -> None:
-        say(f"  {text.dim(f'{self.seconds():5.1f}s')}  {sentence}")
+        say(f"  {dim(f'{self.seconds():5.1f}s')}  {sentence}")
 
     def expect(self, name: str, what: str, expected: str, look: Callable[[], str]) -> None:
         """A line of the summary: what should be, and how to see what is."""
-        self.expected.append((name, what, expected, look))
+        self._expected.append((name, what, expected, look))
+
+    def endings(self) -> list[Ending]:
+        """The lines of the summary, with what is."""
+        return [
+            Ending(name, what, expected, _actual(look)) for name, what, expected, look in self._expected
+        ]
 
     def follow(
         self,
@@ -126,13 +143,13 @@ class Stage:
         expected: str,
         look: Callable[[Job[Any]], str] = lambda job: str(job.state),
     ) -> None:
-        """Introduce a job; its changes are told whenever somebody watches."""
+        """Introduce a job; `watch` and `until` print its changes."""
         self._actors[name] = _Actor(job)
         self.expect(name, what, expected, lambda: look(job.refresh()))
-        self.tell(f"{text.bold(name)} is enqueued: {what}")
+        self.tell(f"{bold(name)} is enqueued: {what}")
 
     def watch(self, *names: str, state: JobState | None = None) -> None:
-        """Look and tell until these jobs are final, or in `state`."""
+        """Look and print until these jobs are final, or in `state`."""
 
         def are_there() -> bool:
             states = [self._actors[name].state for name in names]
@@ -155,14 +172,14 @@ class Stage:
             if actor.state is not None and actor.state.is_final:
                 continue
             record = actor.job.refresh().record
-            told = [_happened(entry) for entry in record.history[actor.seen :]]
+            news = [_happened(entry) for entry in record.history[actor.seen :]]
             actor.seen = len(record.history)
             # A new claim is news although the state may be the same: the looks are not that frequent.
             if (record.state, record.claimed_at) != (actor.state, actor.claimed_at):
-                told.append(self._became(actor.job))
+                news.append(self._became(actor.job))
             actor.state, actor.claimed_at = record.state, record.claimed_at
-            for sentence in filter(None, told):
-                self.tell(f"{text.bold(name)} {sentence}")
+            for sentence in filter(None, news):
+                self.tell(f"{bold(name)} {sentence}")
 
     def _became(self, job: Job[Any]) -> str:
         record = job.record
@@ -170,31 +187,38 @@ class Stage:
             case JobState.RUNNING:
                 pids = {session.id: session.pid for session in self._app.workers.list()}
                 where = pids.get(record.session or "", "another process")
-                return f"is {text.state('running')}, attempt {record.attempt}, in process {where}"
+                return f"is {state('running')}, attempt {record.attempt}, in process {where}"
             case JobState.COMPLETED:
                 result = "" if record.result is None else f": {json.loads(record.result)}"
-                return f"is {text.state('completed')}{text.one_line(result)}"
+                return f"is {state('completed')}{one_line(result)}"
             case JobState.DEAD | JobState.CANCELLED:
-                return f"is {text.state(record.state)}: {text.one_line(record.reason or '')}"
+                return f"is {state(record.state)}: {one_line(record.reason or '')}"
             case JobState.RETRYING | JobState.SCHEDULED:
-                due = text.span(record.run_at - text.now())
-                return f"is {text.state(record.state)}, due in {due}"
+                seconds = max((record.run_at - datetime.now(UTC)).total_seconds(), 0.0)
+                return f"is {state(record.state)}, due in {seconds:.1f}s"
             case _:
                 return ""
+
+
+def _actual(look: Callable[[], str]) -> str:
+    try:
+        return look()
+    except WinchError as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _happened(entry: Entry) -> str:
     error = entry.error
     match entry.what:
         case "failed" if error is not None:
-            return f"failed at attempt {entry.attempt}: {error.name}: {text.one_line(error.message)}"
+            return f"failed at attempt {entry.attempt}: {error.name}: {one_line(error.message)}"
         case "crashed" if error is not None:
-            return f"lost its process, {text.one_line(error.message)}; it is ready again at once"
+            return f"lost its process, {one_line(error.message)}; it is ready again at once"
         case "rescued":
             return "is rescued: its worker's lease was over"
         case "snoozed":
             return "snoozes; no attempt is spent"
         case "cancel requested":
-            return f"is asked to stop by {text.one_line(entry.by or 'somebody')}"
+            return f"is asked to stop by {one_line(entry.by or 'somebody')}"
         case _:
             return ""

@@ -1,4 +1,4 @@
-"""A `winch serve` beside another command: for `winch dev` and the tour."""
+"""A `winch serve` in a process of its own: for `winch dev` and `winch demo`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def is_installed() -> bool:
     return all(find_spec(name) is not None for name in ("starlette", "uvicorn", "jinja2"))
 
 
-class Dashboard:
-    """The server's process. It ends when this object is told to, or with the terminal."""
+class ServeProcess:
+    """The server's process. It ends by `stop`, or with the terminal."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self._argv = argv

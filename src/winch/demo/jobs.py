@@ -6,19 +6,29 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-from winch.app import App
-from winch.cli.demo.stage import WAIT, Stage
-from winch.cli.shared import text
-from winch.core.lifecycle import JobState
-from winch.core.values.duration import format_duration
-from winch.engine.client.job import Job
+from winch import App, Job
+from winch.demo.stage import WAIT, Stage
+from winch.demo.tasks import (
+    add,
+    count,
+    doomed,
+    endless,
+    film,
+    flaky,
+    greet,
+    patient,
+    pointless,
+    score,
+    step,
+)
+from winch.demo.terminal import count as counted
+from winch.demo.terminal import one_line
+from winch.types import JobState
 
 BULK = 1000
 
 
 def plain(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import add, greet
-
     stage.title("Plain jobs")
     stage.follow(add.enqueue(2, b=3), "add", "a function", "completed")
     stage.follow(greet.enqueue("Ada"), "greet", "a coroutine", "completed")
@@ -33,12 +43,10 @@ def _on_time(job: Job[Any]) -> str:
         return str(record.state)
     late = record.claimed_at - record.run_at
     is_on_time = timedelta(0) <= late < timedelta(seconds=2)
-    return f"{record.state}, {'on time' if is_on_time else f'late by {format_duration(late)}'}"
+    return f"{record.state}, {'on time' if is_on_time else f'late by {late.total_seconds():.1f}s'}"
 
 
 def bulk(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import count
-
     stage.title("A thousand at once")
     began = stage.seconds()
     app.enqueue_many([count.bind(number) for number in range(BULK)])
@@ -67,8 +75,6 @@ def _tally(app: App) -> str:
 
 
 def queue(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import step
-
     stage.title("A paused queue, and priority")
     app.queues.pause("line", reason="the tour says so")
     many = app.enqueue_many([step.bind(number) for number in range(40)])
@@ -81,7 +87,7 @@ def queue(app: App, stage: Stage) -> None:
         "completed, started first",
         lambda job: _rank(job, many),
     )
-    stage.tell(f"winch why: {text.one_line(urgent.why())}")
+    stage.tell(f"winch why: {one_line(urgent.why())}")
     app.queues.resume("line")
     stage.tell("the queue is resumed")
     stage.watch("urgent")
@@ -98,8 +104,6 @@ def _rank(urgent: Job[Any], others: list[Job[Any]]) -> str:
 
 
 def failures(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import doomed, endless, flaky, patient, pointless
-
     stage.title("What may go wrong")
 
     def with_attempt(job: Job[Any]) -> str:
@@ -116,8 +120,6 @@ def failures(app: App, stage: Stage) -> None:
 
 
 def people(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import add, film
-
     stage.title("Cancel")
     running = film.enqueue(minutes=90)
     stage.follow(running, "film", "cancelled while it runs", "cancelled")
@@ -131,15 +133,13 @@ def people(app: App, stage: Stage) -> None:
 
 
 def collecting(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import score
-
     stage.title("Many jobs in one call")
     jobs = app.enqueue_many([score.bind(height=height) for height in range(100)])
     stage.tell("100 jobs of a task that takes up to 50 at a time; one of them makes no sense")
     stage.until(lambda: all(job.refresh().state.is_final for job in jobs), "the scores", WAIT)
     sizes = [job.result() for job in jobs if job.state is JobState.COMPLETED]
     calls = round(sum(1 / size for size in sizes)) if sizes else 0
-    stage.tell(f"all are done, in about {text.count(calls, 'call')}; each has an outcome of its own")
+    stage.tell(f"all are done, in about {counted(calls, 'call')}; each has an outcome of its own")
     found = Counter(str(job.state) for job in jobs)
     stage.expect("score", "100 jobs, collected", "99 completed, 1 dead",
                  lambda: ", ".join(f"{found[state]} {state}" for state in sorted(found)))  # fmt: skip

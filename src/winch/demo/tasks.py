@@ -9,12 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from winch.app import App
-from winch.core.outcome import Discard, Snooze
-from winch.core.policy.limits import Limit
-from winch.core.policy.retry import Retry
-from winch.engine.tasks.collecting import Collected
-from winch.engine.tasks.context import Context
+from winch import App, Collected, Context, Discard, Limit, Retry, Snooze
 
 app: App = App()
 

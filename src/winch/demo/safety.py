@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from winch.app import App
-from winch.cli.demo.stage import WAIT, Stage, WorkerProcess
-from winch.cli.shared import text
-from winch.core.errors import JobNotFound
-from winch.core.lifecycle import JobState
-from winch.engine.client.job import Job
+from winch import App, Job, JobNotFound
+from winch.demo import tasks
+from winch.demo.stage import WAIT, Stage, WorkerProcess
+from winch.demo.tasks import doomed, haul, pay, receipt
+from winch.demo.terminal import count, one_line, state
+from winch.types import JobState
 
 
 def transactions(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import receipt
-
     stage.title("Transactions and ids")
     with app.transaction() as conn:
         conn.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
@@ -56,27 +54,23 @@ def _existence(app: App, job_id: str) -> str:
 
 
 def exactly_once(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import pay
-
     stage.title("Exactly once")
     with app.transaction() as conn:
         conn.execute("CREATE TABLE ledger (paid INTEGER)")
     job = pay.enqueue(4)
 
-    def told(job: Job[Any]) -> str:
+    def ending(job: Job[Any]) -> str:
         with app.transaction() as conn:
             [rows] = conn.execute("SELECT count(*) FROM ledger").fetchone()
         children = len(list(app.jobs.list(tag="of pay")))
-        return f"{job.state}, {text.count(rows, 'row')}, {text.count(children, 'child', 'children')}"
+        return f"{job.state}, {count(rows, 'row')}, {count(children, 'child', 'children')}"
 
-    stage.follow(job, "pay", "fails behind its INSERT, then works", "completed, 1 row, 1 child", told)
+    stage.follow(job, "pay", "fails behind its INSERT, then works", "completed, 1 row, 1 child", ending)
     stage.watch("pay")
     stage.tell("row, receipt's job and completion were one commit; the failed attempt left nothing")
 
 
 def unique(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import receipt
-
     stage.title("Unique keys")
     once = receipt.using(unique="receipt:5", delay="500ms")
     first, second = once.enqueue(5), once.enqueue(5)
@@ -88,39 +82,35 @@ def unique(app: App, stage: Stage) -> None:
 
 
 def dead_letters(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import doomed
-
     stage.title("Dead letters")
     job = doomed.enqueue(8)
     stage.follow(job, "mended", "dead, replayed with other arguments", "completed")
     stage.until(lambda: job.refresh().state is JobState.DEAD, "the job to die", WAIT)
-    stage.tell(f"it is {text.state('dead')}; winch dead groups says:")
+    stage.tell(f"it is {state('dead')}; winch dead groups says:")
     for group in app.dead.groups():
-        say_group = f"{group.count} x {group.task}: {group.error_name} {group.message}"
-        stage.tell(f"    {text.one_line(say_group)}")
+        line = f"{group.count} x {group.task}: {group.error_name} {group.message}"
+        stage.tell(f"    {one_line(line)}")
     done = app.dead.replay([job.id], args={"order": 108})
     stage.tell(f"winch dead replay --args '{{\"order\": 108}}': {done.replayed} replayed")
     stage.watch("mended")
 
 
 def poison(app: App, stage: Stage) -> None:
-    from winch.cli.demo import tasks as demo_tasks
-
     stage.title("A job that kills its process")
-    neighbours = app.enqueue_many([demo_tasks.neighbour.bind(number) for number in range(12)])
-    job = demo_tasks.poison.enqueue()
+    neighbours = app.enqueue_many([tasks.neighbour.bind(number) for number in range(12)])
+    job = tasks.poison.enqueue()
 
-    def told(job: Job[Any]) -> str:
+    def ending(job: Job[Any]) -> str:
         crashes = sum(entry.what == "crashed" for entry in job.record.history)
-        return f"{job.state}, after {text.count(crashes, 'crash', 'crashes')}"
+        return f"{job.state}, after {count(crashes, 'crash', 'crashes')}"
 
     def beside() -> str:
         found = [other.refresh() for other in neighbours]
         done = sum(other.state is JobState.COMPLETED for other in found)
         spent = sum(other.record.attempt - 1 for other in found)
-        return f"{done} completed, {text.count(spent, 'attempt')} lost"
+        return f"{done} completed, {count(spent, 'attempt')} lost"
 
-    stage.follow(job, "poison", "kills whatever process runs it", "dead, after 3 crashes", told)
+    stage.follow(job, "poison", "kills whatever process runs it", "dead, after 3 crashes", ending)
     stage.watch("poison")
     stage.until(lambda: all(n.refresh().state.is_final for n in neighbours), "its neighbours", WAIT)
     stage.tell("it ran alone after its first crash; the 12 jobs beside it are done")
@@ -128,24 +118,20 @@ def poison(app: App, stage: Stage) -> None:
 
 
 def deaf(app: App, stage: Stage) -> None:
-    from winch.cli.demo import tasks as demo_tasks
-
     stage.title("A job that does not listen")
-    stage.follow(demo_tasks.deaf.enqueue(), "deaf", "ignores its timeout of 1s, isolated", "dead")
+    stage.follow(tasks.deaf.enqueue(), "deaf", "ignores its timeout of 1s, isolated", "dead")
     stage.watch("deaf")
 
 
 def kill(app: App, stage: Stage) -> None:
-    from winch.cli.demo.tasks import haul
-
     stage.title("kill -9")
     job = haul.enqueue(steps=7)
 
-    def told(job: Job[Any]) -> str:
+    def ending(job: Job[Any]) -> str:
         crashes = sum(entry.what == "crashed" for entry in job.record.history)
-        return f"{job.state}, after {text.count(crashes, 'crash')}"
+        return f"{job.state}, after {count(crashes, 'crash')}"
 
-    stage.follow(job, "haul", "its process is killed under it", "completed, after 1 crash", told)
+    stage.follow(job, "haul", "its process is killed under it", "completed, after 1 crash", ending)
     stage.watch("haul", state=JobState.RUNNING)
     stage.until(lambda: _ran_for(job, timedelta(seconds=1)), "the job to be partly done", WAIT)
     pid = next(s.pid for s in app.workers.list() if s.id == job.refresh().record.session)
@@ -159,4 +145,4 @@ def kill(app: App, stage: Stage) -> None:
 
 def _ran_for(job: Job[Any], span: timedelta) -> bool:
     claimed = job.refresh().record.claimed_at
-    return claimed is not None and text.now() - claimed >= span
+    return claimed is not None and datetime.now(UTC) - claimed >= span
