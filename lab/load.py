@@ -39,15 +39,11 @@ class Producer:
         self.app = app
         self.recorder = recorder
         self.rng = random.Random(seed)
-        can = patiently(app).capabilities
         self.kinds: dict[Callable[[], int], int] = {self.plain: 20, self.later: 8, self.unique: 10}
         self.kinds |= {self.unnamed: 30}
         self.kinds |= {self.one("fail_then_ok"): 6, self.remote: 6}
-        if can.has_gates:
-            self.kinds |= {self.fifo: 12, self.limited: 10}
-        if can.has_waits:
-            self.kinds |= {self.batch: 3}
-        if can.joins_transactions:
+        self.kinds |= {self.fifo: 12, self.limited: 10, self.batch: 3}
+        if patiently(app).capabilities.joins_transactions:
             self.kinds |= {self.once: 10}
 
     def run(self, count: int, seconds: float) -> None:

@@ -168,8 +168,7 @@ class Run:
         if self.has_effects:
             with self.app.transaction() as conn:
                 conn.execute("CREATE TABLE effect (job TEXT, fence BIGINT)")
-        if self.app.driver.capabilities.has_schedules:
-            self.app.schedules.add(SCHEDULE, task="tick", every="1s", misfire="all")
+        self.app.schedules.add(SCHEDULE, task="tick", every="1s", misfire="all")
 
     @property
     def has_effects(self) -> bool:
@@ -262,8 +261,6 @@ class Run:
         return True
 
     def _stop_schedule(self) -> dict[str, tuple[datetime, ...]]:
-        if not self.app.driver.capabilities.has_schedules:
-            return {}
         self.until(self._pause_schedule, 30, "the schedule to stop")
         one = self.app.schedules.get(SCHEDULE)
         last = one.last_window

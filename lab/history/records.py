@@ -108,10 +108,9 @@ def gather(
             break
     sessions = driver.run(driver.sessions(is_ended_too=True))
     runs: list[ScheduleRun] = []
-    if driver.capabilities.has_schedules:
-        for row in driver.run(driver.schedules()).found:
-            found_runs = driver.run(driver.schedule_runs(row.name, limit=2 * KEEP_RUNS))
-            runs.extend(found_runs)
+    for row in driver.run(driver.schedules()).found:
+        found_runs = driver.run(driver.schedule_runs(row.name, limit=2 * KEEP_RUNS))
+        runs.extend(found_runs)
     return History(
         events=tuple(events),
         jobs=tuple(jobs),

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from winch import (
@@ -763,22 +762,6 @@ def test_a_lost_reply_to_a_note_changes_nothing(app: App, shop: Shop) -> None:
         world.run_all()
         assert job.result() == "shipped"
     assert shop.did == ["reserve 7", "charge 7", "mail ch-7", "ship"]
-
-
-def test_a_store_that_cannot_keep_an_undo_is_told_before_the_step_is_made(
-    app: App, did: list[str]
-) -> None:
-    @app.task(retry=ONCE)
-    def order(*, ctx: Context) -> None:
-        ctx.step(did.append, "made", name="make", undo=print)
-
-    with virtual(app) as world:
-        store = world._store
-        store.capabilities = msgspec.structs.replace(store.capabilities, keeps_undo=False)
-        job = order.enqueue()  # type: ignore[call-arg]
-        world.run_all()
-        assert "cannot keep what is to be undone" in job.why()
-    assert did == []
 
 
 def test_a_mismatch_is_an_error_of_winch() -> None:

@@ -47,7 +47,6 @@ from winch.core.policy.unique import Duplicate
 from winch.core.values.clock import FixedClock
 from winch.core.values.ids import job_id, random_id
 from winch.drivers.memory import MemoryDriver
-from winch.storage.decide.unique import takes_over
 from winch.storage.params import (
     Acted,
     Answer,
@@ -323,8 +322,6 @@ class StoreMachine(RuleBasedStateMachine):
         args = f'{{"n":{self.drawn}}}'
         fields: dict[str, Any] = {"unique_key": key, "on_duplicate": mode, "args": args, "delay": later}
         new = self.new_job(is_given_id=first, **fields)
-        if takes_over(new) and not self.driver.capabilities.has_unique_windows:
-            return
         self.enqueue([new])
 
     @rule(
@@ -337,8 +334,6 @@ class StoreMachine(RuleBasedStateMachine):
         self, which: tuple[GateUse, ...], count: int, queue: str, tenant: str | None
     ) -> None:
         self.step()
-        if not self.driver.capabilities.has_gates:
-            return
         fifo = next((use.key.removeprefix("fifo:") for use in which if use.kind == FIFO), None)
         options = with_gates(None, which)
         fields: dict[str, Any] = {"queue": queue, "tenant": tenant, "fifo": fifo, "options": options}
@@ -349,15 +344,12 @@ class StoreMachine(RuleBasedStateMachine):
         """Open the gates whose moment has come, or look at all of them."""
         self.now += timedelta(seconds=leap)
         now = self.step()
-        if self.driver.capabilities.has_gates:
-            self.ask(lambda driver: driver.admit(is_sweep=is_sweep, now=now))
+        self.ask(lambda driver: driver.admit(is_sweep=is_sweep, now=now))
 
     @rule(data=st.data(), is_gated=st.booleans(), priority=st.integers(-2, 2))
     def rebind(self, data: st.DataObject, is_gated: bool, priority: int) -> None:
         """What is set for a queue is put upon a job that may wait in it."""
         now = self.step()
-        if not self.driver.capabilities.has_gates:
-            return
         chosen = self.jobs().get(data.draw(st.sampled_from(self.known)).id)
         if chosen is None:
             return
@@ -469,7 +461,6 @@ class StoreMachine(RuleBasedStateMachine):
     def finish_claims(
         self, data: st.DataObject, to: JobState, delay: int, counts: bool, brakes: bool
     ) -> None:
-        brakes = brakes and self.driver.capabilities.has_gates
         self.finish(self.outcomes(self.some_refs(data), to, delay, counts, brakes=brakes))
 
     @rule(to=targets, delay=delays, counts=st.booleans(), leap=st.sampled_from([0, 0, 3600]))

@@ -148,8 +148,6 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
     }
     # `depth` is answered by what `queues` reads; `oldest_snapshot` is of PostgreSQL's own upkeep.
     missing = {file.stem for file in SQL.glob("*.sql")} - set(names()) - {"depth", "oldest_snapshot"}
-    if not RedisDriver.capabilities.has_gates:
-        missing -= {"admit", "has_gated", "limits", "set_limits"}
     assert missing == set()
 
 

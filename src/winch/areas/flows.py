@@ -60,8 +60,6 @@ class Flows:
     def list(self, *, limit: int = 50, before: str | None = None) -> Operation[Infos]:
         """The latest flows, newest first; `before` is the id of the last one seen."""
         driver = self._client.driver()
-        if not driver.capabilities.keeps_books:
-            return []
         which = Lines(book=BOOK, limit=limit, before=before, is_newest_first=True)
         lines = yield driver.read_lines(which)
         found: Infos = []

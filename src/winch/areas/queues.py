@@ -24,7 +24,6 @@ from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_queue
 from winch.engine.tasks.task import Unset
 from winch.storage.params import Line, Lines, QueueInfo
-from winch.storage.protocol import Driver
 
 if TYPE_CHECKING:
     from winch.core.policy.retry import Retry
@@ -59,7 +58,6 @@ class Queues:
         driver = self._client.driver()
         lines = []
         if until is not None:
-            _check(driver)
             now = self._client.surroundings.clock.now()
             span = _time_left(until, now)
             ends = f"until {now + span:%Y-%m-%d %H:%M:%S} UTC"
@@ -68,8 +66,7 @@ class Queues:
                 Line(book=BOOK, key=PAUSED + queue, body="{}", keep=span),
                 Line(book=BOOK, key=UNTIL + queue, body="{}"),
             ]
-        if driver.capabilities.keeps_books:
-            yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
+        yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
         # The reason is shown with the queue and with every job in it.
         reason = None if reason is None else mask_text(reason)
         yield driver.pause(queue, by=actor(), reason=reason)
@@ -86,8 +83,7 @@ class Queues:
         """Let workers claim from this queue again."""
         check_queue(queue)
         driver = self._client.driver()
-        if driver.capabilities.keeps_books:
-            yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
+        yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
         yield driver.resume(queue, by=actor())
         yield from noted(driver, "resume queue", queue)
 
@@ -165,19 +161,15 @@ class Queues:
 
     def _settings(self) -> Operation[dict[str, QueueSettings]]:
         driver = self._client.driver()
-        _check(driver)
         return read_settings((yield driver.read_lines(Lines(book=BOOK))))
 
     def _configure(self, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
         """Set what is given, also for the jobs that wait in the queue. When two callers set the same
         queue at once, the later one wins."""
         driver = self._client.driver()
-        _check(driver)
-        if given.get("concurrency") is not None and not driver.capabilities.has_gates:
-            raise ConfigError(f"concurrency of a queue is not available on {driver.describe()} yet")
         before = (yield from self._settings()).get(queue, NO_SETTINGS)
         after = changed(before, given)
-        if "concurrency" in given and driver.capabilities.has_gates:
+        if "concurrency" in given:
             n = after.concurrency
             # Taken back: jobs that carry the gate must not wait at it for ever.
             spec = GateSpec(NO_LIMIT if n is None else n)
@@ -209,8 +201,3 @@ def _time_left(until: Duration | datetime, now: datetime) -> timedelta:
 def _shown(given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON data; a duration as text."""
     return {key: str(value) if isinstance(value, timedelta) else value for key, value in given.items()}
-
-
-def _check(driver: Driver) -> None:
-    if not driver.capabilities.keeps_books:
-        raise ConfigError(f"settings of queues are not available on {driver.describe()}")

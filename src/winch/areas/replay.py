@@ -123,7 +123,7 @@ def _index(driver: Driver, terms: tuple[str, ...], jobs: Sequence[JobRecord]) ->
     """Write down what the jobs will be found under with their new arguments."""
     now = datetime.now(UTC)
     lines = [line for job in jobs for line in lines_of(job.id, terms, now)]
-    if lines and driver.capabilities.keeps_books:
+    if lines:
         yield driver.write_lines(lines)
 
 

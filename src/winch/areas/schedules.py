@@ -119,7 +119,6 @@ class Schedules:
     @blocking
     def list(self) -> Operation[builtins.list[Schedule]]:
         """All schedules, by name."""
-        self._check()
         found = yield self._client.driver().schedules()
         return [schedule_of(row, found.now) for row in found.found]
 
@@ -201,7 +200,6 @@ class Schedules:
     @blocking
     def history(self, name: str, *, limit: int = 30) -> Operation[builtins.list[Run]]:
         """What became of the latest windows, newest first."""
-        self._check()
         yield from self._get(name)
         runs: Sequence[ScheduleRun] = yield self._client.driver().schedule_runs(name, limit=limit)
         ids = [run.job for run in runs if run.job is not None]
@@ -278,16 +276,7 @@ class Schedules:
     def _noted(self, action: str, name: str, **detail: Any) -> Operation[None]:
         yield from noted(self._client.driver(), action, name, **detail)
 
-    def _check(self) -> None:
-        driver = self._client.driver()
-        if not driver.capabilities.has_schedules:
-            raise ConfigError(
-                f"schedules are not available on {driver.describe()} in this release; use a sqlite:/// "
-                "or postgresql:// URL"
-            )
-
     def _change(self, name: str, change: Change) -> Operation[Changed]:
-        self._check()
         changed: Changed = yield self._client.driver().change_schedule(name, change)
         if changed.answer is Answered.MISSING:
             raise ScheduleNotFound(name)

@@ -430,7 +430,7 @@ class KvVerbs(Protocol):
 
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
         """Keep these lines; one whose book and key are there is replaced, so a repeat changes nothing.
-        Some lines whose time is over are removed by the way. Only where `keeps_books` is declared."""
+        Some lines whose time is over are removed by the way."""
         ...
 
     def swap_line(

@@ -55,8 +55,6 @@ class Finder:
 
     def _terms(self, search: Search) -> tuple[str, ...] | None:
         """What the index has these jobs under; None where it does not have all of them."""
-        if not self._driver.capabilities.keeps_books:
-            return None
         for name, value in search.args:
             if self._is_declared(name, search.which.task):
                 return spellings(self._runtime.keys(), term_of(name, value))

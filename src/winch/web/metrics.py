@@ -29,10 +29,8 @@ async def render(site: Site, now: datetime) -> str:
         "Slots of all live workers.",
         [({"state": "busy"}, busy), ({"state": "free"}, max(slots - busy, 0))],
     )
-    if driver.capabilities.has_schedules:
-        lines += _of_schedules((await site.app.schedules.alist())[:MOST_LABELS])
-    if driver.capabilities.has_gates:
-        lines += _of_limits((await driver.arun(driver.limits()))[:MOST_LABELS])
+    lines += _of_schedules((await site.app.schedules.alist())[:MOST_LABELS])
+    lines += _of_limits((await driver.arun(driver.limits()))[:MOST_LABELS])
     lines += await _of_letters(site)
     lines += build_info(driver.name)
     await site.client.arun(site.fleet.look(driver, int(now.timestamp())))

@@ -100,9 +100,8 @@ class Operations:
         self._own[now.id] = now
         while len(self._own) > 1000:
             self._own.pop(next(iter(self._own)))
-        if self._driver.capabilities.keeps_books:
-            line = Line(book=BOOK, key=now.id, body=msgspec.json.encode(now).decode(), keep=KEPT_FOR)
-            await self._driver.arun(self._driver.write_lines([line]))
+        line = Line(book=BOOK, key=now.id, body=msgspec.json.encode(now).decode(), keep=KEPT_FOR)
+        await self._driver.arun(self._driver.write_lines([line]))
 
     async def get(self, identity: str, access: Access) -> OperationOut | None:
         """The operation of this id, if the caller may see it."""
@@ -118,8 +117,6 @@ class Operations:
         return [one.shown() for one in found if _sees(access, one)][:limit]
 
     async def _read(self, *, limit: int, before: str | None = None) -> Sequence[Kept]:
-        if not self._driver.capabilities.keeps_books:
-            return sorted(self._own.values(), key=lambda o: o.id, reverse=True)[:limit]
         which = Lines(book=BOOK, before=before, limit=limit, is_newest_first=True)
         lines = await self._driver.arun(self._driver.read_lines(which))
         return [msgspec.json.decode(line.body, type=Kept) for line in lines]

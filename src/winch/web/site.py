@@ -232,14 +232,13 @@ class Site:
         """What form tokens are made with: the same for all servers of one store."""
         if self._secret is None:
             drawn = secrets.token_hex(32)
-            if self.driver.capabilities.keeps_books:
+            found = await self.driver.arun(self.driver.read_lines(Lines(book="secret")))
+            if not found:
+                line = Line(book="secret", key=f"form-{drawn[:8]}", body=f'"{drawn}"')
+                await self.driver.arun(self.driver.write_lines([line]))
+                # Two servers that start together both write; both use the first by key.
                 found = await self.driver.arun(self.driver.read_lines(Lines(book="secret")))
-                if not found:
-                    line = Line(book="secret", key=f"form-{drawn[:8]}", body=f'"{drawn}"')
-                    await self.driver.arun(self.driver.write_lines([line]))
-                    # Two servers that start together both write; both use the first by key.
-                    found = await self.driver.arun(self.driver.read_lines(Lines(book="secret")))
-                drawn = msgspec.json.decode(found[0].body, type=str)
+            drawn = msgspec.json.decode(found[0].body, type=str)
             self._secret = drawn.encode()
         return self._secret
 

@@ -167,7 +167,7 @@ class Upkeep:
         self._services: list[Service] = []
         self._declaration: Declaration | None = None
         # A read-only server may run on a role that cannot write; it leaves the upkeep to others.
-        if not self._is_read_only and driver.capabilities.keeps_books:
+        if not self._is_read_only:
             lease = said.lease.total_seconds()
             ticker = Ticker(driver, said.poll.total_seconds())
             self._app.runtime.missed = ticker.missed
@@ -190,7 +190,7 @@ class Upkeep:
                 alerts_of(driver, said),
             ]
             schedules = self._app.runtime.schedules
-            if schedules and driver.capabilities.has_schedules:
+            if schedules:
                 self._declaration = Declaration(driver, schedules.declared(), said)
                 self._services.append(self._declaration)
         self._runners = [

@@ -31,8 +31,6 @@ class MemoryDriver(Sessions, Keeping, Operating, Books, Reading):
         is_durable=False,
         shares_processes=False,
         joins_transactions=False,
-        keeps_events=True,
-        keeps_books=True,
         migrates_itself=True,
     )
 

@@ -54,8 +54,6 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
         is_durable=True,
         shares_processes=True,
         joins_transactions=True,
-        keeps_events=True,
-        keeps_books=True,
     )
 
     def __init__(self, place: Place, *, events: bool = False) -> None:

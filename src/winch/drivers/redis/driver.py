@@ -42,8 +42,6 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         is_durable=True,
         shares_processes=True,
         joins_transactions=False,
-        keeps_events=True,
-        keeps_books=True,
         migrates_itself=True,
     )
 

@@ -58,8 +58,6 @@ class SqliteDriver(
         is_durable=True,
         shares_processes=True,
         joins_transactions=True,
-        keeps_events=True,
-        keeps_books=True,
         migrates_itself=True,
     )
     # Of the lease, how much `ctx.transaction()` may take: no heartbeat arrives meanwhile.

@@ -147,9 +147,8 @@ class Audit:
             credential=credential,
         )
         log.info("audit: %s %s %s via %s from %s", who, action, target, via, origin)
-        if self._driver.capabilities.keeps_books:
-            body = msgspec.json.encode(line).decode()
-            yield self._driver.write_lines([Line(book=BOOK, key=line.id, body=body, keep=KEPT_FOR)])
+        body = msgspec.json.encode(line).decode()
+        yield self._driver.write_lines([Line(book=BOOK, key=line.id, body=body, keep=KEPT_FOR)])
 
     def read(
         self,
@@ -160,8 +159,6 @@ class Audit:
         wanted: Callable[[AuditLine], bool] | None = None,
     ) -> Operation[list[AuditLine]]:
         """The latest lines, newest first; with `wanted` only those it accepts."""
-        if not self._driver.capabilities.keeps_books:
-            return []
         # A key begins with its microsecond: those of `since` and later come after this text.
         after = None if since is None else f"{to_micros(since) - 1:020}~"
         found: list[AuditLine] = []

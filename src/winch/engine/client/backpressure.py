@@ -98,14 +98,12 @@ class Door:
 
         if self.monotonic() - self._looked_at < FRESH:
             return
-        limited: dict[str, QueueSettings] = {}
         depths: dict[str, Depth] = {}
         self._looking += 1
         try:
-            if driver.capabilities.keeps_books:
-                lines = yield asked(driver.read_lines(Lines(book=BOOK)))
-                found = read_settings(lines)
-                limited = {queue: said for queue, said in found.items() if said.is_for_producers}
+            lines = yield asked(driver.read_lines(Lines(book=BOOK)))
+            found = read_settings(lines)
+            limited = {queue: said for queue, said in found.items() if said.is_for_producers}
             for queue, said in limited.items():
                 if said.is_limited:
                     cap = 2 * (said.max_depth or 1)

@@ -505,7 +505,7 @@ class Client:
         yield from self._keep(search_index.lines_of_replaced(jobs, answers, now), conn)
 
     def _keep(self, lines: Sequence[Line], conn: object) -> Operation[None]:
-        if lines and self._driver().capabilities.keeps_books:
+        if lines:
             verb = self._driver().write_lines(lines)
             yield verb if conn is None else OnConnection(conn, verb)
 

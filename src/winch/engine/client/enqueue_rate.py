@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from winch.core.errors import ConfigError, QueueFull, StorageUnavailable
+from winch.core.errors import QueueFull, StorageUnavailable
 from winch.core.gates import GateUse, Look, rate_next, rate_taken
 from winch.core.policy.limits import name_of, value_text
 from winch.core.values.duration import format_duration
@@ -45,8 +45,6 @@ def accepted(
             key = _key(bound, rate)
             _, count = wanted.get(key, (rate, 0))
             wanted[key] = (rate, count + rate.weight)
-    if wanted and not driver.capabilities.keeps_books:
-        raise ConfigError(f"enqueue_rate is not available on {driver.describe()}")
     for key, (rate, weight) in sorted(wanted.items()):
         try:
             yield from _take(driver, key, rate, weight, now, is_apart)

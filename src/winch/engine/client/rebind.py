@@ -72,7 +72,7 @@ def bind_queue(
 def bind_jobs(driver: Driver, ids: Iterable[str]) -> Operation[int]:
     """Mark these jobs, which nobody has let in by a door: a schedule's."""
     wanted = list(ids)
-    if not wanted or not driver.capabilities.keeps_books:
+    if not wanted:
         return 0
     found = read_settings((yield driver.read_lines(Lines(book=BOOK))))
     settings = {queue: said for queue, said in found.items() if binds(said)}

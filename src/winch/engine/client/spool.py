@@ -138,7 +138,7 @@ class Spool:
     def _store(self, driver: Driver, jobs: list[NewJob]) -> Operation[None]:
         try:
             lines = lines_of_all(jobs, datetime.now(UTC))
-            if lines and driver.capabilities.keeps_books:
+            if lines:
                 yield driver.write_lines(lines)
             yield driver.enqueue(jobs, is_repeat=True)
         except (StorageError, QueueFull):

@@ -196,11 +196,6 @@ class Steps(StepRunner):
         name, place, record = self.reach(name, "step")
         if undo is not None and not callable(undo):
             raise ConfigError(f"undo of step {name!r} must be a function, got {undo!r}")
-        if undo is not None and not self.store().capabilities.keeps_undo:  # before anything is done
-            raise ConfigError(
-                f"step {name!r} has an undo, and {self.store().describe()} cannot keep what is to be "
-                "undone when the job is cancelled; use a sqlite:/// or postgresql:// URL, or no undo"
-            )
         if record is not None and record.is_done:
             return self._remembered(name, record, fn, undo, args)
         tries = yield from self._may_be_made(name, record)

@@ -54,7 +54,6 @@ def wait_for(self: Steps, signal: str, timeout: timedelta | None, default: objec
         return _timed_out(signal, default)
     if self.is_replaying_only:
         raise Unwound
-    _needs_waits(self, "ctx.wait_for")
     taken = yield self.store().take_signal(self.ref, signal, wanted_by=name)
     if taken.answer is not Answer.TOOK:
         raise LostClaim(f"job {self.claim.id} is no longer this attempt's; its signal is not taken")
@@ -116,7 +115,6 @@ def gather(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
         for call in calls:
             check_call(call, self.client, "ctx.gather")
             check_whole(call, "ctx.gather")
-        _needs_waits(self, "ctx.gather")
         _check_turns(self, calls)
         ids = yield from _create(self, calls, name)
         record = StepRecord(name=name, kind="children", place=place, at=self.now(), result=_text(ids))
@@ -260,12 +258,3 @@ def _fate(job_id: str, child: JobRecord | None) -> str:
     error = child.error
     why = f"{error.name}: {error.message}" if error is not None else child.reason or "no reason"
     return f"job {job_id} ({child.task}) is {child.state}: {why}"
-
-
-def _needs_waits(self: Steps, what: str) -> None:
-    driver = self.store()
-    if not driver.capabilities.has_waits:
-        raise ConfigError(
-            f"{what} is not available on {driver.describe()} in this release; use a sqlite:/// or "
-            "postgresql:// URL"
-        )

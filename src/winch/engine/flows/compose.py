@@ -896,8 +896,6 @@ def _unless_lost(answers: list[Enqueued] | None) -> list[Enqueued]:
 def write_note(client: Client, flow_id: str, note: FlowNote, conn: object) -> Operation[None]:
     """Keep what people want to know about the flow; one that cannot be kept stops nothing."""
     driver = client.driver()
-    if not driver.capabilities.keeps_books:
-        return
     body = msgspec.json.encode(note).decode()
     verb = driver.write_lines([Line(book=BOOK, key=flow_id, body=body, keep=KEEP_NOTE)])
     yield verb if conn is None else OnConnection(conn, verb)

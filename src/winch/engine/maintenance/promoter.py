@@ -37,16 +37,12 @@ class Promoter(Service):
 
     async def _admit(self) -> float:
         """Open the gates whose moment has come. Once in a while look at every gate that is waited at."""
-        if not self._driver.capabilities.has_gates:
-            return self._poll
         is_sweep = self._passes % SWEEP_EVERY == SWEEP_EVERY - 1
         self._passes += 1
         return self._until(await self._driver.arun(self._driver.admit(limit=BATCH, is_sweep=is_sweep)))
 
     async def _unblock(self) -> float:
         """Look at what jobs wait for that may have come."""
-        if not self._driver.capabilities.has_waits:
-            return self._poll
         began = time.monotonic()
         if began < self._rests_until:
             return min(self._rests_until - began, self._poll)

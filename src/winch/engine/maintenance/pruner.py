@@ -44,8 +44,6 @@ class Pruner(Service):
         return self._every if self._sweep_after is None else min(self._every, SWEEP_EVERY)
 
     async def _sweep(self) -> int:
-        if not self._driver.capabilities.keeps_books:
-            return 0
         now = datetime.now(UTC)
         swept = await operation.arun(self._driver, sweep(self._driver, self._sweep_after, now))
         self._sweep_after = swept.after

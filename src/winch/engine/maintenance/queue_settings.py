@@ -40,8 +40,6 @@ class QueueRules(Service):
         self._changed: dict[str, int] = {}
 
     async def run_once(self) -> float:
-        if not self._driver.capabilities.keeps_books:
-            return 3600.0
         lines = await self._driver.arun(self._driver.read_lines(Lines(book=BOOK)))
         settings = read_settings(lines)
         self._told(settings)

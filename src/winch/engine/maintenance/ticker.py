@@ -37,8 +37,6 @@ class Ticker(Service):
         """How many windows of each schedule this one has found missed."""
 
     async def run_once(self) -> float:
-        if not self._driver.capabilities.has_schedules:
-            return 3600.0
         due = await self._driver.arun(self._driver.due_schedules(limit=BATCH))
         for row in due.found:
             await self._tick(row)

@@ -14,7 +14,7 @@ import hashlib
 import random
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -144,8 +144,6 @@ def _span(length: timedelta) -> str:
 
 def kept_alerts(driver: Driver) -> Operation[list[Kept]]:
     """What fires now, as the last look found it."""
-    if not driver.capabilities.keeps_books:
-        return []
     lines: list[Line] = yield driver.read_lines(Lines(book=BOOK))
     kept = [msgspec.json.decode(line.body, type=Kept) for line in lines]
     return [one for one in kept if not one.is_over]
@@ -188,16 +186,14 @@ class Alerts(Service):
         self._me = secrets.token_hex(8)
 
     async def run_once(self) -> float:
-        if self._rules.are_off or not self._driver.capabilities.keeps_books:
+        if self._rules.are_off:
             return LOOK_EVERY * 4
         driver, now = self._driver, datetime.now(UTC)
         if await self._is_done_by_another(now):
             return LOOK_EVERY * random.uniform(0.5, 1.0)  # noqa: S311  # not to look all at once
         queues = await driver.arun(driver.queues())
         series = await arun(driver, throughput.read(driver, MINUTE, int(time.time()), MINUTES))
-        schedules: Sequence[Schedule] = ()
-        if driver.capabilities.has_schedules:
-            schedules = await arun(driver, _schedules(driver))
+        schedules = await arun(driver, _schedules(driver))
         dead = await arun(driver, dead_letters(driver))
         snapshot = await arun(driver, oldest_snapshot(driver))
         firing_now = firing(

@@ -212,8 +212,6 @@ class Fleet:
 
     def look(self, driver: Driver, now: int) -> Operation[None]:
         """Count what has grown since the last look; `now` in seconds since the epoch."""
-        if not driver.capabilities.keeps_books:
-            return
         is_first = self._latest is None
         latest = now // MINUTE.seconds if self._latest is None else self._latest
         oldest = latest - 3

@@ -382,8 +382,6 @@ def read(driver: Driver, span: Span, now: int, count: int) -> Operation[Series]:
     """The last `count` spans up to the one that holds `now` (seconds since the epoch)."""
     last = now // span.seconds
     series = Series(span, last - count + 1, [{} for _ in range(count)])
-    if not driver.capabilities.keeps_books:
-        return series
     after = f"{series.start:010}"
     while True:
         which = Lines(book=span.book, after=after, before=f"{last + 1:010}", limit=2000)

@@ -328,9 +328,8 @@ class Supervisor:
             Pruner(driver),
             *self._more(driver),
         ]
-        if driver.capabilities.keeps_books:
-            self._rates = RateWriter(driver, self._tally)
-            self._services.append(self._rates)
+        self._rates = RateWriter(driver, self._tally)
+        self._services.append(self._rates)
         for service in self._services:
             self._loops.serve(service)
 

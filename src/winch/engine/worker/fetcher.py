@@ -61,8 +61,7 @@ class Fetcher(Service):
         # looks for them; another finds out now and then whether somebody stored jobs with a FIFO key or
         # a tenant, so that claims of plain jobs stay as they are.
         self._free = free or room
-        self._has_gates = driver.capabilities.has_gates
-        self._is_gated = is_gated and self._has_gates
+        self._is_gated = is_gated
         self._sees_gated = self._is_gated
         self._looked_at = float("-inf")
         self._measured = measured
@@ -121,7 +120,7 @@ class Fetcher(Service):
             # Say that somebody waits, then look once more: what was stored in between rings.
             await self._bell.arm()
             sent = self._monotonic()
-            self._sees_gated = self._has_gates
+            self._sees_gated = True
             claims = await self._claim(room)
         # A queue that had less than was asked for has mostly nothing a moment later: one look is enough.
         self._expects_none = self._stays_armed and len(claims) < room
@@ -169,7 +168,7 @@ class Fetcher(Service):
 
     async def _look_for_gated(self) -> None:
         now = self._monotonic()
-        if self._is_gated or not self._has_gates or now - self._looked_at < self._poll:
+        if self._is_gated or now - self._looked_at < self._poll:
             return
         self._looked_at = now
         self._sees_gated = await self._driver.arun(self._driver.has_gated(self._order.names))

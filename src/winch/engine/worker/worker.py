@@ -267,8 +267,7 @@ class Worker:
         except StorageError as error:
             log.warning("the settings of queues are not read yet: %s", error)
         self._services.append(rules)
-        if self._driver.capabilities.keeps_books:
-            self._services.append(RateWriter(self._driver, self.tally))
+        self._services.append(RateWriter(self._driver, self.tally))
         if config.spool is not None:
             # Before the first claim: a burst would be over before it has seen the spooled jobs.
             forwarder = Forwarder(self._driver, config.spool)
@@ -305,7 +304,7 @@ class Worker:
         """Tell the store the numbers of this code's limits: the last worker to start is right."""
         tasks = self._runtime.tasks
         specs = declared(tasks.get(name) for name in tasks.names)
-        if specs and self._driver.capabilities.has_gates:
+        if specs:
             await self._driver.arun(self._driver.set_limits(specs, by="code", is_live=False))
 
     async def _new_session(self) -> None:
@@ -329,16 +328,8 @@ class Worker:
         self._executor.settings = settings
 
     def _declared(self) -> tuple[Declared, ...]:
-        """The schedules of the app's code, where the store has schedules."""
-        schedules = self._runtime.schedules
-        if schedules and not self._driver.capabilities.has_schedules:
-            log.error(
-                "the app defines %d schedules, and %s has none in this release: they do not run",
-                len(schedules),
-                self._driver.describe(),
-            )
-            return ()
-        return schedules.declared()
+        """The schedules of the app's code."""
+        return self._runtime.schedules.declared()
 
     async def session_lost(self, session: str) -> None:
         """The store no longer honours this session: drop what it claimed, and start anew."""
@@ -729,12 +720,11 @@ class Worker:
             self.drained.set()
             return False
         await self._driver.arun(self._driver.promote(limit=MOST_AT_ONCE))
-        if self._driver.capabilities.has_waits:
-            for _ in range(UNBLOCK_TRIES):
-                found = await self._driver.arun(self._driver.unblock())
-                if not found.is_more:
-                    break
-                await asyncio.sleep(UNBLOCK_PAUSE)
+        for _ in range(UNBLOCK_TRIES):
+            found = await self._driver.arun(self._driver.unblock())
+            if not found.is_more:
+                break
+            await asyncio.sleep(UNBLOCK_PAUSE)
         self._has_looked = True
         return True
 

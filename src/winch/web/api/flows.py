@@ -5,7 +5,6 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from winch.areas.flows import FlowInfo, Flows, mermaid
-from winch.web.problems import Problem
 from winch.web.routes import PREFIX, Call, Reply, Route
 from winch.web.schemas import (
     CountOut,
@@ -94,8 +93,6 @@ async def signal(call: Call) -> Reply:
     """Keep a signal for the job that waits for it, or will."""
     body: SignalBody = call.body
     name = call.path("name")
-    if not call.site.driver.capabilities.has_waits:
-        raise Problem("not-available", "this store has no signals in this release")
     is_new = await call.site.app.asignal(name, body.payload, id=body.id)
     call.note(name, id=body.id, is_new=is_new)
     return Reply(SignalOut(name=name, is_new=is_new), 202)

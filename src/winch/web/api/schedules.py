@@ -34,9 +34,7 @@ WINDOWS = 5
 
 
 def schedules(call: Call) -> Schedules:
-    """The schedules, where the store has any."""
-    if not call.site.driver.capabilities.has_schedules:
-        raise Problem("not-available", "this store has no schedules in this release")
+    """The operations on schedules."""
     return call.site.app.schedules
 
 
@@ -191,7 +189,7 @@ async def remove(call: Call) -> Reply:
 
 async def limits_of(call: Call) -> list[LimitInfo]:
     driver = call.site.driver
-    return await driver.arun(driver.limits()) if driver.capabilities.has_gates else []
+    return await driver.arun(driver.limits())
 
 
 async def list_limits(call: Call) -> Reply:

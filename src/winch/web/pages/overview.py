@@ -210,11 +210,10 @@ async def _backlog(call: Call, chosen: str) -> Chart:
     start = last - minutes + 1
     driver = call.site.driver
     found: dict[int, Sample] = {}
-    if driver.capabilities.keeps_books:
-        which = Lines(book=BACKLOG, after=f"{start - 1:010}", limit=50_000)
-        for line in await driver.arun(driver.read_lines(which)):
-            place = (int(line.key) - start) // step
-            found[place] = msgspec.json.decode(line.body, type=Sample)
+    which = Lines(book=BACKLOG, after=f"{start - 1:010}", limit=50_000)
+    for line in await driver.arun(driver.read_lines(which)):
+        place = (int(line.key) - start) // step
+        found[place] = msgspec.json.decode(line.body, type=Sample)
     size = minutes // step
     names: dict[str, int] = {}
     for sample in found.values():

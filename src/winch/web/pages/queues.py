@@ -92,17 +92,14 @@ async def detail_page(call: Call) -> Response:
             tasks.setdefault(task, throughput.Rate()).add(rate)
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
-    said = NO_SETTINGS
-    if call.site.driver.capabilities.keeps_books:
-        found_settings = await call.site.app.queues.asettings()
-        said = found_settings.get(name, NO_SETTINGS)
+    found_settings = await call.site.app.queues.asettings()
+    said = found_settings.get(name, NO_SETTINGS)
     return await page(
         call,
         "queue.html",
         title=f"Queue {name}",
         settings={field: told(getattr(said, field)) for field in SETTINGS},
         on_full=[str(word) for word in OnFull],
-        can_set=call.site.driver.capabilities.keeps_books,
         queue=queue,
         sessions=sessions,
         jobs=[job_out(job) for job in found.jobs],

@@ -50,17 +50,14 @@ def strip(runs: list[Run]) -> Markup:
 
 async def list_page(call: Call) -> Response:
     rows: list[dict[str, Any]] = []
-    is_able = call.site.driver.capabilities.has_schedules
-    if is_able:
-        for schedule in (await api.visible(call))[:200]:
-            runs = await api.runs_of(call, schedule, STRIP)
-            rows.append({"schedule": schedule, "strip": strip(runs), "last": runs[0] if runs else None})
+    for schedule in (await api.visible(call))[:200]:
+        runs = await api.runs_of(call, schedule, STRIP)
+        rows.append({"schedule": schedule, "strip": strip(runs), "last": runs[0] if runs else None})
     return await page(
         call,
         "schedules.html",
         title="Schedules",
         rows=rows,
-        is_able=is_able,
         tasks=[name for name in call.site.app.tasks.names if call.access.runs(name)],
     )
 
@@ -142,7 +139,6 @@ async def limits_page(call: Call) -> Response:
         "limits.html",
         title="Limits",
         rows=[{"limit": limit, "allowed": told(limit.spec)} for limit in found],
-        is_able=call.site.driver.capabilities.has_gates,
     )
 
 

@@ -72,7 +72,7 @@ async def settings_page(call: Call, made: str | None = None) -> Response:
         )
         rows.append((name, "" if value is None else shown, loaded.origins.get(name, "default")))
     tokens = []
-    if call.access.may("admin") and driver.capabilities.keeps_books:
+    if call.access.may("admin"):
         found = await call.site.client.arun(call.site.tokens.list())
         tokens = [token for token in found if call.access.covers(token.access)]
     return await page(
@@ -83,7 +83,6 @@ async def settings_page(call: Call, made: str | None = None) -> Response:
         tokens=tokens,
         roles=ROLES,
         made=made,
-        keeps_books=driver.capabilities.keeps_books,
         capabilities=msgspec.structs.asdict(driver.capabilities),
         licences=licences(),
     )

@@ -100,8 +100,6 @@ def check_jobs(app: App) -> Findings:
 
 def check_schedules(app: App) -> Findings:
     """Whether the windows of all schedules are dealt with in time."""
-    if not app.driver.capabilities.has_schedules:
-        return
     found = app.schedules.list()
     late = [one for one in found if one.late_by is not None]
     for one in late:

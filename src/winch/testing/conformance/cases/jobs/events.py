@@ -18,7 +18,7 @@ def last(bench: Bench, job_id: str) -> Event:
     return [event for event in bench.events() if event.job == job_id][-1]
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def a_plain_life_is_three_events(bench: Bench) -> None:
     job_id = bench.add()
     created = bench.at
@@ -58,7 +58,7 @@ def a_plain_life_is_three_events(bench: Bench) -> None:
     ]
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def every_kind_of_change_is_told(bench: Bench) -> None:
     job_id = bench.add(delay=HOUR)
     bench.advance(HOUR)
@@ -87,7 +87,7 @@ def every_kind_of_change_is_told(bench: Bench) -> None:
     ]
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def each_jobs_changes_are_numbered_without_gaps(bench: Bench) -> None:
     ids = bench.add_many(20)
     for n in range(3):
@@ -103,7 +103,7 @@ def each_jobs_changes_are_numbered_without_gaps(bench: Bench) -> None:
     assert dict(numbers) == {job_id: [1, 2, 3, 4, 5, 6, 7] for job_id in ids}
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def an_accepted_write_names_the_live_token_and_the_one_presented(bench: Bench) -> None:
     bench.add()
     claim = bench.take()
@@ -124,7 +124,7 @@ def an_accepted_write_names_the_live_token_and_the_one_presented(bench: Bench) -
     assert (event.kind, event.token, event.by_token) == ("finished", third.token, third.token)
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def a_rescue_names_the_token_it_ended_and_presents_none(bench: Bench) -> None:
     session = bench.start_session()
     bench.add()
@@ -136,7 +136,7 @@ def a_rescue_names_the_token_it_ended_and_presents_none(bench: Bench) -> None:
     assert (event.session, event.attempt, event.at) == (session, 0, bench.now)
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def the_end_of_a_session_tells_started_jobs_from_others(bench: Bench) -> None:
     session = bench.start_session()
     bench.add_many(2)
@@ -146,7 +146,7 @@ def the_end_of_a_session_tells_started_jobs_from_others(bench: Bench) -> None:
     assert (last(bench, other.id).kind, last(bench, other.id).by_token) == ("released", None)
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def a_crash_is_told_as_a_rescue_by_the_claims_own_token(bench: Bench) -> None:
     job_id = bench.add()
     for state in (JobState.READY, JobState.READY, JobState.DEAD):
@@ -158,7 +158,7 @@ def a_crash_is_told_as_a_rescue_by_the_claims_own_token(bench: Bench) -> None:
         assert (event.token, event.by_token) == (claim.token, claim.token)
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def a_write_that_did_not_take_is_no_event(bench: Bench) -> None:
     bench.add()
     claim = bench.take()
@@ -173,7 +173,7 @@ def a_write_that_did_not_take_is_no_event(bench: Bench) -> None:
     assert bench.events() == before
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def a_repeated_enqueue_is_no_event(bench: Bench) -> None:
     new = bench.new_job(is_given_id=True)
     bench.enqueue(new)
@@ -183,7 +183,7 @@ def a_repeated_enqueue_is_no_event(bench: Bench) -> None:
     assert bench.events() == before
 
 
-@case(needs="keeps_events", events=True)
+@case(events=True)
 def events_are_read_in_pieces(bench: Bench) -> None:
     bench.add_many(10)
     everything = bench.events()
@@ -193,7 +193,7 @@ def events_are_read_in_pieces(bench: Bench) -> None:
     assert bench.events(after=everything[-1].seq) == []
 
 
-@case(needs="keeps_events")
+@case()
 def nothing_is_written_unless_it_is_asked_for(bench: Bench) -> None:
     bench.add()
     bench.complete(bench.take())

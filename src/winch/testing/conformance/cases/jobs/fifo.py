@@ -16,8 +16,6 @@ from winch.testing.conformance.cases.jobs.waits import unblock
 from winch.testing.conformance.cases.store.gates import admit, fifo, gated, ids_of
 from winch.testing.conformance.cases.store.reports import crash
 
-GATES = "has_gates"
-
 
 def members(bench: Bench, count: int, key: str = "acct:7", **fields: Any) -> list[NewJob]:
     """New members of a key, with descending ids."""
@@ -37,8 +35,7 @@ def drained(bench: Bench, first: Claim | None = None) -> list[str]:
         (claim,) = found
         order.append(claim.id)
         assert bench.complete(claim, is_gated=True) is Answer.TOOK
-        if bench.driver.capabilities.has_waits:
-            unblock(bench)
+        unblock(bench)
         found = bench.claim()
     return order
 
@@ -47,21 +44,21 @@ def dies(bench: Bench, claim: Claim) -> None:
     assert bench.finish(bench.outcome(claim, JobState.DEAD, is_gated=True)) == [Answer.TOOK]
 
 
-@case(needs=GATES)
+@case()
 def members_of_one_call_run_in_the_order_of_the_call(bench: Bench) -> None:
     jobs = members(bench, 20)
     bench.enqueue(*jobs)
     assert drained(bench) == ids(jobs)
 
 
-@case(needs=GATES)
+@case()
 def members_with_given_ids_run_in_the_order_of_the_call(bench: Bench) -> None:
     jobs = members(bench, 20, is_given_id=True)
     bench.enqueue(*jobs, *jobs[:3])
     assert drained(bench) == ids(jobs)
 
 
-@case(needs=GATES)
+@case()
 def members_of_several_kinds_run_in_the_order_of_the_call(bench: Bench) -> None:
     """Several tasks and priorities, and another key in between: a store may write them by kind."""
     mine = members(bench, 24)
@@ -83,7 +80,7 @@ def members_of_several_kinds_run_in_the_order_of_the_call(bench: Bench) -> None:
     assert order == ids(others)
 
 
-@case(needs=GATES)
+@case()
 def members_of_several_calls_at_one_moment_run_in_the_order_of_the_calls(bench: Bench) -> None:
     jobs = members(bench, 9)
     bench.enqueue(*jobs[:4])
@@ -93,7 +90,7 @@ def members_of_several_calls_at_one_moment_run_in_the_order_of_the_calls(bench: 
     assert drained(bench) == ids(jobs)
 
 
-@case(needs=GATES)
+@case()
 def members_keep_their_order_when_the_clock_goes_back(bench: Bench) -> None:
     jobs = members(bench, 6)
     bench.enqueue(*jobs[:2])
@@ -106,7 +103,7 @@ def members_keep_their_order_when_the_clock_goes_back(bench: Bench) -> None:
     assert drained(bench) == ids(jobs)
 
 
-@case(needs=GATES)
+@case()
 def members_are_numbered_and_keep_their_numbers(bench: Bench) -> None:
     jobs = members(bench, 4)
     bench.enqueue(*jobs)
@@ -126,7 +123,7 @@ def members_are_numbered_and_keep_their_numbers(bench: Bench) -> None:
     assert [job.seq for job in bench.jobs(ids(jobs))] == numbers
 
 
-@case(needs=GATES)
+@case()
 def a_member_that_is_retried_keeps_its_place(bench: Bench) -> None:
     """Behind the one whose turn it is, before all that were stored later."""
     jobs = members(bench, 4)
@@ -140,7 +137,7 @@ def a_member_that_is_retried_keeps_its_place(bench: Bench) -> None:
     assert drained(bench, second) == ids([jobs[1], jobs[0], *jobs[2:]])
 
 
-@case(needs=GATES)
+@case()
 def a_member_whose_process_dies_keeps_its_place(bench: Bench) -> None:
     jobs = members(bench, 3)
     bench.enqueue(*jobs)
@@ -155,7 +152,7 @@ def a_member_whose_process_dies_keeps_its_place(bench: Bench) -> None:
     assert drained(bench, claim) == ids([jobs[1], jobs[0], jobs[2]])
 
 
-@case(needs=GATES)
+@case()
 def a_member_keeps_its_number_however_it_ends(bench: Bench) -> None:
     names = ("completed", "dead", "waiting", "asked", "released", "given up", "crashed", "rescued")
     jobs = {name: members(bench, 1, name)[0] for name in names}
@@ -188,11 +185,9 @@ def a_member_keeps_its_number_however_it_ends(bench: Bench) -> None:
     assert {name: bench.get(job.id).seq for name, job in jobs.items()} == numbers
 
 
-@case(needs=GATES)
+@case()
 def members_after_each_other_in_a_flow_run_in_its_order(bench: Bench) -> None:
     """Those that wait for a member of their own key come behind it."""
-    if not bench.driver.capabilities.has_waits:
-        return
     jobs = members(bench, 4, headers={AWAITED_HEADER: "1"})
     waits = [(jobs[n].id, [Wait(job_key(jobs[n - 1].id))]) for n in range(1, 4)]
     bench.call(bench.driver.enqueue_after(jobs, waits, now=bench.now))
@@ -201,11 +196,9 @@ def members_after_each_other_in_a_flow_run_in_its_order(bench: Bench) -> None:
     assert drained(bench) == ids([*jobs, *behind])
 
 
-@case(needs=GATES)
+@case()
 def a_member_that_waits_for_one_before_it_leaves_its_turn(bench: Bench) -> None:
     """An operator retries the first while the second, which comes after it in a flow, has the turn."""
-    if not bench.driver.capabilities.has_waits:
-        return
     first, second, third = jobs = members(bench, 3, headers={AWAITED_HEADER: "1"})
     bench.enqueue(*jobs)
     dies(bench, bench.take())
@@ -227,10 +220,8 @@ def a_member_that_waits_for_one_before_it_leaves_its_turn(bench: Bench) -> None:
     assert drained(bench) == ids([first, second, third])
 
 
-@case(needs=GATES)
+@case()
 def a_member_that_waits_keeps_its_turn(bench: Bench) -> None:
-    if not bench.driver.capabilities.has_waits:
-        return
     first, second, third = jobs = members(bench, 3)
     bench.enqueue(*jobs)
     dies(bench, bench.take())
@@ -249,7 +240,7 @@ def a_member_that_waits_keeps_its_turn(bench: Bench) -> None:
     assert drained(bench) == ids([second, first, third])
 
 
-@case(needs=GATES)
+@case()
 def a_member_that_is_committed_later_comes_later(bench: Bench) -> None:
     if not bench.driver.capabilities.joins_transactions:
         return
@@ -265,7 +256,7 @@ def a_member_that_is_committed_later_comes_later(bench: Bench) -> None:
     assert drained(bench) == ids(jobs)
 
 
-@case(needs=GATES)
+@case()
 def why_counts_those_before_in_the_order_of_the_key(bench: Bench) -> None:
     jobs = members(bench, 5)
     bench.enqueue(*jobs)

@@ -13,7 +13,7 @@ from winch.storage.decide.waits import AWAITED_HEADER, all_key, job_key
 from winch.storage.params import Wait
 from winch.testing.conformance.bench import HOUR, SECOND, Bench
 from winch.testing.conformance.case import case
-from winch.testing.conformance.cases.jobs.waits import WAITS, after, unblock
+from winch.testing.conformance.cases.jobs.waits import after, unblock
 
 LONG = timedelta(days=10)
 
@@ -49,7 +49,7 @@ class OpenFlow:
         self.bench.complete(self.bench.take("callbacks"))
 
 
-@case(needs=WAITS)
+@case()
 def members_are_kept_while_others_of_their_flow_wait_for_them(bench: Bench) -> None:
     flow = OpenFlow(bench, 3)
     first, second, last = flow.claims
@@ -72,7 +72,7 @@ def members_are_kept_while_others_of_their_flow_wait_for_them(bench: Bench) -> N
     assert flow.are_there() == [False, False, False]
 
 
-@case(needs=WAITS)
+@case()
 def members_of_a_flow_that_is_over_go_in_their_time(bench: Bench) -> None:
     flow, other = OpenFlow(bench, 2), OpenFlow(bench, 2)
     bench.finish(*(bench.outcome(claim) for claim in (*flow.claims, *other.claims)))
@@ -85,7 +85,7 @@ def members_of_a_flow_that_is_over_go_in_their_time(bench: Bench) -> None:
     assert other.are_there() == [True, True]
 
 
-@case(needs=WAITS)
+@case()
 def what_is_kept_for_others_keeps_nothing_else(bench: Bench) -> None:
     """However many of them come first, and however few are asked for at once."""
     flow = OpenFlow(bench, 5)
@@ -98,7 +98,7 @@ def what_is_kept_for_others_keeps_nothing_else(bench: Bench) -> None:
     assert flow.are_there() == [True] * 5
 
 
-@case(needs=WAITS)
+@case()
 def children_are_kept_while_their_parent_is_live(bench: Bench) -> None:
     parent = bench.get(bench.add(queue="parents"))
     headers = {AWAITED_HEADER: parent.id}
@@ -119,7 +119,7 @@ def children_are_kept_while_their_parent_is_live(bench: Bench) -> None:
     assert bench.find(child.id, dead.id) == [None, None]
 
 
-@case(needs=WAITS)
+@case()
 def a_dead_member_is_not_trimmed_while_its_flow_is_open(bench: Bench) -> None:
     flow = OpenFlow(bench, 4)
     died = []

@@ -12,7 +12,7 @@ from winch.storage.params import Answer, ClaimRef, NewJob, Wait
 from winch.storage.verbs import Verb
 from winch.testing.conformance.bench import LEASE, SECOND, Bench
 from winch.testing.conformance.case import case
-from winch.testing.conformance.cases.jobs.waits import WAITS, after, unblock
+from winch.testing.conformance.cases.jobs.waits import after, unblock
 from winch.testing.conformance.cases.store.reports import crash
 
 
@@ -43,7 +43,7 @@ def state(bench: Bench, job_id: str) -> JobState:
     return bench.get(job_id).state
 
 
-@case(needs=WAITS)
+@case()
 def what_waits_for_many_is_ready_when_the_last_of_them_is_final(bench: Bench) -> None:
     jobs = members(bench, 5)
     callback = called_back(bench, jobs)
@@ -58,7 +58,7 @@ def what_waits_for_many_is_ready_when_the_last_of_them_is_final(bench: Bench) ->
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def the_last_two_that_end_at_the_same_time_wake_what_waits_once(bench: Bench) -> None:
     for _ in range(5):
         jobs = members(bench, 4)
@@ -73,7 +73,7 @@ def the_last_two_that_end_at_the_same_time_wake_what_waits_once(bench: Bench) ->
         bench.finish(bench.outcome(claim))
 
 
-@case(needs=WAITS)
+@case()
 def a_finish_that_is_repeated_counts_once(bench: Bench) -> None:
     jobs = members(bench, 2)
     callback = called_back(bench, jobs)
@@ -85,7 +85,7 @@ def a_finish_that_is_repeated_counts_once(bench: Bench) -> None:
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def an_enqueue_that_is_repeated_counts_once(bench: Bench) -> None:
     jobs = members(bench, 2)
     callback = called_back(bench, jobs)
@@ -94,7 +94,7 @@ def an_enqueue_that_is_repeated_counts_once(bench: Bench) -> None:
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def a_member_that_runs_again_is_waited_for(bench: Bench) -> None:
     """Retried, rescued, released, snoozed: it is not final."""
     jobs = members(bench, 2)
@@ -118,7 +118,7 @@ def a_member_that_runs_again_is_waited_for(bench: Bench) -> None:
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def every_way_to_an_end_counts_for_those_together(bench: Bench) -> None:
     jobs = members(bench, 6)
     callback = called_back(bench, jobs)
@@ -135,7 +135,7 @@ def every_way_to_an_end_counts_for_those_together(bench: Bench) -> None:
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def a_member_that_dies_with_its_process_is_final(bench: Bench) -> None:
     jobs = members(bench, 1)
     callback = called_back(bench, jobs)
@@ -147,7 +147,7 @@ def a_member_that_dies_with_its_process_is_final(bench: Bench) -> None:
     assert bench.get(jobs[0].id).state is JobState.DEAD
 
 
-@case(needs=WAITS)
+@case()
 def those_that_are_retried_by_an_operator_are_waited_for_again(bench: Bench) -> None:
     jobs = members(bench, 2)
     bench.enqueue(*jobs)
@@ -161,7 +161,7 @@ def those_that_are_retried_by_an_operator_are_waited_for_again(bench: Bench) -> 
     assert state(bench, callback.id) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def those_of_which_there_is_none_are_not_waited_for(bench: Bench) -> None:
     others = members(bench, 1)
     bench.enqueue(*others)
@@ -171,7 +171,7 @@ def those_of_which_there_is_none_are_not_waited_for(bench: Bench) -> None:
     assert state(bench, callback.id) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def jobs_of_another_name_or_flow_are_not_waited_for(bench: Bench) -> None:
     flow = bench.new_id()
     jobs = members(bench, 1, flow=flow)
@@ -183,7 +183,7 @@ def jobs_of_another_name_or_flow_are_not_waited_for(bench: Bench) -> None:
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def a_member_adds_others_while_it_is_unfinished(bench: Bench) -> None:
     jobs = members(bench, 1)
     callback = called_back(bench, jobs)
@@ -201,7 +201,7 @@ def a_member_adds_others_while_it_is_unfinished(bench: Bench) -> None:
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def a_finish_and_a_wait_for_it_at_the_same_time_find_each_other(bench: Bench) -> None:
     for _ in range(8):
         jobs = members(bench, 2)
@@ -219,7 +219,7 @@ def a_finish_and_a_wait_for_it_at_the_same_time_find_each_other(bench: Bench) ->
         bench.finish(bench.outcome(claim))
 
 
-@case(needs=WAITS)
+@case()
 def one_can_be_waited_for_alone_and_together_with_others(bench: Bench) -> None:
     jobs = members(bench, 3, each=True)
     callback = called_back(bench, jobs)
@@ -238,7 +238,7 @@ def one_can_be_waited_for_alone_and_together_with_others(bench: Bench) -> None:
     assert state(bench, callback) is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def many_are_stored_and_ended_in_many_calls(bench: Bench) -> None:
     jobs = members(bench, 60)
     for at in range(0, 60, 20):

@@ -19,7 +19,7 @@ def with_undo(bench: Bench) -> Claim:
     return claim
 
 
-@case(needs="keeps_undo")
+@case()
 def a_note_says_whether_something_is_to_be_undone(bench: Bench) -> None:
     claim = with_undo(bench)
     assert note(bench, claim, progress="1") is Answer.TOOK
@@ -28,7 +28,7 @@ def a_note_says_whether_something_is_to_be_undone(bench: Bench) -> None:
     assert not bench.get(claim.id).has_undo
 
 
-@case(needs="keeps_undo")
+@case()
 def a_late_note_does_not_say_what_is_to_be_undone(bench: Bench) -> None:
     (claim,) = claimed(bench)
     bench.cancel(claim.id)
@@ -39,7 +39,7 @@ def a_late_note_does_not_say_what_is_to_be_undone(bench: Bench) -> None:
     assert (job.has_undo, job.cancel_requested_at) == (False, bench.now)
 
 
-@case(needs="keeps_undo")
+@case()
 def cancel_makes_a_waiting_job_with_something_to_undo_ready(bench: Bench) -> None:
     for to in (JobState.SCHEDULED, JobState.RETRYING, JobState.READY):
         claim = with_undo(bench)
@@ -57,7 +57,7 @@ def cancel_makes_a_waiting_job_with_something_to_undo_ready(bench: Bench) -> Non
         assert bench.get(claim.id).state is JobState.CANCELLED
 
 
-@case(needs="keeps_undo")
+@case()
 def cancelling_it_twice_asks_once(bench: Bench) -> None:
     claim = with_undo(bench)
     bench.finish(bench.outcome(claim, JobState.SCHEDULED, delay=HOUR))
@@ -68,7 +68,7 @@ def cancelling_it_twice_asks_once(bench: Bench) -> None:
     assert bench.get(claim.id) == once
 
 
-@case(needs="keeps_undo")
+@case()
 def a_cancel_requested_while_it_ran_lets_it_run_again_at_once(bench: Bench) -> None:
     claim = with_undo(bench)
     bench.cancel(claim.id)
@@ -79,7 +79,7 @@ def a_cancel_requested_while_it_ran_lets_it_run_again_at_once(bench: Bench) -> N
     assert bench.take().id == claim.id
 
 
-@case(needs="keeps_undo")
+@case()
 def what_takes_it_back_leaves_it_to_run_again(bench: Bench) -> None:
     claim = with_undo(bench)
     bench.cancel(claim.id)
@@ -100,7 +100,7 @@ def what_takes_it_back_leaves_it_to_run_again(bench: Bench) -> None:
     assert bench.get(claim.id).state is JobState.READY
 
 
-@case(needs="keeps_undo")
+@case()
 def a_note_can_end_the_request_that_it_carries_out(bench: Bench) -> None:
     claim = with_undo(bench)
     bench.cancel(claim.id)
@@ -111,7 +111,7 @@ def a_note_can_end_the_request_that_it_carries_out(bench: Bench) -> None:
     assert bench.get(claim.id).state is JobState.SCHEDULED
 
 
-@case(needs="keeps_undo")
+@case()
 def the_crash_that_would_be_its_death_lets_it_run_to_undo(bench: Bench) -> None:
     claim = with_undo(bench)
     for crashes in range(1, MAX_CRASHES + 1):
@@ -126,7 +126,7 @@ def the_crash_that_would_be_its_death_lets_it_run_to_undo(bench: Bench) -> None:
     assert bench.get(claim.id).state is JobState.DEAD
 
 
-@case(needs="keeps_undo")
+@case()
 def so_does_the_end_of_its_session(bench: Bench) -> None:
     claim = with_undo(bench)
     for crashes in range(1, MAX_CRASHES + 1):
@@ -138,7 +138,7 @@ def so_does_the_end_of_its_session(bench: Bench) -> None:
         (claim,) = bench.claim(session=bench.start_session())
 
 
-@case(needs="keeps_undo")
+@case()
 def so_does_the_rescue_that_would_be_its_death(bench: Bench) -> None:
     claim = with_undo(bench)
     for rescues in range(1, MAX_RESCUES * UNDO_LIVES):
@@ -154,7 +154,7 @@ def so_does_the_rescue_that_would_be_its_death(bench: Bench) -> None:
     assert (job.rescues, job.has_undo) == (MAX_RESCUES * UNDO_LIVES, True)
 
 
-@case(needs="keeps_undo")
+@case()
 def once_all_is_undone_the_next_crash_is_its_death(bench: Bench) -> None:
     claim = with_undo(bench)
     for _ in range(MAX_CRASHES):
@@ -166,7 +166,7 @@ def once_all_is_undone_the_next_crash_is_its_death(bench: Bench) -> None:
     assert (job.state, job.crashes) == (JobState.DEAD, MAX_CRASHES + 1)
 
 
-@case(needs="keeps_undo")
+@case()
 def who_crashes_while_it_undoes_is_dead_in_the_end_and_keeps_what_is_left(bench: Bench) -> None:
     claim = with_undo(bench)
     times = MAX_CRASHES * UNDO_LIVES

@@ -452,10 +452,8 @@ def a_loser_stores_its_job_when_the_winner_rolls_back(bench: Bench) -> None:
 
 # -- windows, scopes, debounce ----------------------------------------------------------------------
 
-WINDOWS = "has_unique_windows"
 
-
-@case(needs=WINDOWS)
+@case()
 def within_its_time_a_final_job_has_its_key(bench: Bench) -> None:
     first = bench.make_job(JobState.COMPLETED, unique_key=KEY, unique_within=HOUR)
     bench.advance(HOUR - SECOND)
@@ -469,14 +467,14 @@ def within_its_time_a_final_job_has_its_key(bench: Bench) -> None:
     assert bench.enqueue(keyed(bench, unique_within=HOUR))[0].holder == answer.id
 
 
-@case(needs=WINDOWS)
+@case()
 def a_live_job_has_its_key_when_its_time_is_over(bench: Bench) -> None:
     first = bench.add(unique_key=KEY, unique_within=MINUTE)
     bench.advance(HOUR)
     assert bench.enqueue(keyed(bench, unique_within=MINUTE))[0].holder == first
 
 
-@case(needs=WINDOWS)
+@case()
 def the_time_binds_only_who_asks_for_it_and_goes_with_the_job(bench: Bench) -> None:
     first = bench.make_job(JobState.COMPLETED, unique_key=KEY, unique_within=HOUR)
     assert is_held(bench) is None, "a job without a window looks at live ones only"
@@ -485,7 +483,7 @@ def the_time_binds_only_who_asks_for_it_and_goes_with_the_job(bench: Bench) -> N
     assert is_held(bench, unique_within=HOUR) is None
 
 
-@case(needs=WINDOWS)
+@case()
 def of_a_bulk_within_a_time_the_first_is_stored(bench: Bench) -> None:
     jobs = [keyed(bench, unique_within=HOUR) for _ in range(3)]
     answers = bench.enqueue(*jobs)
@@ -496,7 +494,7 @@ def of_a_bulk_within_a_time_the_first_is_stored(bench: Bench) -> None:
     assert [answer.holder for answer in again] == [jobs[0].id, jobs[0].id, None]
 
 
-@case(needs=WINDOWS)
+@case()
 def many_at_once_within_a_time_give_one_job(bench: Bench) -> None:
     for _ in range(3):
         jobs = [keyed(bench, unique_within=HOUR) for _ in range(6)]
@@ -506,7 +504,7 @@ def many_at_once_within_a_time_give_one_job(bench: Bench) -> None:
         bench.advance(2 * HOUR)
 
 
-@case(needs=WINDOWS)
+@case()
 def keys_whose_time_is_over_are_pruned(bench: Bench) -> None:
     bench.make_job(JobState.COMPLETED, unique_key=KEY, unique_within=HOUR)
     bench.advance(2 * HOUR)
@@ -514,7 +512,7 @@ def keys_whose_time_is_over_are_pruned(bench: Bench) -> None:
     assert is_held(bench, unique_within=HOUR) is None
 
 
-@case(needs=WINDOWS)
+@case()
 def a_started_job_leaves_its_key_to_who_asks_so(bench: Bench) -> None:
     first = bench.add(unique_key=KEY)
     assert bench.enqueue(keyed(bench, unique_until=Until.STARTED))[0].holder == first
@@ -530,7 +528,7 @@ def a_started_job_leaves_its_key_to_who_asks_so(bench: Bench) -> None:
     assert is_held(bench) is None
 
 
-@case(needs=WINDOWS)
+@case()
 def a_key_that_was_left_is_not_taken_again_by_a_retry(bench: Bench) -> None:
     first = bench.add(unique_key=KEY)
     claim = bench.take()
@@ -540,7 +538,7 @@ def a_key_that_was_left_is_not_taken_again_by_a_retry(bench: Bench) -> None:
     assert is_held(bench) == second
 
 
-@case(needs=WINDOWS)
+@case()
 def of_many_who_want_a_started_jobs_key_one_gets_it(bench: Bench) -> None:
     bench.add(unique_key=KEY)
     bench.take()
@@ -550,7 +548,7 @@ def of_many_who_want_a_started_jobs_key_one_gets_it(bench: Bench) -> None:
     assert len(bench.claim()) == 1
 
 
-@case(needs=WINDOWS)
+@case()
 def debounce_puts_a_waiting_job_off_with_the_latest_arguments(bench: Bench) -> None:
     first = bench.add(unique_key=KEY, on_duplicate=Duplicate.DEBOUNCE, delay=5 * SECOND)
     for number in range(3):
@@ -564,11 +562,9 @@ def debounce_puts_a_waiting_job_off_with_the_latest_arguments(bench: Bench) -> N
     assert bench.promote().count == 1
 
 
-@case(needs=WINDOWS)
+@case()
 def the_last_one_waits_for_the_end_of_the_one_that_runs(bench: Bench) -> None:
     """What Unique(mode="keep_last") is to a store: a debounce without a wait, at a FIFO key."""
-    if not bench.driver.capabilities.has_gates:
-        return
     turn = {"fifo": "unique:k", "options": with_gates(None, [GateUse("fifo:unique:k", FIFO)])}
     first = bench.add(unique_key=KEY, on_duplicate=Duplicate.DEBOUNCE, **turn)
     (running,) = bench.claim()
@@ -590,7 +586,7 @@ def the_last_one_waits_for_the_end_of_the_one_that_runs(bench: Bench) -> None:
     assert is_held(bench) is None
 
 
-@case(needs=WINDOWS)
+@case()
 def debounce_does_not_put_off_for_ever(bench: Bench) -> None:
     began = bench.at
     said: dict[str, Any] = {
@@ -608,7 +604,7 @@ def debounce_does_not_put_off_for_ever(bench: Bench) -> None:
     assert (job.state, job.run_at) == (JobState.READY, bench.at)
 
 
-@case(needs=WINDOWS)
+@case()
 def debounce_beside_a_running_job_is_a_job_of_its_own(bench: Bench) -> None:
     first = bench.add(unique_key=KEY, on_duplicate=Duplicate.DEBOUNCE)
     claim = bench.take()
@@ -626,8 +622,6 @@ def debounce_beside_a_running_job_is_a_job_of_its_own(bench: Bench) -> None:
 
 @case(needs="joins_transactions")
 def a_rolled_back_window_or_takeover_never_was(bench: Bench) -> None:
-    if not bench.driver.capabilities.has_unique_windows:
-        return
     first = bench.add(unique_key=KEY)
     claim = bench.take()
     with bench.transaction() as conn:
@@ -644,7 +638,7 @@ def a_rolled_back_window_or_takeover_never_was(bench: Bench) -> None:
     assert is_held(bench, unique_within=HOUR) is None
 
 
-@case(needs=WINDOWS)
+@case()
 def explain_names_who_has_the_key_of_a_final_job(bench: Bench) -> None:
     old = bench.make_job(JobState.DEAD, unique_key=KEY)
     facts = bench.call(bench.driver.explain(old.id, now=bench.now))

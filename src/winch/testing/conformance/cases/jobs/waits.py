@@ -24,8 +24,6 @@ from winch.testing.conformance.case import case
 from winch.testing.conformance.cases.jobs.finish import claimed
 from winch.testing.conformance.cases.store.reports import crash, note
 
-WAITS = "has_waits"
-
 
 def send(bench: Bench, name: str, payload: str = "1", id: str = "1") -> Sent:
     return bench.call(bench.driver.signal(name, payload, id=id, now=bench.now))
@@ -67,7 +65,7 @@ def take_child(bench: Bench) -> Claim:
     return claim
 
 
-@case(needs=WAITS)
+@case()
 def a_waiting_job_is_ready_after_its_signal(bench: Bench) -> None:
     (claim,) = claimed(bench)
     block(bench, claim, for_signal("go"))
@@ -83,7 +81,7 @@ def a_waiting_job_is_ready_after_its_signal(bench: Bench) -> None:
     assert take(bench, again, "go") == Taken(Answer.TOOK, "7")
 
 
-@case(needs=WAITS)
+@case()
 def a_signal_sent_early_is_kept(bench: Bench) -> None:
     send(bench, "go", "7")
     assert unblock(bench).count == 0
@@ -93,7 +91,7 @@ def a_signal_sent_early_is_kept(bench: Bench) -> None:
     assert take(bench, bench.take(), "go").payload == "7"
 
 
-@case(needs=WAITS)
+@case()
 def a_signal_is_known_by_its_id_also_after_it_was_taken(bench: Bench) -> None:
     assert send(bench, "go", "1", id="a").is_new
     assert send(bench, "go", "2", id="a") == Sent("a", is_new=False)
@@ -104,7 +102,7 @@ def a_signal_is_known_by_its_id_also_after_it_was_taken(bench: Bench) -> None:
     assert take(bench, claim, "go", "another step") == Taken(Answer.TOOK)
 
 
-@case(needs=WAITS)
+@case()
 def each_signal_is_taken_once_the_oldest_first(bench: Bench) -> None:
     for number in ("2", "1", "3"):
         send(bench, "go", number, id=number)
@@ -117,7 +115,7 @@ def each_signal_is_taken_once_the_oldest_first(bench: Bench) -> None:
     assert take(bench, b, "go", "next") == Taken(Answer.TOOK)
 
 
-@case(needs=WAITS)
+@case()
 def what_a_job_has_taken_it_gets_again_in_a_later_claim(bench: Bench) -> None:
     send(bench, "go", "7")
     (claim,) = claimed(bench)
@@ -127,7 +125,7 @@ def what_a_job_has_taken_it_gets_again_in_a_later_claim(bench: Bench) -> None:
     assert take(bench, bench.take(), "go").payload == "7"
 
 
-@case(needs=WAITS)
+@case()
 def a_lost_claim_takes_nothing(bench: Bench) -> None:
     send(bench, "go", "7")
     (claim,) = claimed(bench)
@@ -141,7 +139,7 @@ def a_lost_claim_takes_nothing(bench: Bench) -> None:
     assert take(bench, again, "go").payload == "7"
 
 
-@case(needs=WAITS)
+@case()
 def signals_taken_at_the_same_time_go_to_different_jobs(bench: Bench) -> None:
     claims = claimed(bench, 4)
     for number in range(3):
@@ -157,7 +155,7 @@ def signals_taken_at_the_same_time_go_to_different_jobs(bench: Bench) -> None:
     assert sorted(payload for payload in rest if payload) == ["0", "1", "2"]
 
 
-@case(needs=WAITS)
+@case()
 def a_wait_ends_at_its_time(bench: Bench) -> None:
     (claim,) = claimed(bench)
     block(bench, claim, for_signal("go"), timeout=HOUR)
@@ -172,7 +170,7 @@ def a_wait_ends_at_its_time(bench: Bench) -> None:
     assert unblock(bench).next_at is None
 
 
-@case(needs=WAITS)
+@case()
 def a_wait_for_nothing_but_the_time_ends_then(bench: Bench) -> None:
     (claim,) = claimed(bench)
     block(bench, claim, timeout=SECOND)
@@ -181,7 +179,7 @@ def a_wait_for_nothing_but_the_time_ends_then(bench: Bench) -> None:
     assert unblock(bench).count == 1
 
 
-@case(needs=WAITS)
+@case()
 def a_job_waits_for_all_others_it_names(bench: Bench) -> None:
     first, second = awaited(bench), awaited(bench)
     (parent,) = claimed(bench)
@@ -195,7 +193,7 @@ def a_job_waits_for_all_others_it_names(bench: Bench) -> None:
     assert bench.get(parent.id).state is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def jobs_that_are_final_before_the_wait_count(bench: Bench) -> None:
     first, second = awaited(bench), awaited(bench)
     (parent,) = claimed(bench)
@@ -207,7 +205,7 @@ def jobs_that_are_final_before_the_wait_count(bench: Bench) -> None:
     assert unblock(bench).count == 1
 
 
-@case(needs=WAITS)
+@case()
 def every_way_to_an_end_counts(bench: Bench) -> None:
     jobs = [awaited(bench) for _ in range(4)]
     (parent,) = claimed(bench)
@@ -223,7 +221,7 @@ def every_way_to_an_end_counts(bench: Bench) -> None:
     assert unblock(bench).count == 1
 
 
-@case(needs=WAITS)
+@case()
 def one_that_is_enough_ends_the_wait(bench: Bench) -> None:
     child = awaited(bench)
     (parent,) = claimed(bench)
@@ -238,7 +236,7 @@ def one_that_is_enough_ends_the_wait(bench: Bench) -> None:
     assert unblock(bench).count == 1
 
 
-@case(needs=WAITS)
+@case()
 def children_that_end_at_the_same_time_wake_their_parent_once(bench: Bench) -> None:
     for _ in range(5):
         jobs = [awaited(bench) for _ in range(4)]
@@ -253,7 +251,7 @@ def children_that_end_at_the_same_time_wake_their_parent_once(bench: Bench) -> N
         bench.finish(bench.outcome(bench.take()))
 
 
-@case(needs=WAITS)
+@case()
 def a_wait_and_its_signal_at_the_same_time_find_each_other(bench: Bench) -> None:
     for number in range(10):
         (claim,) = claimed(bench)
@@ -272,7 +270,7 @@ def a_wait_and_its_signal_at_the_same_time_find_each_other(bench: Bench) -> None
         bench.finish(bench.outcome(bench.take()))
 
 
-@case(needs=WAITS)
+@case()
 def a_cancelled_job_waits_no_more(bench: Bench) -> None:
     (claim,) = claimed(bench)
     block(bench, claim, for_signal("go"), timeout=HOUR)
@@ -283,7 +281,7 @@ def a_cancelled_job_waits_no_more(bench: Bench) -> None:
     assert unblock(bench).count == 0
 
 
-@case(needs=WAITS)
+@case()
 def a_cancel_beats_a_wait(bench: Bench) -> None:
     (claim,) = claimed(bench)
     bench.cancel(claim.id)
@@ -294,10 +292,8 @@ def a_cancel_beats_a_wait(bench: Bench) -> None:
     assert unblock(bench).count == 0
 
 
-@case(needs=WAITS)
+@case()
 def a_blocked_job_with_something_to_undo_is_ready_when_it_is_cancelled(bench: Bench) -> None:
-    if not bench.driver.capabilities.keeps_undo:
-        return
     (claim,) = claimed(bench)
     note(bench, claim, has_undo=True)
     block(bench, claim, for_signal("go"))
@@ -309,7 +305,7 @@ def a_blocked_job_with_something_to_undo_is_ready_when_it_is_cancelled(bench: Be
     assert bench.get(again.id).state is JobState.RUNNING
 
 
-@case(needs=WAITS)
+@case()
 def unblock_takes_a_bounded_number_and_says_when_there_is_more(bench: Bench) -> None:
     claims = claimed(bench, 5)
     for number, claim in enumerate(claims):
@@ -324,7 +320,7 @@ def unblock_takes_a_bounded_number_and_says_when_there_is_more(bench: Bench) -> 
     assert len(bench.claim()) == 5
 
 
-@case(needs=WAITS)
+@case()
 def old_signals_are_pruned(bench: Bench) -> None:
     send(bench, "taken", "1")
     send(bench, "kept", "1")
@@ -339,7 +335,7 @@ def old_signals_are_pruned(bench: Bench) -> None:
     assert send(bench, "kept", "3").is_new
 
 
-@case(needs=WAITS, events=True)
+@case(events=True)
 def waiting_is_witnessed(bench: Bench) -> None:
     (claim,) = claimed(bench)
     block(bench, claim, for_signal("go"))
@@ -356,7 +352,7 @@ def after(bench: Bench, jobs: list[NewJob], *waits: tuple[str, list[Wait]], **sa
     return bench.call(bench.driver.enqueue_after(jobs, waits, now=bench.now, **said))
 
 
-@case(needs=WAITS)
+@case()
 def jobs_that_wait_from_their_beginning_are_blocked(bench: Bench) -> None:
     first = bench.new_job(headers={AWAITED_HEADER: "1"})
     second = bench.new_job()
@@ -371,7 +367,7 @@ def jobs_that_wait_from_their_beginning_are_blocked(bench: Bench) -> None:
     assert bench.take().id == second.id
 
 
-@case(needs=WAITS)
+@case()
 def a_repeat_of_what_waits_changes_nothing(bench: Bench) -> None:
     first = bench.new_job(headers={AWAITED_HEADER: "1"}, is_given_id=True)
     second = bench.new_job(is_given_id=True)
@@ -385,7 +381,7 @@ def a_repeat_of_what_waits_changes_nothing(bench: Bench) -> None:
     assert bench.get(second.id).state is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def what_waits_can_be_made_to_wait_for_more(bench: Bench) -> None:
     first = bench.new_job(headers={AWAITED_HEADER: "1"})
     callback = bench.new_job(queue="callbacks")
@@ -403,7 +399,7 @@ def what_waits_can_be_made_to_wait_for_more(bench: Bench) -> None:
     assert bench.get(callback.id).state is JobState.READY
 
 
-@case(needs=WAITS)
+@case()
 def a_lost_claim_adds_nothing(bench: Bench) -> None:
     (claim,) = claimed(bench)
     more = bench.new_job()
@@ -412,7 +408,7 @@ def a_lost_claim_adds_nothing(bench: Bench) -> None:
     assert bench.find(more.id) == [None]
 
 
-@case(needs=WAITS)
+@case()
 def a_death_is_enough_where_it_is_waited_for(bench: Bench) -> None:
     jobs = [bench.new_job(headers={AWAITED_HEADER: "1"}) for _ in range(3)]
     callback = bench.new_job(queue="callbacks")
@@ -426,7 +422,7 @@ def a_death_is_enough_where_it_is_waited_for(bench: Bench) -> None:
     assert bench.get(callback.id).state is JobState.READY
 
 
-@case(needs=WAITS, events=True)
+@case(events=True)
 def being_held_from_the_beginning_is_witnessed(bench: Bench) -> None:
     first = bench.new_job(headers={AWAITED_HEADER: "1"})
     second = bench.new_job()

@@ -22,14 +22,14 @@ def keys(bench: Bench, book: str = "audit", **fields: object) -> list[str]:
     return [line.key for line in bench.call(bench.driver.read_lines(which, now=bench.now))]
 
 
-@case(needs="keeps_books")
+@case()
 def a_line_is_read_back_as_it_was_written(bench: Bench) -> None:
     write(bench, "k", body='{"who": "ada \\u2028 <b>"}')
     [line] = bench.call(bench.driver.read_lines(Lines(book="audit"), now=bench.now))
     assert line == Line(book="audit", key="k", body='{"who": "ada \\u2028 <b>"}')
 
 
-@case(needs="keeps_books")
+@case()
 def a_line_of_the_same_key_is_replaced(bench: Bench) -> None:
     write(bench, "k", body="1")
     write(bench, "k", body="2")
@@ -37,7 +37,7 @@ def a_line_of_the_same_key_is_replaced(bench: Bench) -> None:
     assert line.body == "2"
 
 
-@case(needs="keeps_books")
+@case()
 def lines_come_by_key_as_bytes_and_books_are_apart(bench: Bench) -> None:
     write(bench, "b", "A", "a", "é", "1", "-")
     write(bench, "z", book="token")
@@ -46,7 +46,7 @@ def lines_come_by_key_as_bytes_and_books_are_apart(bench: Bench) -> None:
     assert keys(bench, "token") == ["z"]
 
 
-@case(needs="keeps_books")
+@case()
 def a_range_and_a_limit_bound_what_is_read(bench: Bench) -> None:
     write(bench, "a", "b", "c", "d", "e")
     assert keys(bench, after="a", before="e") == ["b", "c", "d"]
@@ -54,7 +54,7 @@ def a_range_and_a_limit_bound_what_is_read(bench: Bench) -> None:
     assert keys(bench, before="e", limit=2, is_newest_first=True) == ["d", "c"]
 
 
-@case(needs="keeps_books")
+@case()
 def a_line_is_gone_when_its_time_is_over(bench: Bench) -> None:
     write(bench, "short", keep=MINUTE)
     write(bench, "long")
@@ -66,7 +66,7 @@ def a_line_is_gone_when_its_time_is_over(bench: Bench) -> None:
     assert keys(bench) == ["long", "short"]
 
 
-@case(needs="keeps_books")
+@case()
 def struck_lines_are_gone_and_counted(bench: Bench) -> None:
     write(bench, "a", "b", "c")
     strike = bench.driver.strike_lines
@@ -75,7 +75,7 @@ def struck_lines_are_gone_and_counted(bench: Bench) -> None:
     assert keys(bench) == ["b"]
 
 
-@case(needs="keeps_books")
+@case()
 def two_writers_of_the_same_lines_both_get_through(bench: Bench) -> None:
     there = [Line(book="rate", key=f"{n:03}", body="1") for n in range(100)]
     back = list(reversed(there))
@@ -89,7 +89,7 @@ def swap(bench: Bench, body: str, instead_of: str | None = None, **fields: Any) 
     return bench.call(bench.driver.swap_line(line, instead_of=instead_of, now=bench.now))
 
 
-@case(needs="keeps_books")
+@case()
 def a_line_is_kept_where_there_is_none(bench: Bench) -> None:
     assert swap(bench, "open a", keep=HOUR) is None
     assert swap(bench, "open b", keep=HOUR) == "open a"
@@ -100,7 +100,7 @@ def a_line_is_kept_where_there_is_none(bench: Bench) -> None:
     assert swap(bench, "open d") == "open c"
 
 
-@case(needs="keeps_books")
+@case()
 def a_line_takes_the_place_of_the_one_it_expects(bench: Bench) -> None:
     swap(bench, "open a 1")
     assert swap(bench, "done", instead_of="open a 2") == "open a 1"
@@ -109,7 +109,7 @@ def a_line_takes_the_place_of_the_one_it_expects(bench: Bench) -> None:
     assert swap(bench, "open b") == "done ü"
 
 
-@case(needs="keeps_books")
+@case()
 def of_lines_kept_at_the_same_time_one_is(bench: Bench) -> None:
     for number in range(5):
         lines = [Line(book="once", key=f"{number}", body=f"by {n}", keep=HOUR) for n in range(4)]

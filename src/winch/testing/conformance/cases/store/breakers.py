@@ -50,7 +50,7 @@ def probe(bench: Bench, after: timedelta) -> Claim:
     return claim
 
 
-@case(needs="has_gates")
+@case()
 def a_failure_from_before_the_trip_holds_nothing_longer(bench: Bench) -> None:
     old = tripped(bench, still_running=20)
     opens = bench.at + HOLD
@@ -60,7 +60,7 @@ def a_failure_from_before_the_trip_holds_nothing_longer(bench: Bench) -> None:
     probe(bench, HOLD - SECOND)
 
 
-@case(needs="has_gates")
+@case()
 def a_success_from_before_the_trip_closes_nothing(bench: Bench) -> None:
     (old,) = tripped(bench, still_running=1)
     opens = bench.at + HOLD
@@ -71,7 +71,7 @@ def a_success_from_before_the_trip_closes_nothing(bench: Bench) -> None:
     assert held(bench).open_at == opens
 
 
-@case(needs="has_gates")
+@case()
 def an_old_end_does_not_speak_for_the_probe(bench: Bench) -> None:
     bad, good = tripped(bench, still_running=2)
     first = probe(bench, HOLD)
@@ -85,7 +85,7 @@ def an_old_end_does_not_speak_for_the_probe(bench: Bench) -> None:
     assert len(bench.claim()) == 1
 
 
-@case(needs="has_gates")
+@case()
 def a_failed_probe_doubles_the_hold_once(bench: Bench) -> None:
     tripped(bench)
     claim = probe(bench, HOLD)
@@ -97,7 +97,7 @@ def a_failed_probe_doubles_the_hold_once(bench: Bench) -> None:
         claim = probe(bench, hold)
 
 
-@case(needs="has_gates")
+@case()
 def probes_of_one_round_double_the_hold_once(bench: Bench) -> None:
     use = GateUse("scope:bank", SCOPE, breaker=BreakerSpec(0.5, OF, 60 * MICROS, 30 * MICROS, probes=3))
     tripped(bench, use=use)
@@ -113,7 +113,7 @@ def probes_of_one_round_double_the_hold_once(bench: Bench) -> None:
     assert (held(bench).open_at, held(bench).trips) == (opens, 2)
 
 
-@case(needs="has_gates")
+@case()
 def a_breaker_that_has_closed_forgets_the_attempts_of_before(bench: Bench) -> None:
     old = tripped(bench, still_running=2 * OF)
     bench.complete(probe(bench, HOLD), is_gated=True)

@@ -78,7 +78,7 @@ def set_limits(bench: Bench, *, is_live: bool = True, **specs: GateSpec | None) 
 # -- limits -------------------------------------------------------------------------------------------
 
 
-@case(needs="has_gates")
+@case()
 def no_more_run_at_once_than_a_limit_allows(bench: Bench) -> None:
     ids = bench.add_many(5, **gated(limit(2)))
     claims = bench.claim()
@@ -90,7 +90,7 @@ def no_more_run_at_once_than_a_limit_allows(bench: Bench) -> None:
     assert limits(bench)["limit:mail"].waiting == 3
 
 
-@case(needs="has_gates")
+@case()
 def a_job_whose_task_has_gates_and_itself_none_is_claimed_now(bench: Bench) -> None:
     bench.add(**gated())
     claim = bench.take()
@@ -98,7 +98,7 @@ def a_job_whose_task_has_gates_and_itself_none_is_claimed_now(bench: Bench) -> N
     assert claim.fence == to_micros(bench.at)
 
 
-@case(needs="has_gates")
+@case()
 def a_retry_may_put_jobs_under_a_gate(bench: Bench) -> None:
     made = (JobState.DEAD, JobState.COMPLETED, JobState.CANCELLED, JobState.SCHEDULED, JobState.RETRYING)
     ids = [bench.make_job(state).id for state in made]
@@ -116,7 +116,7 @@ def a_retry_may_put_jobs_under_a_gate(bench: Bench) -> None:
     assert [job.id for job in bench.list_jobs().jobs] == sorted(ids, reverse=True)
 
 
-@case(needs="has_gates")
+@case()
 def an_end_makes_the_next_who_waits_ready(bench: Bench) -> None:
     ids = bench.add_many(4, **gated(limit(1)))
     for place in range(4):
@@ -129,7 +129,7 @@ def an_end_makes_the_next_who_waits_ready(bench: Bench) -> None:
     assert limits(bench) == {}
 
 
-@case(needs="has_gates")
+@case()
 def a_permit_is_given_back_however_the_claim_ends(bench: Bench) -> None:
     def released(claim: Claim, session: str) -> None:
         bench.release(claim)
@@ -177,7 +177,7 @@ def claim_ref(claim: Claim) -> ClaimRef:
     return ClaimRef(claim.id, claim.token)
 
 
-@case(needs="has_gates")
+@case()
 def a_zombie_cannot_give_a_permit_back(bench: Bench) -> None:
     session = bench.start_session()
     first, second = bench.add_many(2, **gated(limit(1)))
@@ -197,7 +197,7 @@ def a_zombie_cannot_give_a_permit_back(bench: Bench) -> None:
     assert bench.get(second).state is READY
 
 
-@case(needs="has_gates")
+@case()
 def all_permits_of_a_job_are_granted_together_or_none(bench: Bench) -> None:
     narrow, wide = (
         limit(1, "limit:narrow", name="limit:narrow"),
@@ -210,7 +210,7 @@ def all_permits_of_a_job_are_granted_together_or_none(bench: Bench) -> None:
     assert limits(bench)["limit:wide"].used == 1
 
 
-@case(needs="has_gates")
+@case()
 def keys_have_limits_of_their_own_and_plain_jobs_none(bench: Bench) -> None:
     ids = [bench.add(**gated(limit(1, key=f"limit:mail={key}"))) for key in "aabbc"]
     plain = bench.add()
@@ -219,7 +219,7 @@ def keys_have_limits_of_their_own_and_plain_jobs_none(bench: Bench) -> None:
     assert states(bench, [ids[1], ids[3]]) == [BLOCKED, BLOCKED]
 
 
-@case(needs="has_gates")
+@case()
 def plain_and_gated_jobs_are_taken_in_one_order(bench: Bench) -> None:
     low = bench.add(priority=-5, **gated(limit(9)))
     first = bench.add()
@@ -231,7 +231,7 @@ def plain_and_gated_jobs_are_taken_in_one_order(bench: Bench) -> None:
     assert ids_of(bench.claim(limit=2)) == [low]
 
 
-@case(needs="has_gates")
+@case()
 def a_claim_may_leave_gated_jobs_alone(bench: Bench) -> None:
     job = bench.add(**gated(limit(1)))
     others = bench.add_many(2, **gated(limit(9, "limit:b", name="limit:b")))
@@ -244,7 +244,7 @@ def a_claim_may_leave_gated_jobs_alone(bench: Bench) -> None:
     assert bench.call(bench.driver.has_gated(["default"])) is False
 
 
-@case(needs="has_gates")
+@case()
 def heavy_jobs_take_more_of_a_limit(bench: Bench) -> None:
     heavy = bench.add_many(2, **gated(limit(5, weight=3)))
     light = bench.add_many(3, **gated(limit(5)))
@@ -252,7 +252,7 @@ def heavy_jobs_take_more_of_a_limit(bench: Bench) -> None:
     assert limits(bench)["limit:mail"].used == 5
 
 
-@case(needs="has_gates")
+@case()
 def a_waiting_job_can_be_cancelled_deleted_and_replaced(bench: Bench) -> None:
     holder, cancelled, deleted = bench.add_many(3, **gated(limit(1)))
     replaced = bench.add(unique_key="k", **gated(limit(1)))
@@ -269,7 +269,7 @@ def a_waiting_job_can_be_cancelled_deleted_and_replaced(bench: Bench) -> None:
     assert bench.get(replaced).gate == "limit:mail"
 
 
-@case(needs="has_gates")
+@case()
 def an_operators_retry_meets_the_gates_again(bench: Bench) -> None:
     first, second = bench.add_many(2, **gated(limit(1)))
     bench.complete(bench.take(), is_gated=True)
@@ -280,7 +280,7 @@ def an_operators_retry_meets_the_gates_again(bench: Bench) -> None:
     assert bench.get(second).state is JobState.RUNNING
 
 
-@case(needs="has_gates")
+@case()
 def due_and_delayed_jobs_meet_their_gates_when_they_are_ready(bench: Bench) -> None:
     later = bench.add(delay=MINUTE, **gated(limit(1)))
     now = bench.add(**gated(limit(1)))
@@ -292,7 +292,7 @@ def due_and_delayed_jobs_meet_their_gates_when_they_are_ready(bench: Bench) -> N
     assert bench.get(later).state is BLOCKED
 
 
-@case(needs="has_gates")
+@case()
 def limits_are_set_live_by_name_and_code_does_not_undo_it(bench: Bench) -> None:
     ids = bench.add_many(6, **gated(limit(1)))
     assert len(bench.claim()) == 1
@@ -309,7 +309,7 @@ def limits_are_set_live_by_name_and_code_does_not_undo_it(bench: Bench) -> None:
     assert not limits(bench)["limit:mail"].is_live
 
 
-@case(needs="has_gates")
+@case()
 def why_names_the_gate_and_who_holds_it(bench: Bench) -> None:
     ids = bench.add_many(4, **gated(limit(2)))
     bench.claim()
@@ -320,7 +320,7 @@ def why_names_the_gate_and_who_holds_it(bench: Bench) -> None:
     assert bench.explain(ids[0]).gate is None
 
 
-@case(needs="has_gates")
+@case()
 def claims_at_once_never_share_a_permit(bench: Bench) -> None:
     ids = bench.add_many(12, **gated(limit(3)))
     sessions = [bench.start_session() for _ in range(6)]
@@ -346,7 +346,7 @@ def claims_at_once_never_share_a_permit(bench: Bench) -> None:
 # -- rates --------------------------------------------------------------------------------------------
 
 
-@case(needs="has_gates")
+@case()
 def no_stretch_of_a_sliding_rate_has_more_than_its_number(bench: Bench) -> None:
     ids = bench.add_many(6, **gated(rate(2)))
     assert ids_of(bench.claim(limit=1)) == ids[:1]
@@ -362,7 +362,7 @@ def no_stretch_of_a_sliding_rate_has_more_than_its_number(bench: Bench) -> None:
     assert admit(bench).next_at == bench.at + 20 * SECOND
 
 
-@case(needs="has_gates")
+@case()
 def a_fixed_rate_counts_by_windows_of_the_clock(bench: Bench) -> None:
     start = bench.at.replace(second=50, microsecond=0)
     bench.now = start
@@ -375,7 +375,7 @@ def a_fixed_rate_counts_by_windows_of_the_clock(bench: Bench) -> None:
     assert bench.get(ids[4]).state is BLOCKED
 
 
-@case(needs="has_gates")
+@case()
 def a_bucket_gives_its_burst_and_then_a_steady_flow(bench: Bench) -> None:
     ids = bench.add_many(6, **gated(rate(60, BUCKET, burst=3)))
     assert ids_of(bench.claim()) == ids[:3]
@@ -387,7 +387,7 @@ def a_bucket_gives_its_burst_and_then_a_steady_flow(bench: Bench) -> None:
     assert ids_of(bench.claim()) == ids[4:]
 
 
-@case(needs="has_gates")
+@case()
 def a_retry_budget_lets_first_attempts_through(bench: Bench) -> None:
     budget = rate(1, BUCKET, is_for_retries=True)
     ids = bench.add_many(3, **gated(budget))
@@ -404,7 +404,7 @@ def a_retry_budget_lets_first_attempts_through(bench: Bench) -> None:
 # -- FIFO keys ----------------------------------------------------------------------------------------
 
 
-@case(needs="has_gates")
+@case()
 def members_of_a_fifo_key_run_one_at_a_time_in_order(bench: Bench) -> None:
     ids = bench.add_many(3, **gated(fifo()))
     high = bench.add(priority=9, **gated(fifo()))
@@ -425,7 +425,7 @@ def members_of_a_fifo_key_run_one_at_a_time_in_order(bench: Bench) -> None:
     assert order == [*ids, high]
 
 
-@case(needs="has_gates")
+@case()
 def a_member_keeps_its_turn_until_it_is_final(bench: Bench) -> None:
     first, second = bench.add_many(2, **gated(fifo()))
     claim = bench.take()
@@ -449,7 +449,7 @@ def a_member_keeps_its_turn_until_it_is_final(bench: Bench) -> None:
     assert bench.get(second).state is BLOCKED
 
 
-@case(needs="has_gates")
+@case()
 def a_dead_member_is_skipped_or_blocks_its_key(bench: Bench) -> None:
     for blocks in (False, True):
         key = f"acct:{blocks}"
@@ -470,7 +470,7 @@ def a_dead_member_is_skipped_or_blocks_its_key(bench: Bench) -> None:
             assert ids_of(bench.claim(queue)) == [second]
 
 
-@case(needs="has_gates")
+@case()
 def a_member_that_is_cancelled_before_its_turn_is_passed_over(bench: Bench) -> None:
     _first, second, third = bench.add_many(3, **gated(fifo()))
     later = bench.add(delay=HOUR, **gated(fifo()))
@@ -489,11 +489,9 @@ def a_member_that_is_cancelled_before_its_turn_is_passed_over(bench: Bench) -> N
     assert bench.take().id == after
 
 
-@case(needs="has_gates")
+@case()
 def a_turn_makes_no_member_ready_that_waits_for_something_else(bench: Bench) -> None:
     """Whether the sweep opens the key or the member before ends."""
-    if not bench.driver.capabilities.has_waits:
-        return
     before = bench.add(**gated(fifo()))
     ended = bench.take()
     waits = [Wait(signal_key("go"), is_enough=True)]
@@ -514,7 +512,7 @@ def a_turn_makes_no_member_ready_that_waits_for_something_else(bench: Bench) -> 
         bench.complete(claim, is_gated=True)
 
 
-@case(needs="has_gates")
+@case()
 def a_turn_makes_no_member_ready_that_waits_at_another_gate(bench: Bench) -> None:
     held = bench.add(**gated(limit(1)))
     first = bench.add(**gated(limit(1), fifo()))
@@ -538,7 +536,7 @@ def tenant(name: str) -> dict[str, Any]:
     return {"tenant": name, "options": with_gates(None, ())}
 
 
-@case(needs="has_gates")
+@case()
 def a_flood_of_one_tenant_does_not_delay_another(bench: Bench) -> None:
     flood = bench.add_many(50, **tenant("a"))
     assert ids_of(bench.claim(limit=10)) == flood[:10]
@@ -548,7 +546,7 @@ def a_flood_of_one_tenant_does_not_delay_another(bench: Bench) -> None:
     assert [job for job in taken if job in few] == few
 
 
-@case(needs="has_gates")
+@case()
 def weights_say_how_much_a_tenant_gets(bench: Bench) -> None:
     set_limits(bench, tenant_a=GateSpec(3))
     bench.add_many(60, **tenant("a"))
@@ -559,7 +557,7 @@ def weights_say_how_much_a_tenant_gets(bench: Bench) -> None:
     assert count["a"] + count["b"] == 40
 
 
-@case(needs="has_gates")
+@case()
 def jobs_without_a_tenant_count_as_one_tenant(bench: Bench) -> None:
     bench.add_many(30, **tenant("a"))
     plain = bench.add_many(30)
@@ -567,7 +565,7 @@ def jobs_without_a_tenant_count_as_one_tenant(bench: Bench) -> None:
     assert sum(job in plain for job in taken) == 5
 
 
-@case(needs="has_gates")
+@case()
 def priorities_count_inside_a_tenant(bench: Bench) -> None:
     bench.add_many(3, **tenant("a"))
     high = bench.add(priority=5, **tenant("a"))
@@ -575,7 +573,7 @@ def priorities_count_inside_a_tenant(bench: Bench) -> None:
     assert set(ids_of(bench.claim(limit=2))) == {high, other}
 
 
-@case(needs="has_gates")
+@case()
 def a_tenants_jobs_have_gates_too(bench: Bench) -> None:
     ids = bench.add_many(3, tenant="a", **gated(limit(1)))
     other = bench.add(**tenant("b"))
@@ -592,7 +590,7 @@ def scope(spec: BreakerSpec | None = None) -> GateUse:
     return GateUse("scope:bank", SCOPE, breaker=spec)
 
 
-@case(needs="has_gates")
+@case()
 def a_brake_holds_every_job_of_its_scope(bench: Bench) -> None:
     first, *rest = bench.add_many(4, **gated(scope()))
     other = bench.add()
@@ -620,7 +618,7 @@ def a_brake_holds_every_job_of_its_scope(bench: Bench) -> None:
     assert BLOCKED not in states(bench, [first, *rest])
 
 
-@case(needs="has_gates")
+@case()
 def a_breaker_opens_probes_and_closes(bench: Bench) -> None:
     bench.add_many(4, **gated(scope(BREAKER)))
     for claim in bench.claim():
@@ -649,7 +647,7 @@ def a_breaker_opens_probes_and_closes(bench: Bench) -> None:
     assert BLOCKED not in states(bench, ids)
 
 
-@case(needs="has_gates")
+@case()
 def a_breaker_opens_at_the_exact_share_and_not_below_it(bench: Bench) -> None:
     spec = BREAKER  # a share of 0.5, of at least 4
 
@@ -679,18 +677,17 @@ def a_breaker_opens_at_the_exact_share_and_not_below_it(bench: Bench) -> None:
     assert is_open(), "three of six are half"
 
 
-@case(needs="has_gates", events=True)
+@case(events=True)
 def holding_and_admitting_are_events(bench: Bench) -> None:
     _first, second = bench.add_many(2, **gated(limit(1)))
     claim = bench.take()
     bench.claim()
     bench.complete(claim, is_gated=True)
     kinds = [event.kind for event in bench.events() if event.job == second]
-    if bench.driver.capabilities.keeps_events:
-        assert kinds == ["enqueued", "held", "admitted"]
+    assert kinds == ["enqueued", "held", "admitted"]
 
 
-@case(needs="has_gates")
+@case()
 def nobody_waits_where_there_is_room(bench: Bench) -> None:
     """The sweep finds what a wake-up missed; here nothing is missed, and it changes nothing."""
     ids = bench.add_many(3, **gated(limit(1)))
@@ -699,10 +696,8 @@ def nobody_waits_where_there_is_room(bench: Bench) -> None:
     assert states(bench, ids[1:]) == [BLOCKED] * 2
 
 
-@case(needs="has_gates")
+@case()
 def who_waits_for_something_else_is_no_matter_of_gates(bench: Bench) -> None:
-    if not bench.driver.capabilities.has_waits:
-        return
     bench.add()
     bench.add(**gated(limit(1)))
     for claim in bench.claim():
@@ -736,7 +731,7 @@ def rebound(bench: Bench, ids: list[str], uses: list[GateUse], priority: int = 0
     return bench.call(bench.driver.rebind(changes, now=bench.now))
 
 
-@case(needs="has_gates")
+@case()
 def jobs_that_wait_get_a_gate_and_meet_it(bench: Bench) -> None:
     ids = bench.add_many(4)
     later = bench.add(delay=MINUTE)
@@ -756,7 +751,7 @@ def jobs_that_wait_get_a_gate_and_meet_it(bench: Bench) -> None:
     assert limits(bench) == {}
 
 
-@case(needs="has_gates")
+@case()
 def another_priority_is_another_place(bench: Bench) -> None:
     ids = bench.add_many(3)
     held = bench.add_many(2, **gated(limit(1, "limit:b")))
@@ -776,7 +771,7 @@ def another_priority_is_another_place(bench: Bench) -> None:
     assert ids_of(bench.claim())[:2] == [later, more[0]]
 
 
-@case(needs="has_gates")
+@case()
 def only_what_still_is_as_it_was_read_is_changed(bench: Bench) -> None:
     ready, running, done = bench.add_many(3)
     claims = {claim.id: claim for claim in bench.claim()}

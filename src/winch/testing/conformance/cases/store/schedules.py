@@ -33,7 +33,6 @@ from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 
 NAME = "report"
-NEEDS = "has_schedules"
 QUEUE = "reports"
 
 
@@ -93,7 +92,7 @@ def enqueued(bench: Bench) -> list[datetime]:
 # -- windows --------------------------------------------------------------------------------------------
 
 
-@case(needs=NEEDS)
+@case()
 def a_window_gets_one_job_when_it_is_due(bench: Bench) -> None:
     first = start(bench)
     assert put(bench, definition()).answer is Answered.DONE
@@ -119,7 +118,7 @@ def a_window_gets_one_job_when_it_is_due(bench: Bench) -> None:
     assert runs(bench) == [run]
 
 
-@case(needs=NEEDS)
+@case()
 def many_ticks_at_once_give_one_job(bench: Bench) -> None:
     start(bench)
     put(bench, definition())
@@ -135,7 +134,7 @@ def many_ticks_at_once_give_one_job(bench: Bench) -> None:
     assert len(enqueued(bench)) == 1
 
 
-@case(needs=NEEDS)
+@case()
 def a_late_tick_by_an_old_look_changes_nothing(bench: Bench) -> None:
     start(bench)
     put(bench, definition())
@@ -150,7 +149,7 @@ def a_late_tick_by_an_old_look_changes_nothing(bench: Bench) -> None:
     assert len(enqueued(bench)) == 2
 
 
-@case(needs=NEEDS)
+@case()
 def a_tick_with_an_earlier_clock_takes_nothing_back(bench: Bench) -> None:
     first = start(bench)
     put(bench, definition())
@@ -163,7 +162,7 @@ def a_tick_with_an_earlier_clock_takes_nothing_back(bench: Bench) -> None:
     assert [run.window for run in tick(bench).runs] == [first + 3 * MINUTE]
 
 
-@case(needs=NEEDS)
+@case()
 def windows_in_time_each_get_a_job(bench: Bench) -> None:
     first = start(bench)
     put(bench, definition(2 * SECOND, misfire=Misfire.SKIP))
@@ -173,7 +172,7 @@ def windows_in_time_each_get_a_job(bench: Bench) -> None:
     assert enqueued(bench) == [first + n * SECOND for n in (2, 4, 6)]
 
 
-@case(needs=NEEDS)
+@case()
 def missed_windows_are_made_up_for_as_declared(bench: Bench) -> None:
     first = start(bench)
     wanted = {
@@ -194,7 +193,7 @@ def missed_windows_are_made_up_for_as_declared(bench: Bench) -> None:
         assert row_of(bench, misfire).last_window == first + 5 * MINUTE
 
 
-@case(needs=NEEDS)
+@case()
 def a_job_of_a_window_may_be_due_later_by_jitter(bench: Bench) -> None:
     first = start(bench)
     put(bench, definition(HOUR, jitter=MINUTE))
@@ -205,7 +204,7 @@ def a_job_of_a_window_may_be_due_later_by_jitter(bench: Bench) -> None:
     assert job.state is JobState.SCHEDULED
 
 
-@case(needs=NEEDS)
+@case()
 def the_job_keeps_what_its_schedule_says(bench: Bench) -> None:
     start(bench)
     said = {"priority": 7, "tags": ("nightly",), "max_attempts": 3, "keep": HOUR, "version": 2}
@@ -223,7 +222,7 @@ def the_job_keeps_what_its_schedule_says(bench: Bench) -> None:
 # -- overlap --------------------------------------------------------------------------------------------
 
 
-@case(needs=NEEDS)
+@case()
 def overlap_skip_gives_no_job_while_an_earlier_one_is_not_final(bench: Bench) -> None:
     start(bench)
     put(bench, definition(overlap=Overlap.SKIP))
@@ -243,7 +242,7 @@ def overlap_skip_gives_no_job_while_an_earlier_one_is_not_final(bench: Bench) ->
     assert run.job != again.job
 
 
-@case(needs=NEEDS)
+@case()
 def overlap_queue_keeps_one_window_until_the_earlier_job_is_final(bench: Bench) -> None:
     first = start(bench)
     put(bench, definition(overlap=Overlap.QUEUE))
@@ -265,7 +264,7 @@ def overlap_queue_keeps_one_window_until_the_earlier_job_is_final(bench: Bench) 
     assert enqueued(bench) == [first + MINUTE, first + 2 * MINUTE]
 
 
-@case(needs=NEEDS)
+@case()
 def overlap_allow_gives_jobs_side_by_side(bench: Bench) -> None:
     start(bench)
     put(bench, definition())
@@ -276,7 +275,7 @@ def overlap_allow_gives_jobs_side_by_side(bench: Bench) -> None:
     assert bench.counts()[JobState.READY] == 3
 
 
-@case(needs=NEEDS)
+@case()
 def a_window_whose_unique_key_is_held_says_by_whom(bench: Bench) -> None:
     start(bench)
     holder = bench.add(unique_key="report:1")
@@ -294,7 +293,7 @@ def a_window_whose_unique_key_is_held_says_by_whom(bench: Bench) -> None:
 # -- definitions ----------------------------------------------------------------------------------------
 
 
-@case(needs=NEEDS)
+@case()
 def adding_twice_keeps_the_first(bench: Bench) -> None:
     start(bench)
     said = definition()
@@ -313,7 +312,7 @@ def adding_twice_keeps_the_first(bench: Bench) -> None:
     assert sorted(one.answer for one in answers) == [Answered.DONE] + [Answered.EXISTS] * 3
 
 
-@case(needs=NEEDS)
+@case()
 def an_edited_schedule_counts_its_new_windows_from_then_on(bench: Bench) -> None:
     first = start(bench)
     bench.now = first = first.replace(minute=1)
@@ -329,7 +328,7 @@ def an_edited_schedule_counts_its_new_windows_from_then_on(bench: Bench) -> None
     assert put(bench, definition(), "nobody", is_new=False).answer is Answered.MISSING
 
 
-@case(needs=NEEDS)
+@case()
 def a_tick_by_a_definition_that_is_no_longer_in_effect_changes_nothing(bench: Bench) -> None:
     start(bench)
     put(bench, definition())
@@ -342,7 +341,7 @@ def a_tick_by_a_definition_that_is_no_longer_in_effect_changes_nothing(bench: Be
     assert bench.get(run.job or "").args == '{"day":2}'
 
 
-@case(needs=NEEDS)
+@case()
 def a_removed_schedule_is_gone_with_its_runs_and_not_its_jobs(bench: Bench) -> None:
     start(bench)
     put(bench, definition())
@@ -360,7 +359,7 @@ def a_removed_schedule_is_gone_with_its_runs_and_not_its_jobs(bench: Bench) -> N
     assert tick(bench, old).answer is Answered.MISSING
 
 
-@case(needs=NEEDS)
+@case()
 def a_paused_schedule_gives_nothing_and_makes_up_for_nothing(bench: Bench) -> None:
     first = start(bench)
     put(bench, definition(misfire=Misfire.ALL))
@@ -380,7 +379,7 @@ def a_paused_schedule_gives_nothing_and_makes_up_for_nothing(bench: Bench) -> No
     assert [run.window for run in tick(bench).runs] == [first + 4 * MINUTE]
 
 
-@case(needs=NEEDS)
+@case()
 def a_trigger_gives_a_job_now_and_a_repeat_of_it_none(bench: Bench) -> None:
     start(bench)
     put(bench, definition(HOUR, overlap=Overlap.SKIP, jitter=HOUR))
@@ -395,7 +394,7 @@ def a_trigger_gives_a_job_now_and_a_repeat_of_it_none(bench: Bench) -> None:
     assert len(enqueued(bench)) == 1
 
 
-@case(needs=NEEDS)
+@case()
 def a_skipped_window_gets_no_job(bench: Bench) -> None:
     first = start(bench)
     put(bench, definition())
@@ -414,7 +413,7 @@ def a_skipped_window_gets_no_job(bench: Bench) -> None:
 # -- defined in code ------------------------------------------------------------------------------------
 
 
-@case(needs=NEEDS)
+@case()
 def a_declared_schedule_is_active_while_a_live_session_declares_it(bench: Bench) -> None:
     first = start(bench)
     session = bench.start_session(schedules=(declared(definition()),))
@@ -435,7 +434,7 @@ def a_declared_schedule_is_active_while_a_live_session_declares_it(bench: Bench)
     assert enqueued(bench) == [first + MINUTE, first + 2 * MINUTE]
 
 
-@case(needs=NEEDS)
+@case()
 def a_session_without_queues_declares_schedules_and_serves_nothing(bench: Bench) -> None:
     start(bench)
     session = bench.start_session(queues=(), tasks=(), slots=0, schedules=(declared(definition()),))
@@ -451,7 +450,7 @@ def a_session_without_queues_declares_schedules_and_serves_nothing(bench: Bench)
     assert not row_of(bench).is_active, "its lease was over"
 
 
-@case(needs=NEEDS)
+@case()
 def the_definition_of_the_session_that_started_last_is_in_effect(bench: Bench) -> None:
     start(bench)
     old, new = definition(), definition(job={"args": '{"day":2}'})
@@ -468,7 +467,7 @@ def the_definition_of_the_session_that_started_last_is_in_effect(bench: Bench) -
     assert row_of(bench).declared_by == 1
 
 
-@case(needs=NEEDS)
+@case()
 def another_timing_that_comes_into_effect_counts_from_then_on(bench: Bench) -> None:
     first = start(bench)
     bench.now = first = first.replace(minute=1)
@@ -487,7 +486,7 @@ def another_timing_that_comes_into_effect_counts_from_then_on(bench: Bench) -> N
     assert row_of(bench).next_at == first.replace(minute=0) + HOUR
 
 
-@case(needs=NEEDS)
+@case()
 def a_session_that_only_repeats_its_start_changes_nothing(bench: Bench) -> None:
     start(bench)
     session = bench.new_session(schedules=(declared(definition()),))
@@ -497,7 +496,7 @@ def a_session_that_only_repeats_its_start_changes_nothing(bench: Bench) -> None:
     assert row_of(bench).declared_by == 1
 
 
-@case(needs=NEEDS)
+@case()
 def what_code_defines_is_not_changed_by_others(bench: Bench) -> None:
     start(bench)
     said = definition()
@@ -518,7 +517,7 @@ def what_code_defines_is_not_changed_by_others(bench: Bench) -> None:
     assert bench.call(bench.driver.schedules()).found == ()
 
 
-@case(needs=NEEDS)
+@case()
 def a_schedule_of_its_own_stays_while_code_declares_its_name(bench: Bench) -> None:
     start(bench)
     own = definition(HOUR)
@@ -531,7 +530,7 @@ def a_schedule_of_its_own_stays_while_code_declares_its_name(bench: Bench) -> No
     assert row_of(bench).definition == own.text
 
 
-@case(needs=NEEDS)
+@case()
 def pruned_sessions_take_their_declarations_along(bench: Bench) -> None:
     start(bench)
     session = bench.start_session(schedules=(declared(definition()),), lease=LEASE)
@@ -546,7 +545,7 @@ def pruned_sessions_take_their_declarations_along(bench: Bench) -> None:
 # -- history --------------------------------------------------------------------------------------------
 
 
-@case(needs=NEEDS)
+@case()
 def runs_are_kept_newest_first_and_not_for_ever(bench: Bench) -> None:
     bench.now = datetime(2026, 1, 1, tzinfo=UTC)
     put(bench, definition(SECOND, overlap=Overlap.SKIP))
@@ -565,7 +564,7 @@ def runs_are_kept_newest_first_and_not_for_ever(bench: Bench) -> None:
     assert len(enqueued(bench)) == 1
 
 
-@case(needs=NEEDS)
+@case()
 def schedules_are_listed_by_name(bench: Bench) -> None:
     start(bench)
     for name in ("b", "a", "Z"):
