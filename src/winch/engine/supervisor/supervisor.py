@@ -58,8 +58,9 @@ from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 
 EX_LEFT = 70
-# Exit codes with which a child says that starting it again would not help.
-HOPELESS = (2, 3, 4)
+# Exit codes of a child that could not start: wrong usage, a store out of reach, an old schema.
+EX_UNREACHABLE = 3
+HOPELESS = (2, EX_UNREACHABLE, 4)
 WATCH_EVERY = 0.25
 KILL_AFTER = 10.0
 DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
@@ -386,13 +387,19 @@ class Supervisor:
 
     def _is_hopeless(self, child: _Child, code: int) -> bool:
         """Whether starting another child would not help: none has ever come up, or a minute of tries has
-        ended with such exit codes. Code that is being replaced on disk is whole again by then."""
+        ended with such exit codes. Code that is being replaced on disk is whole again by then.
+
+        A store that was there and is out of reach comes back, however long it takes: the other children
+        wait for it too.
+        """
         if code not in HOPELESS or time.monotonic() - child.started_at > LONGEST_RESTART:
             self._failed_starts = 0
         if code not in HOPELESS:
             return False
         self._failed_starts += 1
-        return self._driver is None or self._burst or self._failed_starts >= MOST_FAILED_STARTS
+        if self._driver is None or self._burst:
+            return True
+        return code != EX_UNREACHABLE and self._failed_starts >= MOST_FAILED_STARTS
 
     def _replace(self, number: int) -> None:
         """Start a retiring child's successor beside it: its last jobs may take long.
