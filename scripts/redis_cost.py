@@ -27,8 +27,8 @@ from tests.redis_servers import RedisCluster, RedisServer
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import RUN, job_ids, random_id
+from winch.drivers.connect import redis_class
 from winch.drivers.redis.cluster.shards import SHARDS, shard_of
-from winch.drivers.redis.driver import RedisDriver
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession
 
 BATCH = 500
@@ -74,7 +74,7 @@ def drawn(jobs: int) -> list[NewJob]:
 
 
 def measure(url: str, nodes: list[RedisServer], jobs: int) -> Cost:
-    driver = RedisDriver.from_url(url)
+    driver = redis_class(url).from_url(url)
     driver.migrate()
     made = drawn(jobs)
     session = random_id(os.urandom(16))

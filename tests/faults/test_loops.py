@@ -52,7 +52,7 @@ IN_SERVER = {"declaration", "proof", "sampler"}
 SHORT = {
     "engine/base/loops.py": {"start"},
     "drivers/_shared/background.py": {"start"},
-    "drivers/redis/wakeups/listen.py": {"rouse"},
+    "drivers/redis/fast/claiming_bell.py": {"rouse"},
     "engine/supervisor/child.py": {"_start", "_live"},
     "engine/supervisor/embedded.py": {"__aenter__", "run_until_stopped"},
     "engine/client/coalesce.py": {"_arrive"},

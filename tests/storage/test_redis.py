@@ -69,7 +69,7 @@ def test_a_long_call_is_sent_before_its_turn_but_for_its_end(driver: RedisDriver
     driver.run(driver.enqueue([new_job(5000), new_job(5001)]))  # now the server has the script
     # Two at once, each on a connection of its own.
     written = [driver.sending(driver.enqueue(half)) for half in (jobs[:50], jobs[50:])]
-    ahead = [one._ahead for one in written]  # type: ignore[attr-defined]  # what this is about
+    ahead = [one._begun for one in written]  # type: ignore[attr-defined]  # what this is about
     assert all(one.sent > len(one.what.request) // 4 for one in ahead)
     assert driver.run(driver.get([job.id for job in jobs])) == [None] * 100
     for one in reversed(written):
@@ -82,7 +82,7 @@ def test_a_call_that_is_never_sent_to_its_end_leaves_nothing(driver: RedisDriver
     given_up, jobs = long_jobs(0), long_jobs(1000)
     driver.run(driver.enqueue([new_job(5000), new_job(5001)]))
     written = driver.sending(driver.enqueue(given_up))
-    assert written._ahead is not None  # type: ignore[attr-defined]
+    assert written._begun is not None  # type: ignore[attr-defined]
     del written
     assert driver.run(driver.enqueue(jobs)) == enqueued(jobs)  # its connection is not used again
     assert driver.run(driver.get([job.id for job in given_up])) == [None] * 100
@@ -94,7 +94,7 @@ def test_a_call_sent_ahead_is_sent_again_where_its_connection_is_lost(
     jobs = long_jobs(0)
     driver.run(driver.enqueue([new_job(5000)]))
     written = driver.sending(driver.enqueue(jobs))
-    assert written._ahead is not None  # type: ignore[attr-defined]
+    assert written._begun is not None  # type: ignore[attr-defined]
     other = RedisDriver.from_url(server.url)
     other._pool.run(command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
     other.close()

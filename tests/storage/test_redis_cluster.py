@@ -200,8 +200,8 @@ def parts_of(driver: RedisClusterDriver, wanted: str) -> list[int]:
     """The parts that have this job."""
 
     def body() -> Body[list[int]]:
-        asked = [(number, driver._call("get", ids=[wanted])) for number in EVERYWHERE]
-        replies = yield from driver._ask(asked)
+        asked = [(number, driver._base.call("get", ids=[wanted])) for number in EVERYWHERE]
+        replies = yield from driver._fan_out.ask(asked)
         return [n for n, reply in zip(EVERYWHERE, replies, strict=True) if reply[0][0] is not None]
 
     return driver._run(body())
@@ -301,10 +301,10 @@ def test_a_job_that_waits_for_a_signal_goes_on_at_home(driver: RedisClusterDrive
 
 def interrupted(driver: RedisClusterDriver, job_id: str, sought: Sought, steps: int) -> None:
     """Begin to move a job, and stop after so many calls were answered."""
-    body = driver._move({job_id: sought})
+    body = driver._handover.move({job_id: sought})
     what = next(body)
     for _ in range(steps):
-        what = body.send(driver._pool.run(driver._sendable(what)))
+        what = body.send(driver._pool.run(driver._base.sendable(what)))
     body.close()
 
 
@@ -375,7 +375,7 @@ def test_a_message_that_comes_again_changes_nothing(driver: RedisClusterDriver) 
     sent: list[Step] = []
 
     def moving() -> Body[None]:
-        body = driver._move({ref.id: ref.token})
+        body = driver._handover.move({ref.id: ref.token})
         what = next(body)
         while True:
             sent.append(what)
@@ -388,10 +388,10 @@ def test_a_message_that_comes_again_changes_nothing(driver: RedisClusterDriver) 
     driver._run(moving())
     (arrive,) = [part for part in sent if isinstance(part, Part)]
     assert driver.run(driver.finish([completed(ref)])) == [Answer.TOOK]
-    driver._pool.run(driver._sendable(arrive))
+    driver._pool.run(driver._base.sendable(arrive))
     assert driver.run(driver.get([job.id]))[0].state is JobState.COMPLETED  # type: ignore[union-attr]
     driver.run(driver.delete([job.id], by="me"))
-    driver._pool.run(driver._sendable(arrive))
+    driver._pool.run(driver._base.sendable(arrive))
     assert driver.run(driver.get([job.id])) == [None]
 
 

@@ -1,5 +1,5 @@
-"""The Redis driver: runners, bells and upkeep. The verbs are in working, operating and reading; what
-each does is in lua/, one script per verb."""
+"""The Redis driver: what runs the verbs, bells and upkeep. The verbs are in verbs/; what each does in
+the store is in lua/, one script per verb."""
 
 from __future__ import annotations
 
@@ -7,35 +7,46 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from winch.core.errors import ConfigError, SchemaMismatch
+from winch.core.errors import ConfigError
+from winch.drivers._shared.composed import ComposedDriver
 from winch.drivers._shared.migrate import Status
 from winch.drivers.redis.address import Place, parse_url
 from winch.drivers.redis.connections.aio import AsyncSide
+from winch.drivers.redis.connections.pool import Pool
 from winch.drivers.redis.connections.routing import Route
-from winch.drivers.redis.connections.sync import Ahead, Pool, Sent
+from winch.drivers.redis.connections.sync import Wire
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
-from winch.drivers.redis.scripts import Batch, Call, Part, Pause, command
-from winch.drivers.redis.verbs.base import Body, Step
-from winch.drivers.redis.verbs.claim import WorkingVerbs
-from winch.drivers.redis.verbs.kv import BookVerbs
-from winch.drivers.redis.verbs.operators import OperatingVerbs
-from winch.drivers.redis.verbs.reads import ReadingVerbs
-from winch.drivers.redis.verbs.schedules import SchedulingVerbs
-from winch.drivers.redis.verbs.waits import WaitingVerbs
-from winch.drivers.redis.wakeups.listen import POP, WAITING, ClaimingRedisBell, Listener, RedisBell
+from winch.drivers.redis.fast.claiming_bell import ClaimingRedisBell
+from winch.drivers.redis.fast.lone_enqueue import LoneEnqueue
+from winch.drivers.redis.fast.sending import SentInHalves
+from winch.drivers.redis.fast.spin_wait import SpinningConnection
+from winch.drivers.redis.schema import STEP, VERSION, check_layout, check_server
+from winch.drivers.redis.scripts import command
+from winch.drivers.redis.verbs.base import Base, Body, run_body
+from winch.drivers.redis.verbs.claim import ClaimVerbs
+from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
+from winch.drivers.redis.verbs.finish import FinishVerbs
+from winch.drivers.redis.verbs.gates import GateVerbs
+from winch.drivers.redis.verbs.kv import KvVerbs
+from winch.drivers.redis.verbs.operators import OperatorVerbs
+from winch.drivers.redis.verbs.reads import ReadVerbs
+from winch.drivers.redis.verbs.schedules import ScheduleVerbs
+from winch.drivers.redis.verbs.sessions import SessionVerbs
+from winch.drivers.redis.verbs.upkeep import UpkeepVerbs
+from winch.drivers.redis.verbs.waits import WaitVerbs
+from winch.drivers.redis.wakeups.listen import POP, WAITING, Listener, RedisBell
 from winch.storage.capabilities import Capabilities
+from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock
 from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
-VERSION = 1
-STEP = "0001_layout"
 log: logging.Logger = logging.getLogger("winch.redis")
 
 
-class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs):
+class RedisDriver(ComposedDriver):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     capabilities: Capabilities = Capabilities(
@@ -47,12 +58,12 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
 
     def __init__(self, place: Place, *, events: bool = False) -> None:
         self._place = place
-        self._key = f"{place.prefix}meta".encode()
         self._keeps_events = events
-        self._is_short = not place.is_cluster and not place.replicated
+        self._is_fast = is_fast()
         self._route = self._make_route(place)
-        self._pool = Pool(place, self._route)
-        self._alike = {}
+        self._pool = Pool(place, self._route, SpinningConnection if self._is_fast else Wire)
+        self._base = self._make_base(place)
+        self._compose()
         self._is_ready = False
         self._is_warned = False
         self._guard = ProcessLock()
@@ -62,6 +73,28 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
 
     def _make_route(self, place: Place) -> Route:
         return Route(place)
+
+    def _make_base(self, place: Place) -> Base:
+        return Base(f"{place.prefix}meta".encode(), replicated=place.replicated)
+
+    def _compose(self) -> None:
+        """Put the families of verbs together."""
+        base = self._base
+        enqueue = EnqueueVerbs(base)
+        gates = GateVerbs(base)
+        self._enqueue_verbs = enqueue
+        if self._is_fast and not self._place.replicated:
+            self._enqueue_verbs = LoneEnqueue(base, enqueue, self._pool)
+        self._claim_verbs = ClaimVerbs(base)
+        self._finish_verbs = FinishVerbs(base)
+        self._session_verbs = SessionVerbs(base)
+        self._upkeep_verbs = UpkeepVerbs(base)
+        self._gate_verbs = gates
+        self._wait_verbs = WaitVerbs(base, enqueue)
+        self._schedule_verbs = ScheduleVerbs(base)
+        self._operator_verbs = OperatorVerbs(base)
+        self._read_verbs = ReadVerbs(base, gates)
+        self._kv_verbs = KvVerbs(base)
 
     @classmethod
     def from_url(cls, url: str, *, schema: str | None = None, events: bool = False) -> Self:
@@ -94,49 +127,20 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
             self._is_ready = True
         if verb.lone is not None:
             return verb.lone()
-        return self._run(verb.steps())
+        return run_body(self._pool, self._base, verb.steps())
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
-        if not self._is_ready:
+        if not self._is_fast or not self._is_ready:
             return Unhurried(self.run, verb)
         steps = verb.steps()
         try:
-            return _Halves(self, steps, self._sendable(next(steps)))
-        except StopIteration:  # one that has nothing to say
+            first = self._base.sendable(next(steps))
+        except StopIteration:  # a verb that sends nothing
             return Unhurried(self.run, verb)
+        return SentInHalves(self._pool, self._base, steps, first)
 
-    def ahead(self, what: Call | Batch | Pause) -> Ahead | None:
-        return self._pool.ahead(what)
-
-    def begin(self, what: Call | Batch | Pause, ahead: Ahead | None) -> Sent | None:
-        if ahead is not None:
-            return self._pool.complete(ahead)
-        return None if isinstance(what, Pause) else self._pool.begin(what)
-
-    def end(self, steps: Body[T], what: Call | Batch | Pause, sent: Sent | None) -> T:
-        """Wait for the first answer and carry on."""
-        reply = self._pool.run(what) if sent is None else self._pool.end(sent)
-        try:
-            following = steps.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        return self._run(steps, following)
-
-    def _run(self, steps: Body[T], what: Step | None = None) -> T:
-        """`what`: what the body has said last, if it was begun."""
-        try:
-            what = what or next(steps)
-            while True:
-                what = steps.send(self._pool.run(self._sendable(what)))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    def _sendable(self, what: Step) -> Call | Batch | Pause:
-        if isinstance(what, Part):
-            raise TypeError("only the driver for a cluster has parts")
-        return what
+    def _run(self, steps: Body[T]) -> T:
+        return run_body(self._pool, self._base, steps)
 
     async def arun(self, verb: Verb[T]) -> T:
         side = self._side()
@@ -149,7 +153,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         try:
             what = next(steps)
             while True:
-                what = steps.send(await wires.run(self._sendable(what)))
+                what = steps.send(await wires.run(self._base.sendable(what)))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -179,10 +183,9 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
         return RedisBell(self._side().listener, queues, due=due)
 
     def claiming_bell(self, queues: Sequence[str]) -> RedisBell:
-        """The bell of a worker, which claims as soon as it rings; not in a cluster, where the claim may
-        have to go to another server."""
+        """The bell of a worker: it claims as soon as it rings, where it can."""
         side = self._side()
-        if self._place.is_cluster:
+        if not self._is_fast or self._place.is_cluster:
             return RedisBell(side.listener, queues, due=False)
         return ClaimingRedisBell(
             side.listener,
@@ -200,41 +203,30 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
 
     async def _announce(self, waiter: str, names: Sequence[str]) -> None:
         def body() -> Body[None]:
-            yield self._call("wait", waiter=waiter, names=names, seconds=WAITING)
+            yield self._base.call("wait", waiter=waiter, names=names, seconds=WAITING)
 
         await self.arun(Verb("wait", body))
 
     # -- upkeep ------------------------------------------------------------------------------------
 
     def _preparing(self) -> Body[list[str]]:
-        """What is looked at before the first verb: the layout, and whether the server drops keys."""
-        for told in (yield from self._infos()):
-            self._check(told)
+        """Before the first verb: check the servers, and write or check the layout."""
+        for info in (yield from self._infos()):
+            check_server(info, self.describe())
+            self._warn_of(info)
         before, after, _ = yield from self._lay_out(version=VERSION, events=self._keeps_events)
-        if int(after) > VERSION:
-            raise SchemaMismatch(
-                f"{self.describe()} has layout {int(after)}, this release knows {VERSION}: upgrade Winch"
-            )
+        check_layout(int(after), self.describe())
         return [] if before else [STEP]
 
     def _infos(self) -> Body[list[Mapping[str, str]]]:
-        """What each server says of itself."""
+        """INFO of each server."""
         return [parse_info((yield command("INFO", "everything")))]
 
     def _lay_out(self, **args: Any) -> Body[Any]:
-        return (yield self._call("migrate", **args))
+        return (yield self._base.call("migrate", **args))
 
-    def _check(self, told: Mapping[str, str]) -> None:
-        policy = told.get("maxmemory_policy", "")
-        if policy.startswith("allkeys"):
-            raise ConfigError(
-                f"{self.describe()}: maxmemory-policy is {policy}, so the server "
-                "drops jobs when memory is short; set it to noeviction, or give Winch its own server"
-            )
-        version = told.get("redis_version", "7.0")
-        if int(version.partition(".")[0]) < 7:
-            raise ConfigError(f"{self.describe()} is Redis {version}; Winch needs 7.0 or later")
-        if told.get("aof_enabled") == "0" and not self._is_warned:
+    def _warn_of(self, info: Mapping[str, str]) -> None:
+        if info.get("aof_enabled") == "0" and not self._is_warned:
             self._is_warned = True
             log.warning(
                 "%s writes nothing to disk as it happens (appendonly no): a restart of the server loses "
@@ -243,7 +235,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
             )
 
     def check_schema(self) -> Status:
-        found: bytes | None = self._pool.run(command("HGET", self._key, "version"))
+        found: bytes | None = self._pool.run(command("HGET", self._base.key, "version"))
         current = None if found is None else int(found)
         return Status(current, VERSION, is_ready=current == VERSION)
 
@@ -255,7 +247,7 @@ class RedisDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Schedul
     def migration_sql(self) -> str:
         if self.check_schema().is_ready:
             return ""
-        return f"HSET {self._key.decode()} version {VERSION}"
+        return f"HSET {self._base.key.decode()} version {VERSION}"
 
     def erase(self) -> None:
         """Remove every key of this store: for tests."""
@@ -308,22 +300,3 @@ class _Side:
     async def close(self) -> None:
         await self.listener.close()
         await self.wires.aclose()
-
-
-class _Halves(Generic[T]):
-    """A verb whose first call is written ahead, and where it is long sent but for its last bytes: the
-    server does nothing about it before it has those."""
-
-    def __init__(self, driver: RedisDriver, steps: Body[T], what: Call | Batch | Pause) -> None:
-        self._driver = driver
-        self._steps = steps
-        self._what = what
-        self._sent: Sent | None = None
-        self._ahead = driver.ahead(what)
-
-    def send(self) -> None:
-        ahead, self._ahead = self._ahead, None
-        self._sent = self._driver.begin(self._what, ahead)
-
-    def answer(self) -> T:
-        return self._driver.end(self._steps, self._what, self._sent)

@@ -144,33 +144,6 @@ def packed(*words: str | bytes | int) -> bytes:
     return data
 
 
-@dataclass(frozen=True, slots=True)
-class Bare:
-    """Calls of a script that has no parts and reads its own arguments, of which all but the last two are
-    always the same: what they begin with is packed once."""
-
-    begin: bytes
-    full: bytes
-
-    @classmethod
-    def of(cls, key: bytes, name: str, *args: str | bytes | int) -> Bare:
-        found = script(name)
-        begin = _begin(packed(b"EVALSHA", found.sha, b"1", key, *args, b"", b""))
-        return cls(begin, _begin(packed(b"EVAL", found.text, b"1", key, *args, b"", b"")))
-
-    def request(self, one: bytes, other: bytes) -> bytes:
-        return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self.begin, len(one), one, len(other), other)
-
-    def call(self, one: bytes, other: bytes) -> Call:
-        whole = Bare(self.full, b"")
-        return Call(self.request(one, other), partial(whole.request, one, other))
-
-
-def _begin(request: bytes) -> bytes:
-    """A request without its last two arguments, which are empty."""
-    return request.removesuffix(b"$0\r\n\r\n" * 2)
-
-
 def call(
     key: bytes, name: str, args: dict[str, Any], blobs: Sequence[bytes] = (), *, confirmations: int = 0
 ) -> Call:

@@ -29,7 +29,7 @@ class Heads:
             if others:
                 self.gated.add(queue)
             self._first[number, queue] = [
-                (int(float(first[place + 1])), first[place]) for place in range(0, len(first), 2)
+                (int(float(first[index + 1])), first[index]) for index in range(0, len(first), 2)
             ]
 
     def count(self, number: int, queue: str) -> int:

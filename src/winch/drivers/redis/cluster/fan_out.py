@@ -12,47 +12,40 @@ from typing import Any, TypeVar
 import hiredis
 
 from winch.core.errors import StorageUnavailable, WinchError
-from winch.drivers.redis.address import Place
 from winch.drivers.redis.cluster.shards import EVERYWHERE, ClusterRoute, meta_keys
-from winch.drivers.redis.connections.routing import TRIES, Route, delay, translated
-from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.redis.connections.routing import TRIES, delay, translated
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, call, call_many, command
-from winch.drivers.redis.verbs.base import Body, Step
+from winch.drivers.redis.verbs.base import Base, Body, Step
 
 T = TypeVar("T")
-Item = TypeVar("Item")
 
 
-class Spreading(RedisDriver):
-    """What the verbs for a cluster are made of."""
+class ClusterBase(Base):
+    """How a verb calls a script in a part of the store that is chosen later."""
 
-    _route: ClusterRoute
-
-    def __init__(self, place: Place, *, events: bool = False) -> None:
-        super().__init__(place, events=events)
-        self._keys = meta_keys(place.schema)
-        self._claimed_at_home: set[str] = set()
-
-    def _make_route(self, place: Place) -> Route:
-        return ClusterRoute(place)
-
-    # -- one call, many parts ----------------------------------------------------------------------
-
-    def _call(
+    def call(
         self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
     ) -> Part:
         args["in_cluster"] = True
         return Part(name, args, blobs, confirmations)
 
-    def _sendable(self, what: Step) -> Call | Batch | Pause:
-        if isinstance(what, Part):  # of a body that nobody has told where to go: home
-            return call(self._key, what.name, what.args, what.blobs, confirmations=what.confirmations)
+    def sendable(self, what: Step) -> Call | Batch | Pause:
+        if isinstance(what, Part):  # of a body that nothing has sent elsewhere: home
+            return call(self.key, what.name, what.args, what.blobs, confirmations=what.confirmations)
         return what
 
-    def _learn(self) -> Body[None]:
+
+class FanOut:
+    """Drives the bodies of verbs in several parts of the store at once."""
+
+    def __init__(self, route: ClusterRoute) -> None:
+        self._route = route
+        self._keys = meta_keys(route.place.schema)
+
+    def learn(self) -> Body[None]:
         self._route.learn((yield command("CLUSTER", "SLOTS")))
 
-    def _scatter(
+    def scatter(
         self,
         bodies: Sequence[tuple[int, Body[T]]],
         *,
@@ -62,60 +55,62 @@ class Spreading(RedisDriver):
         """Drive bodies side by side, each in its part of the store; what each came to, or its error."""
         results: list[Any] = [None] * len(bodies)
         wanted: dict[int, Any] = {}
-        for place, (_, body) in enumerate(bodies):
-            self._advance(place, body, None, wanted, results)
+        for index, (_, body) in enumerate(bodies):
+            self._advance(index, body, None, wanted, results)
         while wanted:
-            asked = [(bodies[place][0], part) for place, part in wanted.items()]
-            replies = yield from self._ask(asked, budget=budget, is_brief=is_brief)
-            places, wanted = list(wanted), {}
-            for place, reply in zip(places, replies, strict=True):
+            asked = [(bodies[index][0], part) for index, part in wanted.items()]
+            replies = yield from self.ask(asked, budget=budget, is_brief=is_brief)
+            indexes, wanted = list(wanted), {}
+            for index, reply in zip(indexes, replies, strict=True):
                 if isinstance(reply, WinchError):
-                    results[place] = reply
+                    results[index] = reply
                 else:
-                    self._advance(place, bodies[place][1], reply, wanted, results)
+                    self._advance(index, bodies[index][1], reply, wanted, results)
         return results
 
     @staticmethod
     def _advance(
-        place: int, body: Body[Any], reply: Any, wanted: dict[int, Any], results: list[Any]
+        index: int, body: Body[Any], reply: Any, wanted: dict[int, Any], results: list[Any]
     ) -> None:
         try:
-            wanted[place] = body.send(reply)
+            wanted[index] = body.send(reply)
         except StopIteration as stop:
-            results[place] = stop.value
+            results[index] = stop.value
         except WinchError as error:
-            results[place] = error
+            results[index] = error
 
-    def _ask(
+    def ask(
         self,
         asked: Sequence[tuple[int, Part]],
         *,
         budget: int | None = None,
         is_brief: bool = False,
     ) -> Body[list[Any]]:
-        """Send each part's call to whoever has that part: one call per node and script."""
+        """Send each part's call to the node that has the part: one call per node and script."""
         replies: list[Any] = [None] * len(asked)
         pending: Sequence[int] = range(len(asked))
         tries = 0
         while pending:
             if self._route.is_stale:
-                yield from self._learn()
+                yield from self.learn()
             groups: dict[object, list[int]] = {}
-            for place in pending:
-                where, part = asked[place]
+            for index in pending:
+                where, part = asked[index]
                 if is_brief and self._route.is_avoided(where):
-                    text = f"{self.describe()}: a node that did not answer just now is passed over"
-                    replies[place] = StorageUnavailable(text)
+                    replies[index] = StorageUnavailable(
+                        f"{self._route.place.describe()}: a node that did not answer just now is "
+                        "passed over"
+                    )
                     continue
                 owner = self._route.owners.get(where, where)
-                groups.setdefault((owner, part.name), []).append(place)
+                groups.setdefault((owner, part.name), []).append(index)
             again: list[int] = []
             batches = [list(groups.values())] if budget is None else [[g] for g in groups.values()]
             for batch in batches:
                 calls = [
                     call_many(
                         self._keys,
-                        [asked[place] for place in group],
+                        [asked[index] for index in group],
                         bell=self._route.bell_of(asked[group[0]][0]),
                         budget=budget,
                         is_brief=is_brief,
@@ -126,12 +121,12 @@ class Spreading(RedisDriver):
                 for group, answer in zip(batch, answers, strict=True):
                     again += self._took(group, answer, asked, replies)
                     if budget is not None:
-                        budget -= sum(map(_spent, (replies[place] for place in group)))
+                        budget -= sum(map(_spent, (replies[index] for index in group)))
             tries += 1
             if again and (is_brief or tries > TRIES):
-                for place in again:
+                for index in again:
                     text = "TRYAGAIN the slot is moving to another node"
-                    replies[place] = translated(text, self._route)
+                    replies[index] = translated(text, self._route)
                 again = []
             if again:
                 self._route.is_stale = True
@@ -152,43 +147,44 @@ class Spreading(RedisDriver):
         if asked[group[0]][1].confirmations and isinstance(answer, list):
             answer, confirmed = answer
         if isinstance(answer, WinchError):
-            for place in group:
-                self._route.avoid(asked[place][0])
-                replies[place] = answer
+            for index in group:
+                self._route.avoid(asked[index][0])
+                replies[index] = answer
             return []
-        for place, reply in zip(group, answer, strict=True):
+        for index, reply in zip(group, answer, strict=True):
             if isinstance(reply, hiredis.ReplyError):
                 if str(reply).startswith("TRYAGAIN"):
-                    again.append(place)
+                    again.append(index)
                 else:
-                    replies[place] = translated(str(reply), self._route)
+                    replies[index] = translated(str(reply), self._route)
             else:
-                replies[place] = reply if confirmed is None else [reply, confirmed]
+                replies[index] = reply if confirmed is None else [reply, confirmed]
         return again
 
-    def _everywhere(self, body: Callable[[], Body[T]]) -> Body[list[T]]:
+    def everywhere(self, body: Callable[[], Body[T]]) -> Body[list[T]]:
         """The same in every part; home's is the first."""
-        results = yield from self._scatter([(number, body()) for number in EVERYWHERE])
-        return self._whole(results)
+        results = yield from self.scatter([(number, body()) for number in EVERYWHERE])
+        return whole(results)
 
-    def _whole(self, results: Iterable[T | WinchError]) -> list[T]:
-        """The results, where none is an error; else what there is to raise for all of them."""
-        found: list[T] = []
-        errors: list[WinchError] = []
-        for result in results:
-            if isinstance(result, WinchError):
-                errors.append(result)
-            else:
-                found.append(result)
-        if not errors:
-            return found
-        worst = next((e for e in errors if not isinstance(e, StorageUnavailable)), errors[0])
-        is_partly = bool(found) or any(
-            isinstance(error, StorageUnavailable) and error.maybe_applied for error in errors
-        )
-        if is_partly and isinstance(worst, StorageUnavailable) and not worst.maybe_applied:
-            raise StorageUnavailable(str(worst), maybe_applied=True) from worst
-        raise worst
+
+def whole(results: Iterable[T | WinchError]) -> list[T]:
+    """The results, where none is an error; else what there is to raise for all of them."""
+    found: list[T] = []
+    errors: list[WinchError] = []
+    for result in results:
+        if isinstance(result, WinchError):
+            errors.append(result)
+        else:
+            found.append(result)
+    if not errors:
+        return found
+    worst = next((e for e in errors if not isinstance(e, StorageUnavailable)), errors[0])
+    is_partly = bool(found) or any(
+        isinstance(error, StorageUnavailable) and error.maybe_applied for error in errors
+    )
+    if is_partly and isinstance(worst, StorageUnavailable) and not worst.maybe_applied:
+        raise StorageUnavailable(str(worst), maybe_applied=True) from worst
+    raise worst
 
 
 def _spent(reply: Any) -> int:

@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
-from winch.drivers.redis.cluster.fan_out import Spreading
-from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of
+from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
+from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, ClusterRoute, shard_of
 from winch.drivers.redis.records import MICROSECOND
 from winch.drivers.redis.verbs.base import Body
 from winch.storage.params import ClaimRef, Rebinding
@@ -33,10 +33,18 @@ AT_ONCE = 100
 Sought = str | bool | tuple[str | bool, int]
 
 
-class Moving(Spreading):
+class Handover:
     """Verbs by id, wherever the job is, and the way home."""
 
-    def _by_id(
+    def __init__(self, base: ClusterBase, fan_out: FanOut, route: ClusterRoute) -> None:
+        self._call = base.call
+        self._replicated = base.replicated
+        self._fan_out = fan_out
+        self._route = route
+        self.claimed_at_home: set[str] = set()
+        """Ids of jobs that are at home, as far as this driver knows: they are looked for there first."""
+
+    def by_id(
         self,
         items: Sequence[Item],
         id_of: Callable[[Item], str],
@@ -46,31 +54,31 @@ class Moving(Spreading):
         """Each item where its id says; those that are not found there are asked for at home."""
         answers: list[Any] = [None] * len(items)
         groups: dict[int, list[int]] = {}
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             job_id = id_of(item)
-            where = HOME if job_id in self._claimed_at_home else shard_of(job_id)
-            groups.setdefault(where, []).append(place)
-        results = yield from self._scatter(
-            [(where, body([items[place] for place in group])) for where, group in groups.items()]
+            where = HOME if job_id in self.claimed_at_home else shard_of(job_id)
+            groups.setdefault(where, []).append(index)
+        results = yield from self._fan_out.scatter(
+            [(where, body([items[index] for index in group])) for where, group in groups.items()]
         )
         missing: list[int] = []
-        for (where, group), found in zip(groups.items(), self._whole(results), strict=True):
-            for place, answer in zip(group, found, strict=True):
-                answers[place] = answer
+        for (where, group), found in zip(groups.items(), whole(results), strict=True):
+            for index, answer in zip(group, found, strict=True):
+                answers[index] = answer
                 if where != HOME and is_missing(answer):
-                    missing.append(place)
+                    missing.append(index)
         for is_last in (False, True):
             if not missing:
                 break
-            (found,) = self._whole(
-                (yield from self._scatter([(HOME, body([items[place] for place in missing]))]))
+            (found,) = whole(
+                (yield from self._fan_out.scatter([(HOME, body([items[index] for index in missing]))]))
             )
-            for place, answer in zip(missing, found, strict=True):
-                answers[place] = answer
+            for index, answer in zip(missing, found, strict=True):
+                answers[index] = answer
             if not is_last:
-                lost = [place for place in missing if is_missing(answers[place])]
-                went = yield from self._went_home([id_of(items[place]) for place in lost])
-                missing = [place for place in lost if id_of(items[place]) in went]
+                lost = [index for index in missing if is_missing(answers[index])]
+                went = yield from self._went_home([id_of(items[index]) for index in lost])
+                missing = [index for index in lost if id_of(items[index]) in went]
         return answers
 
     def _went_home(self, ids: Sequence[str]) -> Body[set[str]]:
@@ -80,38 +88,38 @@ class Moving(Spreading):
             return set()
         groups = _by_shard(ids)
         asked = [(number, self._call("whereabouts", ids=some)) for number, some in groups.items()]
-        replies = self._whole((yield from self._ask(asked)))
+        replies = whole((yield from self._fan_out.ask(asked)))
         told = {
             job_id: word
             for some, words in zip(groups.values(), replies, strict=True)
             for job_id, word in zip(some, words, strict=True)
             if word
         }
-        yield from self._move({job_id: False for job_id, word in told.items() if word == b"leaving"})
+        yield from self.move({job_id: False for job_id, word in told.items() if word == b"leaving"})
         return set(told)
 
-    def _bring_home(self, claims: Iterable[ClaimRef]) -> Body[None]:
+    def bring_home(self, claims: Iterable[ClaimRef]) -> Body[None]:
         """Let these running jobs go on at home; whoever is there already, or whose claim is not live,
         stays where it is."""
-        tokens = {ref.id: ref.token for ref in claims if ref.id not in self._claimed_at_home}
+        tokens = {ref.id: ref.token for ref in claims if ref.id not in self.claimed_at_home}
         if tokens:
-            yield from self._move(tokens)
+            yield from self.move(tokens)
 
-    def _let_rest_at_home(self, ids: Sequence[str]) -> Body[None]:
+    def let_rest_at_home(self, ids: Sequence[str]) -> Body[None]:
         """Bring jobs home that do not run and may be retried; others stay where they are."""
-        yield from self._move(dict.fromkeys(ids, True))
-        self._claimed_at_home.difference_update(ids)
+        yield from self.move(dict.fromkeys(ids, True))
+        self.claimed_at_home.difference_update(ids)
 
-    def _let_wait_at_home(self, changes: Sequence[Rebinding]) -> Body[None]:
+    def let_wait_at_home(self, changes: Sequence[Rebinding]) -> Body[None]:
         """Bring jobs home that wait and are still what somebody has read; others stay where they are.
         Those that came are asked for there first, until the caller has done with them."""
         for start in range(0, len(changes), AT_ONCE):
             some = changes[start : start + AT_ONCE]
-            yield from self._move({one.id: (one.options or False, one.priority) for one in some})
+            yield from self.move({one.id: (one.options or False, one.priority) for one in some})
 
-    def _move(self, which: Mapping[str, Sought]) -> Body[None]:
+    def move(self, which: Mapping[str, Sought]) -> Body[None]:
         """Jobs that are what is said of them go home, and so does whoever is on the way already."""
-        wanted = self._place.replicated
+        wanted = self._replicated
         groups = _by_shard(which)
         asked = [
             (
@@ -125,7 +133,7 @@ class Moving(Spreading):
             )
             for number, some in groups.items()
         ]
-        replies = self._whole((yield from self._ask(asked)))
+        replies = whole((yield from self._fan_out.ask(asked)))
         messages: dict[str, bytes] = {}
         for some, reply in zip(groups.values(), replies, strict=True):
             found = self._confirmed(reply, wanted)
@@ -140,9 +148,9 @@ class Moving(Spreading):
             ids=list(messages),
         )
         self._confirmed(reply, wanted)
-        self._claimed_at_home.update(messages)
+        self.claimed_at_home.update(messages)
         gone = [(number, self._call("forget", ids=some)) for number, some in _by_shard(messages).items()]
-        self._whole((yield from self._ask(gone)))
+        whole((yield from self._fan_out.ask(gone)))
 
     def _confirmed(self, reply: Any, wanted: int) -> Any:
         """The reply, where enough replicas have what it tells of."""
@@ -152,21 +160,21 @@ class Moving(Spreading):
         if not isinstance(confirmed, int) or confirmed < wanted:
             count = confirmed if isinstance(confirmed, int) else 0
             raise StorageUnavailable(
-                f"{self.describe()}: {count} of {wanted} replicas have confirmed that a job moves to "
-                "the home shard; it goes on when they have",
+                f"{self._route.place.describe()}: {count} of {wanted} replicas have confirmed "
+                "that a job moves to the home shard; it goes on when they have",
                 maybe_applied=True,
             )
         return reply
 
-    def _settle(self) -> Body[None]:
+    def settle(self) -> Body[None]:
         """Go on with what somebody has begun and not ended."""
         asked = [
             (number, self._call("settle", keep=REMEMBERED_FOR, limit=AT_ONCE)) for number in EVERYWHERE
         ]
-        left = self._whole((yield from self._ask(asked)))
+        left = whole((yield from self._fan_out.ask(asked)))
         found = {job_id.decode(): False for ids in left for job_id in ids}
         if found:
-            yield from self._move(found)
+            yield from self.move(found)
 
 
 def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:

@@ -42,7 +42,7 @@ def tags(schema: str) -> tuple[str, ...]:
         tag = f"{schema}.{number}"
         found.setdefault(slot_of(tag) // width, tag)
         number += 1
-    return (schema, *(found[place] for place in range(SHARDS)))
+    return (schema, *(found[index] for index in range(SHARDS)))
 
 
 @cache
@@ -52,7 +52,7 @@ def meta_keys(schema: str) -> tuple[str, ...]:
 
 
 # Where the six bits stand that those who draw ids together share: see core/values/ids.py.
-_PLACES = {f"{0x80 | place:02x}": 1 + place for place in range(SHARDS)}
+_PLACES = {f"{0x80 | bits:02x}": 1 + bits for bits in range(SHARDS)}
 
 
 def shard_of(job_id: str) -> int:

@@ -11,16 +11,22 @@ import hiredis
 
 from winch.core.errors import WinchError
 from winch.drivers.redis.address import Address, Place
-from winch.drivers.redis.connections.routing import ConnectionLost, Route, Send, carried, first
-from winch.drivers.redis.connections.sync import (
+from winch.drivers.redis.connections.opening import (
     cannot_connect,
     check_greeting,
-    confirming,
-    find_primary,
     greeting,
+    ssl_context,
+)
+from winch.drivers.redis.connections.pool import find_primary
+from winch.drivers.redis.connections.routing import (
+    ConnectionLost,
+    Route,
+    Send,
+    carried,
+    confirming,
+    first,
     replies_to,
     reply_of,
-    ssl_context,
 )
 from winch.drivers.redis.scripts import Batch, Call, Pause
 
@@ -59,9 +65,9 @@ class AsyncWire(asyncio.BufferedProtocol):
                 )
         except (OSError, TimeoutError) as error:
             raise cannot_connect(place, address, error) from error
-        if said := greeting(place):
+        if requests := greeting(place):
             try:
-                check_greeting(await wire.ask(b"".join(said), len(said)), place, address)
+                check_greeting(await wire.ask(b"".join(requests), len(requests)), place, address)
             except BaseException:
                 wire.close()
                 raise
@@ -77,7 +83,7 @@ class AsyncWire(asyncio.BufferedProtocol):
             self._look_later()
         return await waiter
 
-    # -- what the event loop tells -----------------------------------------------------------------
+    # -- what the event loop calls -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -151,7 +157,7 @@ class AsyncSide:
 
     def __init__(self, place: Place, route: Route) -> None:
         self._place = place
-        self._route = route
+        self.route = route
         self._wires: dict[Address, AsyncWire] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
 
@@ -161,7 +167,7 @@ class AsyncSide:
             return await asyncio.gather(*map(self._settled, what.calls))
         if isinstance(what, Pause):
             return await asyncio.sleep(what.seconds)
-        route = self._route.of(what.where)
+        route = self.route.of(what.where)
         outcome: Any
         try:
             outcome = await self._send(first(what), route)
@@ -170,9 +176,9 @@ class AsyncSide:
         else:
             if not what.confirmations and type(outcome) is not hiredis.ReplyError:
                 return outcome
-        return await self._carry_on(what, route, outcome)
+        return await self.carry_on(what, route, outcome)
 
-    async def _carry_on(self, what: Call, route: Route, outcome: Any) -> Any:
+    async def carry_on(self, what: Call, route: Route, outcome: Any) -> Any:
         steps = carried(what, route, outcome)
         try:
             step = next(steps)
@@ -190,20 +196,6 @@ class AsyncSide:
         except StopIteration as stop:
             return stop.value
 
-    async def run_after(self, blocking: Call, what: Call) -> tuple[Any, Any]:
-        """A command that may wait in the server, and a call that the server carries out right after it;
-        their replies. The call is carried on as `run` does where its first try is refused."""
-        route = self._route.of(what.where)
-        outcome: Any
-        try:
-            wire = await self._wire(route)
-            heard, outcome = await wire.ask(blocking.request + what.request, 2)
-        except ConnectionLost as error:
-            heard, outcome = None, error
-        if isinstance(outcome, ConnectionLost | hiredis.ReplyError):
-            outcome = await self._carry_on(what, route, outcome)
-        return heard, outcome
-
     async def _settled(self, what: Call) -> Any:
         try:
             return await self.run(what)
@@ -211,11 +203,11 @@ class AsyncSide:
             return error
 
     async def _send(self, request: Send, route: Route) -> Any:
-        wire = await self._wire(route)
+        wire = await self.connection(route)
         replies = await wire.ask(confirming(request, self._place.timeout), replies_to(request))
         return reply_of(request, replies)
 
-    async def _wire(self, route: Route) -> AsyncWire:
+    async def connection(self, route: Route) -> AsyncWire:
         address = route.known()
         if address is None:
             loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ import hiredis
 
 from winch.core.errors import ConfigError, StorageError, StorageFull, StorageUnavailable, WinchError
 from winch.drivers.redis.address import Address, Place
-from winch.drivers.redis.scripts import Call, Pause
+from winch.drivers.redis.scripts import Call, Pause, packed
 
 TRIES = 10
 CONNECT_TRIES = 3
@@ -69,6 +69,24 @@ class Route:
 def first(what: Call) -> Send:
     """What is sent first; most calls need no more."""
     return Send(what.request, what.confirmations)
+
+
+def confirming(request: Send, timeout: float) -> bytes:
+    """The bytes of a request, with WAIT behind it where that is wanted."""
+    data = request.request
+    if request.confirmations:
+        milliseconds = round(timeout * 1000 / 5)
+        data += packed("WAIT", request.confirmations, milliseconds)
+    return data
+
+
+def replies_to(request: Send) -> int:
+    return 2 if request.confirmations else 1
+
+
+def reply_of(request: Send, replies: list[Any]) -> Any:
+    """The reply, or [reply, number of confirmations]."""
+    return replies if request.confirmations else replies[0]
 
 
 def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, Any, Any]:

@@ -1,40 +1,60 @@
-"""What the verbs are made of: a verb's body yields calls of scripts and is sent their replies."""
+"""What the families of verbs share. The body of a verb yields calls and receives the replies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from winch.drivers.redis.address import Place
-from winch.drivers.redis.connections.sync import Pool
+from winch.core.job import SuspectRule
+from winch.drivers.redis.connections.pool import Pool
+from winch.drivers.redis.records import MICROSECOND
 from winch.drivers.redis.scripts import Batch, Call, Part, Pause, call
-from winch.storage.verbs import Verb
+from winch.storage.params import Wait
 
 T = TypeVar("T")
 Step = Call | Part | Batch | Pause
 Body = Generator[Step, Any, T]
 
 
-class Verbs:
-    """The base of the three families of verbs."""
+class Base:
+    """How a verb calls a script of its store. `replicated`: how many replicas confirm an enqueue."""
 
-    _place: Place
-    _key: bytes
-    # One server, and nobody to confirm: a lone job takes the short way.
-    _is_short: bool
-    _pool: Pool
+    def __init__(self, key: bytes, *, replicated: int = 0) -> None:
+        self.key = key
+        self.replicated = replicated
 
-    def _run(self, steps: Body[T]) -> T:
-        """Carry the steps out, for a synchronous caller."""
-        raise NotImplementedError  # the driver does
-
-    def _call(
+    def call(
         self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
     ) -> Call | Part:
-        return call(self._key, name, args, blobs, confirmations=confirmations)
+        return call(self.key, name, args, blobs, confirmations=confirmations)
 
-    def _write(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
-        return Verb(name, body)
+    def sendable(self, what: Step) -> Call | Batch | Pause:
+        """What a runner sends for a step of a body."""
+        if isinstance(what, Part):
+            raise TypeError("only a cluster has parts")
+        return what
 
-    def _read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
-        return Verb(name, body, is_read=True)
+
+def run_body(pool: Pool, base: Base, steps: Body[T], what: Step | None = None) -> T:
+    """Run a body for a synchronous caller; `what`: its last step, where it has begun."""
+    try:
+        what = what or next(steps)
+        while True:
+            what = steps.send(pool.run(base.sendable(what)))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def wait_rows(waits: Iterable[Wait]) -> list[tuple[str, bool]]:
+    return [(wait.key, wait.is_enough) for wait in waits]
+
+
+def suspect_rule(rule: SuspectRule) -> dict[str, int]:
+    return {"most": rule.most, "within": rule.within // MICROSECOND}
+
+
+def read_rows(reply: Sequence[bytes], width: int) -> list[tuple[str, ...]]:
+    """Rows from a flat reply of texts."""
+    words = [word.decode() for word in reply]
+    return [tuple(words[at : at + width]) for at in range(0, len(words), width)]

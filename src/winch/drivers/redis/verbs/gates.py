@@ -17,7 +17,7 @@ from winch.core.gates import GateSpec, Look
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import micros
-from winch.drivers.redis.verbs.base import Body, Verbs
+from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.decide.gates import AHEAD, Setting, gate_info, named_limits
 from winch.storage.params import GateInfo, LimitInfo, Promoted, Rebinding
 from winch.storage.verbs import Verb
@@ -37,8 +37,11 @@ _set = msgspec.msgpack.Decoder(_Set)
 _decode = msgspec.msgpack.Decoder().decode
 
 
-class GateVerbs(Verbs):
+class GateVerbs:
     """Limits, rates, FIFO keys, tenants and scopes; see storage/families.py for the contracts."""
+
+    def __init__(self, base: Base) -> None:
+        self._call = base.call
 
     def admit(
         self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
@@ -49,7 +52,7 @@ class GateVerbs(Verbs):
             )
             return Promoted(count, None if next_at < 0 else from_micros(next_at), from_micros(at))
 
-        return self._write("admit", body)
+        return Verb("admit", body)
 
     def set_limits(
         self,
@@ -68,7 +71,7 @@ class GateVerbs(Verbs):
                 is_live=is_live,
             )
 
-        return self._write("set_limits", body)
+        return Verb("set_limits", body)
 
     def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
         def body() -> Body[list[bool]]:
@@ -78,7 +81,7 @@ class GateVerbs(Verbs):
             ]
             return [bool(took) for took in (yield self._call("rebind", now=micros(now), changes=rows))]
 
-        return self._write("rebind", body)
+        return Verb("rebind", body)
 
     def limits(self) -> Verb[list[LimitInfo]]:
         def body() -> Body[list[LimitInfo]]:
@@ -90,15 +93,15 @@ class GateVerbs(Verbs):
                 [(key.decode(), count) for key, count in _pairs(waiting)],
             )
 
-        return self._read("limits", body)
+        return Verb("limits", body, is_read=True)
 
     def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
         def body() -> Body[bool]:
             return bool((yield self._call("has_gated", queues=queues)))
 
-        return self._read("has_gated", body)
+        return Verb("has_gated", body, is_read=True)
 
-    def _gate_of(self, job: JobRecord) -> Body[GateInfo | None]:
+    def gate_of(self, job: JobRecord) -> Body[GateInfo | None]:
         """The gate a blocked job waits at."""
         use = next((use for use in gates.gates_of(job.options) if use.key == job.gate), None)
         if use is None or job.state is not JobState.BLOCKED:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.drivers.redis.records import MICROSECOND, micros
-from winch.drivers.redis.verbs.base import Body, Verbs
+from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.params import Line, Lines
 from winch.storage.verbs import Verb
 
 
-class BookVerbs(Verbs):
+class KvVerbs:
     """write_lines, read_lines, strike_lines; see storage/families.py for the contracts."""
+
+    def __init__(self, base: Base) -> None:
+        self._call = base.call
 
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
@@ -30,7 +33,7 @@ class BookVerbs(Verbs):
                 ],
             )
 
-        return self._write("write_lines", body)
+        return Verb("write_lines", body)
 
     def swap_line(
         self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
@@ -47,7 +50,7 @@ class BookVerbs(Verbs):
             )
             return reply.decode() if isinstance(reply, bytes) and reply else None
 
-        return self._write("swap_line", body)
+        return Verb("swap_line", body)
 
     def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
         def body() -> Body[list[Line]]:
@@ -66,11 +69,11 @@ class BookVerbs(Verbs):
                 for key, text in zip(words[::2], words[1::2], strict=True)
             ]
 
-        return self._read("read_lines", body)
+        return Verb("read_lines", body, is_read=True)
 
     def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
             gone: int = yield self._call("strike_lines", book=book, keys=keys)
             return gone
 
-        return self._write("strike_lines", body)
+        return Verb("strike_lines", body)

@@ -9,13 +9,16 @@ from typing import Any
 from winch.core.job import NO_CHANGES, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import micros
-from winch.drivers.redis.verbs.base import Body, Verbs
+from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.params import Acted
 from winch.storage.verbs import Verb
 
 
-class OperatingVerbs(Verbs):
+class OperatorVerbs:
     """The operators' part of Storage; see storage/families.py for the contracts."""
+
+    def __init__(self, base: Base) -> None:
+        self._call = base.call
 
     def cancel(
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
@@ -59,7 +62,7 @@ class OperatingVerbs(Verbs):
                 for job_id, (state, took, holder) in zip(ids, reply, strict=True)
             ]
 
-        return self._write(name, body)
+        return Verb(name, body)
 
     def pause(
         self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
@@ -67,10 +70,10 @@ class OperatingVerbs(Verbs):
         def body() -> Body[None]:
             yield self._call("pause", now=micros(now), queue=queue, reason=reason)
 
-        return self._write("pause", body)
+        return Verb("pause", body)
 
     def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._call("resume", queue=queue)
 
-        return self._write("resume", body)
+        return Verb("resume", body)

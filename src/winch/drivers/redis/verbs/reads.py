@@ -18,7 +18,7 @@ from winch.drivers.redis.records import (
     read_said,
     read_session,
 )
-from winch.drivers.redis.verbs.base import Body
+from winch.drivers.redis.verbs.base import Base, Body
 from winch.drivers.redis.verbs.gates import GateVerbs
 from winch.storage.params import (
     MOST_AHEAD,
@@ -42,11 +42,15 @@ STRETCH = 500
 LOOK = 1000
 
 
-class ReadingVerbs(GateVerbs):
-    """What changes nothing."""
+class ReadVerbs:
+    """Read jobs, queues and sessions; nothing changes."""
+
+    def __init__(self, base: Base, gates: GateVerbs) -> None:
+        self._call = base.call
+        self._gate_of = gates.gate_of
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
-        return self._read("get", lambda: self._find(ids))
+        return Verb("get", lambda: self._find(ids), is_read=True)
 
     def _find(self, ids: Sequence[str]) -> Body[list[JobRecord | None]]:
         if not ids:
@@ -54,7 +58,7 @@ class ReadingVerbs(GateVerbs):
         return read_jobs((yield self._call("get", ids=ids)), ids)
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
-        return self._read("results", lambda: self._results(ids))
+        return Verb("results", lambda: self._results(ids), is_read=True)
 
     def _results(self, ids: Sequence[str]) -> Body[list[Ending | None]]:
         if not ids:
@@ -86,7 +90,7 @@ class ReadingVerbs(GateVerbs):
             page = tuple(found[: which.limit])
             return Page(page, page[-1].id if len(found) > which.limit else None)
 
-        return self._read("list_jobs", body)
+        return Verb("list_jobs", body, is_read=True)
 
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         def body() -> Body[list[DeadGroup]]:
@@ -112,7 +116,7 @@ class ReadingVerbs(GateVerbs):
             found.sort(key=lambda group: (group.count, group.last_at), reverse=True)
             return found[: which.limit]
 
-        return self._read("groups", body)
+        return Verb("groups", body, is_read=True)
 
     def _group_of(self, fingerprint: str, queue: str) -> Body[list[DeadGroup]]:
         """What of a group is in this queue: one group or none."""
@@ -149,14 +153,14 @@ class ReadingVerbs(GateVerbs):
             }
             return {state: min(found[state], cap) for state in JobState}
 
-        return self._read("counts", body)
+        return Verb("counts", body, is_read=True)
 
     def queues(self) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
             rows, claims, sessions = yield self._call("queues", look=LOOK)
             running = Counter(map(read_queue_of, claims))
             serving = Counter(
-                queue for said in sessions if said is not None for queue in read_said(said)[2].queues
+                queue for data in sessions if data is not None for queue in read_said(data)[2].queues
             )
             found = {
                 name: _queue(name, running[name], sessions=count) for name, count in serving.items()
@@ -180,7 +184,7 @@ class ReadingVerbs(GateVerbs):
                     found[queue] = info
             return [found[name] for name in sorted(found)]
 
-        return self._read("queues", body)
+        return Verb("queues", body, is_read=True)
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
@@ -188,14 +192,14 @@ class ReadingVerbs(GateVerbs):
             oldest = None if since < 0 else from_micros(at) - from_micros(since)
             return Depth(min(count, cap), oldest)
 
-        return self._read("depth", body)
+        return Verb("depth", body, is_read=True)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:
             rows = yield self._call("sessions", is_ended_too=is_ended_too)
             return sorted(map(read_session, rows), key=lambda s: (s.started_at, s.id), reverse=True)
 
-        return self._read("sessions", body)
+        return Verb("sessions", body, is_read=True)
 
     def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
         def body() -> Body[Facts | None]:
@@ -210,8 +214,8 @@ class ReadingVerbs(GateVerbs):
                 key=job.unique_key if job.state.is_final else None,
             )
             paused_at, reason = read_pause(paused)
-            said = [read_said(one)[2] for one in sessions if one is not None]
-            serving = [one for one in said if job.queue in one.queues]
+            live = [read_said(data)[2] for data in sessions if data is not None]
+            serving = [one for one in live if job.queue in one.queues]
             own = []
             if job.session is not None:
                 own = yield self._call("sessions", only=job.session)
@@ -228,13 +232,13 @@ class ReadingVerbs(GateVerbs):
                 gate=(yield from self._gate_of(job)),
             )
 
-        return self._read("explain", body)
+        return Verb("explain", body, is_read=True)
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:
             return read_events((yield self._call("events", after=after, limit=limit)))
 
-        return self._read("events", body)
+        return Verb("events", body, is_read=True)
 
 
 def _queue(

@@ -16,8 +16,8 @@ from winch.core.errors import StorageUnavailable
 from winch.core.job import from_micros, to_micros
 from winch.core.policy.schedule import Overlap
 from winch.drivers.redis.records import envelope, micros, moment
-from winch.drivers.redis.verbs.base import Body, Verbs
-from winch.drivers.redis.verbs.claim import names_of, new_row
+from winch.drivers.redis.verbs.base import Base, Body
+from winch.drivers.redis.verbs.enqueue import names_of, new_row
 from winch.storage.decide.schedules import (
     HELD_NOTE,
     KEEP_RUNS,
@@ -68,15 +68,18 @@ _row = msgspec.msgpack.Decoder(_Row)
 _run = msgspec.msgpack.Decoder(_Run)
 
 
-class SchedulingVerbs(Verbs):
+class ScheduleVerbs:
     """Reading and changing schedules; see storage/families.py for the contracts."""
+
+    def __init__(self, base: Base) -> None:
+        self._call = base.call
 
     def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
             at, *rows = yield self._call("schedules", now=micros(now), name=name)
             return Schedules(from_micros(at), _by_name(rows))
 
-        return self._read("schedules", body)
+        return Verb("schedules", body, is_read=True)
 
     def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
@@ -85,7 +88,7 @@ class SchedulingVerbs(Verbs):
                 from_micros(at), _by_name(rows), None if next_at < 0 else from_micros(next_at)
             )
 
-        return self._read("due_schedules", body)
+        return Verb("due_schedules", body, is_read=True)
 
     def change_schedule(
         self, name: str, change: Change, *, now: datetime | None = None
@@ -110,11 +113,11 @@ class SchedulingVerbs(Verbs):
                 "try again"
             )
 
-        return self._write("change_schedule", body)
+        return Verb("change_schedule", body)
 
     def _change(self, name: str, seen: int, effect: Effect, now: datetime | None) -> Any:
         jobs = [job for job in effect.jobs if job is not None]
-        places = {job.id: place for place, job in enumerate(jobs, start=1)}
+        numbers = {job.id: number for number, job in enumerate(jobs, start=1)}
         row = effect.row
         return self._call(
             "change_schedule",
@@ -136,7 +139,7 @@ class SchedulingVerbs(Verbs):
                     to_micros(run.at),
                     run.job or False,
                     run.note or False,
-                    False if job is None else places[job.id],
+                    False if job is None else numbers[job.id],
                 )
                 for run, job in zip(effect.runs, effect.jobs, strict=True)
             ],
@@ -157,7 +160,7 @@ class SchedulingVerbs(Verbs):
                 for run in found
             ]
 
-        return self._read("schedule_runs", body)
+        return Verb("schedule_runs", body, is_read=True)
 
 
 def _minds_others(row: ScheduleRow) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from winch.core.job import from_micros
 from winch.drivers.redis.records import MICROSECOND, micros
-from winch.drivers.redis.verbs.base import Body, Verbs
+from winch.drivers.redis.verbs.base import Base, Body
+from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN, Sent, Taken
 from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
 from winch.storage.verbs import Verb
@@ -17,20 +17,12 @@ from winch.storage.verbs import Verb
 MOST = 2000
 
 
-class WaitingVerbs(Verbs):
-    """The waiting part of Storage; see storage/families.py for the contracts."""
+class WaitVerbs:
+    """Signals, and jobs that wait for them or for other jobs."""
 
-    if TYPE_CHECKING:
-
-        def _store(
-            self,
-            jobs: Sequence[NewJob],
-            *,
-            waits: Sequence[tuple[str, Sequence[Wait]]],
-            claim: ClaimRef | None,
-            is_repeat: bool,
-            now: datetime | None,
-        ) -> Body[list[Enqueued] | None]: ...
+    def __init__(self, base: Base, enqueue: EnqueueVerbs) -> None:
+        self._call = base.call
+        self._store = enqueue.store
 
     def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
         def body() -> Body[Sent]:
@@ -44,7 +36,7 @@ class WaitingVerbs(Verbs):
             )
             return Sent(id, is_new=bool(is_new))
 
-        return self._write("signal", body)
+        return Verb("signal", body)
 
     def take_signal(
         self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
@@ -60,7 +52,7 @@ class WaitingVerbs(Verbs):
             )
             return Taken(Answer(answer.decode()), payload[0].decode() if payload else None)
 
-        return self._write("take_signal", body)
+        return Verb("take_signal", body)
 
     def enqueue_after(
         self,
@@ -74,11 +66,11 @@ class WaitingVerbs(Verbs):
         def body() -> Body[list[Enqueued] | None]:
             return (yield from self._store(jobs, waits=waits, claim=claim, is_repeat=is_repeat, now=now))
 
-        return self._write("enqueue_after", body)
+        return Verb("enqueue_after", body)
 
     def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             at, count, next_at = yield self._call("unblock", now=micros(now), limit=limit, most=MOST)
             return Promoted(count, None if next_at < 0 else from_micros(next_at), from_micros(at))
 
-        return self._write("unblock", body)
+        return Verb("unblock", body)

@@ -1,4 +1,4 @@
-"""Looking for a reply before sleeping: when it is done, and when it is left."""
+"""Spinning for a reply before sleeping: when a connection does it, and when it does not."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 
 from tests.redis_servers import RedisServer
 from winch.core.values.ids import job_id
-from winch.drivers.redis.connections import sync
-from winch.drivers.redis.connections.spin_wait import FEWEST, MOST, Lookout, lookout
 from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.redis.fast import spin_wait as spinning
+from winch.drivers.redis.fast.spin_wait import FEWEST, MOST, SpinWait, spin_wait
 from winch.storage.params import NewJob
 
-Pair = tuple[Lookout, socket.socket, socket.socket]
+Pair = tuple[SpinWait, socket.socket, socket.socket]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """A lookout on the first of two connected sockets."""
+    """A spin-wait on the first of two connected sockets."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Lookout(ours), ours, theirs
+        yield SpinWait(ours), ours, theirs
 
 
-def look_in_vain(watch: Lookout) -> int:
+def look_in_vain(watch: SpinWait) -> int:
     """How many calls sleep afterwards; all of them have by the time this returns."""
     watch.wait()
     sleeps = watch.sleeps
@@ -73,29 +73,30 @@ def test_nobody_looks_through_tls(pair: Pair) -> None:
     _, ours, _ = pair
     context = ssl.create_default_context()
     with context.wrap_socket(ours, server_hostname="localhost", do_handshake_on_connect=False) as sock:
-        assert lookout(sock) is None
+        assert spin_wait(sock) is None
 
 
 def test_who_stores_jobs_alone_looks_and_threads_by_turns_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("WINCH_FAST", "on")
     looks = []
-    wait = Lookout.wait
+    wait = SpinWait.wait
 
-    def counted(watch: Lookout) -> None:
+    def counted(watch: SpinWait) -> None:
         looks.append(watch)
         wait(watch)
 
-    monkeypatch.setattr(Lookout, "wait", counted)
-    monkeypatch.setattr(sync, "IN_A_ROW", float("inf"))  # however slow the machine is
+    monkeypatch.setattr(SpinWait, "wait", counted)
+    monkeypatch.setattr(spinning, "IN_A_ROW", float("inf"))  # however slow the machine is
     with RedisServer() as server, ThreadPoolExecutor(1) as other:
         driver = RedisDriver.from_url(server.url)
 
         def store(tick: int) -> bool:
-            (told,) = driver.run(
+            (stored,) = driver.run(
                 driver.enqueue([NewJob(id=job_id(tick, bytes(8)), task="a", args="{}")])
             )
-            return told.is_new
+            return stored.is_new
 
         assert store(1)
         looks.clear()

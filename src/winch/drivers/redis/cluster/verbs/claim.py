@@ -16,11 +16,12 @@ import msgspec
 
 from winch.core.errors import StorageUnavailable, WinchError
 from winch.core.job import Claim
-from winch.drivers.redis.address import Place
 from winch.drivers.redis.cluster.claim_plan import Heads, Plan, planned
-from winch.drivers.redis.cluster.reads import WideReads
+from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut
+from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, SHARDS
 from winch.drivers.redis.verbs.base import Body
+from winch.drivers.redis.verbs.claim import ClaimVerbs
 from winch.storage.params import ClaimParams
 from winch.storage.verbs import Verb
 
@@ -38,15 +39,20 @@ COMMON = 5
 At = Callable[[str, int], Body[list[Claim]]]
 
 
-class WideClaims(WideReads):
-    def __init__(self, place: Place, *, events: bool = False) -> None:
-        super().__init__(place, events=events)
+class ClusterClaimVerbs:
+    """Take the first ready jobs of all parts."""
+
+    def __init__(self, base: ClusterBase, fan_out: FanOut, handover: Handover) -> None:
         self._sort_keys: dict[str, int] = {}
+        self._plain = ClaimVerbs(base, self._sort_keys)
+        self._call = base.call
+        self._fan_out = fan_out
+        self._handover = handover
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def at(queue: str, limit: int) -> Body[list[Claim]]:
             chosen = msgspec.structs.replace(params, queues=(queue,), limit=limit)
-            return super(WideClaims, self).claim(chosen, now=now).steps()
+            return self._plain.claim(chosen, now=now).steps()
 
         def body() -> Body[list[Claim]]:
             heads = yield from self._heads(params)
@@ -63,7 +69,7 @@ class WideClaims(WideReads):
                     found += yield from self._claim_plain(heads, (queue,), free, at)
             return found
 
-        return self._write("claim", body)
+        return Verb("claim", body)
 
     def _heads(self, params: ClaimParams) -> Body[Heads]:
         """The ready jobs of all parts, as far as a claim has to know them."""
@@ -78,13 +84,13 @@ class WideClaims(WideReads):
         if not is_exact:
             # Another choice each time, so that all have their turn.
             start = random.randrange(SHARDS)  # noqa: S311  # not a secret
-            order = [1 + (start + place) % SHARDS for place in range(SHARDS)]
+            order = [1 + (start + index) % SHARDS for index in range(SHARDS)]
             numbers, later = [HOME, *order[:LOOKED_AT]], order[LOOKED_AT:]
         for _ in range(2):
             if not numbers:
                 break
             what = self._call("heads", queues=params.queues, count=count, gated=is_gated)
-            replies = yield from self._ask([(number, what) for number in numbers], is_brief=True)
+            replies = yield from self._fan_out.ask([(number, what) for number in numbers], is_brief=True)
             for number, reply in zip(numbers, replies, strict=True):
                 heads.add(number, None if isinstance(reply, WinchError) else reply)
             # Of a part that may have more of the first ones than it was asked for, more is read.
@@ -100,16 +106,16 @@ class WideClaims(WideReads):
         found = yield from self._claim_planned(plan, at)
         if len(found) < sum(plan.values()):
             found += yield from self._claim_rest(heads, plan, queues, limit - len(found), at)
-        order = {queue: place for place, queue in enumerate(queues)}
+        order = {queue: index for index, queue in enumerate(queues)}
         found.sort(key=lambda claim: (order[claim.queue], self._sort_keys.pop(claim.id, 0), claim.id))
         return found
 
     def _claim_gated(self, heads: Heads, queue: str, limit: int, at: At) -> Body[list[Claim]]:
         away = heads.first_away(queue, limit, HOME)
-        told = [(job_id.decode(), key) for key, job_id, _ in away]
+        elsewhere = [(job_id.decode(), key) for key, job_id, _ in away]
         behind: list[int] = []
-        asked = _told_of(told, at(queue, limit), behind)
-        results = yield from self._scatter([(HOME, asked)], is_brief=True)
+        asked = _with_jobs_away(elsewhere, at(queue, limit), behind)
+        results = yield from self._fan_out.scatter([(HOME, asked)], is_brief=True)
         home = self._claimed(HOME, results[0])
         plan: Plan = {}
         for _, _, number in away[: limit - len(home)]:
@@ -134,7 +140,7 @@ class WideClaims(WideReads):
 
     def _claim_planned(self, plan: Plan, at: At, *, budget: int | None = None) -> Body[list[Claim]]:
         bodies = [(number, at(queue, limit)) for (number, queue), limit in plan.items()]
-        results = yield from self._scatter(bodies, budget=budget, is_brief=True)
+        results = yield from self._fan_out.scatter(bodies, budget=budget, is_brief=True)
         found: list[Claim] = []
         for (number, _), result in zip(plan, results, strict=True):
             found += self._claimed(number, result)
@@ -148,9 +154,9 @@ class WideClaims(WideReads):
                 raise result
             return []
         if number == HOME and result:
-            if len(self._claimed_at_home) > REMEMBERED:
-                self._claimed_at_home.clear()
-            self._claimed_at_home.update(claim.id for claim in result)
+            if len(self._handover.claimed_at_home) > REMEMBERED:
+                self._handover.claimed_at_home.clear()
+            self._handover.claimed_at_home.update(claim.id for claim in result)
         return result
 
     def _claim_rest(
@@ -172,7 +178,7 @@ class WideClaims(WideReads):
         return found
 
 
-def _told_of(away: Sequence[tuple[str, int]], body: Body[T], behind: list[int]) -> Body[T]:
+def _with_jobs_away(away: Sequence[tuple[str, int]], body: Body[T], behind: list[int]) -> Body[T]:
     """A claim at home that is told of jobs elsewhere; `behind`: how many of those have their turn before
     each that it takes."""
     what: Any = next(body)

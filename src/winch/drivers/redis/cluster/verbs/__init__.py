@@ -1,0 +1,1 @@
+"""The verbs of one server, each carried out in the parts of the store that it concerns."""

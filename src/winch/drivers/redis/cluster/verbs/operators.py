@@ -1,0 +1,84 @@
+"""Operators' verbs in a cluster: each job where it is, a queue everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from winch.core.gates import is_gated
+from winch.core.job import NO_CHANGES, RetryChanges
+from winch.drivers.redis.cluster.fan_out import FanOut
+from winch.drivers.redis.cluster.handover import Handover
+from winch.drivers.redis.verbs.base import Body
+from winch.drivers.redis.verbs.operators import OperatorVerbs
+from winch.storage.params import Acted
+from winch.storage.verbs import Verb
+
+
+class ClusterOperatorVerbs:
+    """Cancel, retry and delete jobs wherever they are; pause and resume a queue in every part."""
+
+    def __init__(self, plain: OperatorVerbs, fan_out: FanOut, handover: Handover) -> None:
+        self._plain = plain
+        self._fan_out = fan_out
+        self._handover = handover
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._by_id(
+            "cancel",
+            ids,
+            lambda some: self._plain.cancel(some, by=by, reason=reason, now=now),
+        )
+
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            if changes.options is not None and is_gated(changes.options):
+                yield from self._handover.let_rest_at_home(ids)  # where the gates are
+            acting = self._by_id(
+                "retry",
+                ids,
+                lambda some: self._plain.retry(some, by=by, changes=changes, now=now),
+            )
+            return (yield from acting.steps())
+
+        return Verb("retry", body)
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        return self._by_id("delete", ids, lambda some: self._plain.delete(some, by=by, now=now))
+
+    def _by_id(
+        self, name: str, ids: Sequence[str], verb: Callable[[Sequence[str]], Verb[list[Acted]]]
+    ) -> Verb[list[Acted]]:
+        return Verb(
+            name,
+            lambda: self._handover.by_id(
+                ids, str, lambda some: verb(some).steps(), lambda acted: acted.state is None
+            ),
+        )
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        def body() -> Body[None]:
+            yield from self._fan_out.everywhere(
+                lambda: self._plain.pause(queue, by=by, reason=reason, now=now).steps()
+            )
+
+        return Verb("pause", body)
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield from self._fan_out.everywhere(
+                lambda: self._plain.resume(queue, by=by, now=now).steps()
+            )
+
+        return Verb("resume", body)

@@ -1,0 +1,55 @@
+"""Waits in a cluster: a job that waits, or takes a signal, is at home."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from winch.drivers.redis.cluster.fan_out import ClusterBase
+from winch.drivers.redis.cluster.handover import Handover
+from winch.drivers.redis.verbs.base import Body
+from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
+from winch.drivers.redis.verbs.waits import WaitVerbs
+from winch.storage.decide.waits import Taken
+from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait
+from winch.storage.verbs import Verb
+
+
+class ClusterWaitVerbs(WaitVerbs):
+    """Bring a running job home before it waits."""
+
+    def __init__(self, base: ClusterBase, enqueue: EnqueueVerbs, handover: Handover) -> None:
+        super().__init__(base, enqueue)
+        self._handover = handover
+
+    def enqueue_after(
+        self,
+        jobs: Sequence[NewJob],
+        waits: Sequence[tuple[str, Sequence[Wait]]],
+        *,
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        """At home, where jobs that wait and jobs that are waited for find each other."""
+        plain = super().enqueue_after
+
+        def body() -> Body[list[Enqueued] | None]:
+            if claim is not None:
+                yield from self._handover.bring_home([claim])
+            after = plain(jobs, waits, claim=claim, is_repeat=is_repeat, now=now)
+            return (yield from after.steps())
+
+        return Verb("enqueue_after", body)
+
+    def take_signal(
+        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
+    ) -> Verb[Taken]:
+        plain = super().take_signal
+
+        def body() -> Body[Taken]:
+            yield from self._handover.bring_home([claim])
+            taking = plain(claim, name, wanted_by=wanted_by, now=now)
+            return (yield from taking.steps())
+
+        return Verb("take_signal", body)

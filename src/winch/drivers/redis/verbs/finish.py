@@ -1,0 +1,158 @@
+"""What becomes of a claim: its end, its notes, and whether it still stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from winch.core.changes import died_of
+from winch.core.job import CRASH_RULE, Failure, Note, SuspectRule
+from winch.core.lifecycle import JobState
+from winch.core.values.fingerprint import trace
+from winch.drivers.redis.records import MICROSECOND, micros
+from winch.drivers.redis.verbs.base import Base, Body, suspect_rule, wait_rows
+from winch.storage.decide.gates import why_ended
+from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.storage.verbs import Verb
+
+_ANSWERS = {answer.value.encode(): answer for answer in Answer}
+_STANDINGS = {standing.value.encode(): standing for standing in Standing}
+
+
+class FinishVerbs:
+    """End claims and note what running handlers report."""
+
+    def __init__(self, base: Base) -> None:
+        self._call = base.call
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            done = [outcome for outcome in outcomes if _is_plain(outcome)]
+            others: list[Finish] = []
+            if len(done) < len(outcomes):
+                others = [outcome for outcome in outcomes if not _is_plain(outcome)]
+            reply = yield self._call(
+                "finish",
+                now=micros(now),
+                done=(
+                    [outcome.id for outcome in done],
+                    [outcome.token for outcome in done],
+                    [False if outcome.result is None else outcome.result for outcome in done],
+                ),
+                others=[_outcome(outcome) for outcome in others],
+            )
+            # A number: all of them took.
+            plain = reply[0] if isinstance(reply[0], list) else [b"took"] * reply[0]
+            if not others:
+                return [_ANSWERS[answer] for answer in plain]
+            completed, rest = iter(plain), iter(reply[1])
+            return [_ANSWERS[next(completed if _is_plain(outcome) else rest)] for outcome in outcomes]
+
+        return Verb("finish", body)
+
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            reply = yield self._call(
+                "release", now=micros(now), claims=_pairs(claims), started=has_started
+            )
+            return [_ANSWERS[answer] for answer in reply]
+
+        return Verb("release", body)
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            given: int = yield self._call(
+                "give_up", now=micros(now), session=session, tokens=dict.fromkeys(tokens, True)
+            )
+            return given
+
+        return Verb("give_up", body)
+
+    def crash(
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
+    ) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            reply = yield self._call(
+                "crash",
+                now=micros(now),
+                claims=_pairs(claims),
+                cause=cause,
+                trace=trace(Failure("crashed", cause)),
+                rule=suspect_rule(rule),
+            )
+            return [_ANSWERS[answer] for answer in reply]
+
+        return Verb("crash", body)
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        def body() -> Body[Answer]:
+            reply = yield self._call(
+                "note",
+                claim=(claim.id, claim.token),
+                progress=note.progress,
+                checkpoint=note.checkpoint,
+                log=note.log,
+                has_undo=note.has_undo,
+                forgets_cancel=note.forgets_cancel,
+            )
+            return _ANSWERS[reply]
+
+        return Verb("note", body)
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        def body() -> Body[list[Standing]]:
+            reply = yield self._call("standing", claims=_pairs(claims))
+            return [_STANDINGS[answer] for answer in reply]
+
+        return Verb("standing", body)
+
+
+def _is_plain(outcome: Finish) -> bool:
+    """Whether it completes the job with a result and nothing else."""
+    return (
+        outcome.to is JobState.COMPLETED
+        and outcome.reason is None
+        and outcome.log is None
+        and outcome.brake is None
+    )
+
+
+def _outcome(outcome: Finish) -> dict[str, Any]:
+    error = outcome.error
+    fields: dict[str, Any] = {
+        "id": outcome.id,
+        "token": outcome.token,
+        "to": outcome.to.value,
+        "what": outcome.what,
+        "delay": outcome.delay // MICROSECOND,
+        "counts": outcome.counts,
+        "result": outcome.result,
+        "reason": outcome.reason,
+        "log": outcome.log,
+        "fingerprint": outcome.fingerprint,
+        "brake": outcome.brake,
+    }
+    if outcome.is_gated or outcome.brake is not None:
+        fields["why"] = why_ended(outcome)
+    if outcome.to is JobState.BLOCKED:
+        fields["waits"] = wait_rows(outcome.waits)
+        fields["timeout"] = None if outcome.timeout is None else outcome.timeout // MICROSECOND
+        fields["leaves_turn"] = outcome.leaves_turn or None
+    if error is not None:
+        fields["error"] = {"type": error.type, "message": error.message, "traceback": error.traceback}
+    if outcome.to is JobState.DEAD and outcome.fingerprint is None:
+        fields["trace"] = trace(died_of(outcome))
+    # A field that is not there is nil in the script, and so is one that is null.
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _pairs(claims: Iterable[ClaimRef]) -> list[tuple[str, str]]:
+    return [(ref.id, ref.token) for ref in claims]

@@ -1,0 +1,104 @@
+"""The sessions of workers: their leases, and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from winch.core.job import CRASH_RULE, Failure, SuspectRule, from_micros
+from winch.core.lifecycle import JobState
+from winch.core.values.fingerprint import trace
+from winch.drivers.redis.records import MICROSECOND, Said, micros
+from winch.drivers.redis.verbs.base import Base, Body, read_rows, suspect_rule
+from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
+from winch.storage.verbs import Verb
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SessionVerbs:
+    """Begin, extend and end sessions; list what they hold."""
+
+    def __init__(self, base: Base) -> None:
+        self._call = base.call
+
+    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+        def body() -> Body[datetime]:
+            details = Said(
+                session.worker,
+                session.host,
+                session.pid,
+                session.release,
+                session.queues,
+                session.tasks,
+                session.slots,
+            )
+            at = yield self._call(
+                "start_session",
+                now=micros(now),
+                id=session.id,
+                blobs=[_encode(details)],
+                lease=session.lease // MICROSECOND,
+                schedules=[(one.name, one.definition, one.timing) for one in session.schedules],
+            )
+            return from_micros(at)
+
+        return Verb("start_session", body)
+
+    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+        def body() -> Body[list[Pulse]]:
+            at, *beats = yield self._call("beat", now=micros(now), sessions=sessions)
+            moment = from_micros(at)
+            return [
+                Pulse(session, is_live=count >= 0, beats=max(count, 0), now=moment)
+                for session, count in zip(sessions, beats, strict=True)
+            ]
+
+        return Verb("beat", body)
+
+    def end_session(
+        self,
+        session: str,
+        *,
+        started: Sequence[ClaimRef] = (),
+        cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
+    ) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            reply = yield self._call(
+                "end_session",
+                now=micros(now),
+                session=session,
+                reason=cause or "stopped",
+                started={ref.id: ref.token for ref in started},
+                cause=cause,
+                trace=None if cause is None else trace(Failure("crashed", cause)),
+                rule=suspect_rule(rule),
+            )
+            return [Rescued(row[0], row[1], session, JobState(row[2])) for row in read_rows(reply, 3)]
+
+        return Verb("end_session", body)
+
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            reply = yield self._call("held", session=session)
+            return [ClaimRef(*pair) for pair in read_rows(reply, 2)]
+
+        return Verb("held", body, is_read=True)
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            reply = yield self._call("cancels", sessions=sessions)
+            return read_cancels(reply, sessions)
+
+        return Verb("cancels", body, is_read=True)
+
+
+def read_cancels(reply: Sequence[bytes], sessions: Sequence[str]) -> list[ClaimRef]:
+    """Claims from the reply of `cancels`, in the order of the sessions, then by id."""
+    order = {session: index for index, session in enumerate(sessions)}
+    rows = sorted(read_rows(reply, 3), key=lambda row: (order[row[2]], row[0]))
+    return [ClaimRef(row[0], row[1]) for row in rows]
