@@ -187,7 +187,7 @@ MUTATIONS = (
     ),
     Mutation(
         "other end", "postgres", OTHER_END,
-        (("postgres/verbs/claim.py", "changes.is_repeat(ended, end)", "ended is not None"),),
+        (("postgres/verbs/finish.py", "changes.is_repeat(ended, end)", "ended is not None"),),
         ("conformance:finish",),
     ),
     Mutation(

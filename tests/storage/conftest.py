@@ -55,7 +55,7 @@ def postgres_leases_target(postgres_server: Databases, runner: asyncio.Runner) -
     """Where every claim is made as those by the hundred are."""
     target = PostgresTarget(postgres_server.new_store())
     for driver in target._drivers.values():
-        driver._batch_from = 1  # type: ignore[attr-defined]
+        driver._base.batch_from = 1  # type: ignore[attr-defined]
     yield target
     runner.run(target.aclose())
     target.close()

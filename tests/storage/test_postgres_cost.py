@@ -227,7 +227,7 @@ def test_results_that_differ_are_each_their_jobs_own(store: Store) -> None:
 
 def test_a_busy_worker_begins_where_it_ended_and_looks_back(store: Store) -> None:
     clock = [100.0]
-    store.driver._claim_starts = LowWater(lambda: clock[0])
+    store.driver._base.claim_starts = LowWater(lambda: clock[0])
     session = store.session()
     store.add(3 * MANY, queue="busy")
     seen: list[list[int]] = []
@@ -256,7 +256,7 @@ def test_a_busy_worker_begins_where_it_ended_and_looks_back(store: Store) -> Non
 
 def test_nothing_above_the_mark_is_no_reason_to_wait(store: Store) -> None:
     clock = [100.0]
-    store.driver._claim_starts = LowWater(lambda: clock[0])
+    store.driver._base.claim_starts = LowWater(lambda: clock[0])
     session = store.session()
     store.add(MANY, queue="mark")
     params: dict[str, Any] = {"session": session, "queues": ("mark",), "limit": MANY, "gated": 0}
@@ -268,7 +268,7 @@ def test_nothing_above_the_mark_is_no_reason_to_wait(store: Store) -> None:
 
 
 def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None:
-    store.driver._claim_starts = LowWater(lambda: 100.0)
+    store.driver._base.claim_starts = LowWater(lambda: 100.0)
     session = store.session()
     (other,) = store.add(1, queue="tasks", task="other")
     store.add(MANY, queue="tasks", task="many")

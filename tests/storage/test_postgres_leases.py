@@ -132,8 +132,8 @@ def test_a_place_is_a_hint(store: Store) -> None:
     store.add(MANY)
     claims = store.claim(session, MANY, gated=0)
     one, other = claims[:2]
-    assert isinstance(driver._row_hints, KnownRows)
-    places = driver._row_hints._by_id
+    assert isinstance(driver._base.row_hints, KnownRows)
+    places = driver._base.row_hints._by_id
     places[one.id], places[other.id] = places[other.id], places[one.id]
     assert store.complete(one) == [Answer.TOOK]
     assert store.get(one.id).state is JobState.COMPLETED

@@ -340,7 +340,7 @@ def test_what_a_ring_brings_is_handed_over_before_the_wait_is_over(store: Store)
         bell._listener.discard(bell)  # it rings when it is told to: not late, for the job before
         for has_gates in (False, True):
             if has_gates:
-                store.driver._with_gates.add(("default",))
+                store.driver._gated_claims._with_gates.add(("default",))
             await bell.arm()
             verb = store.driver.claim(claim_of(store, session))
             waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20))

@@ -1,5 +1,5 @@
-"""The PostgreSQL driver: runners, bells and upkeep. The verbs are in working, operating, reading and
-scheduling; what each sends is in sql/, one file per verb."""
+"""The PostgreSQL driver, put together from families of verbs, fast paths, connections and wake-ups. What
+each verb sends is in sql/, one file per verb."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
 
+from winch.drivers._shared.composed import ComposedDriver
 from winch.drivers._shared.migrate import Status
 from winch.drivers.postgres import schema
 from winch.drivers.postgres.address import Place, connection_params, parse_url
@@ -22,14 +24,23 @@ from winch.drivers.postgres.connections.pool import Pool
 from winch.drivers.postgres.connections.transactions import AsyncLending, Lending
 from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.facts import ServerFacts, read_facts
+from winch.drivers.postgres.fast.lone_enqueue import LoneEnqueue
 from winch.drivers.postgres.fast.low_water import LowWater
 from winch.drivers.postgres.fast.row_hints import KnownRows
 from winch.drivers.postgres.statements import Body, Statements
-from winch.drivers.postgres.verbs.claim import WorkingVerbs
-from winch.drivers.postgres.verbs.kv import BookVerbs
-from winch.drivers.postgres.verbs.operators import OperatingVerbs
-from winch.drivers.postgres.verbs.reads import ReadingVerbs
-from winch.drivers.postgres.verbs.schedules import SchedulingVerbs
+from winch.drivers.postgres.verbs.base import Base, ClaimStarts, RowHints
+from winch.drivers.postgres.verbs.claim import ClaimVerbs
+from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
+from winch.drivers.postgres.verbs.finish import FinishVerbs
+from winch.drivers.postgres.verbs.gated_claims import GatedClaims
+from winch.drivers.postgres.verbs.gates import GateVerbs
+from winch.drivers.postgres.verbs.kv import KvVerbs
+from winch.drivers.postgres.verbs.operators import OperatorVerbs
+from winch.drivers.postgres.verbs.reads import ReadVerbs
+from winch.drivers.postgres.verbs.schedules import ScheduleVerbs
+from winch.drivers.postgres.verbs.sessions import SessionVerbs
+from winch.drivers.postgres.verbs.upkeep import UpkeepVerbs
+from winch.drivers.postgres.verbs.waits import WaitVerbs
 from winch.drivers.postgres.wakeups.handover import Offers
 from winch.drivers.postgres.wakeups.listen import (
     ENOUGH,
@@ -39,6 +50,7 @@ from winch.drivers.postgres.wakeups.listen import (
     PostgresBell,
 )
 from winch.storage.capabilities import Capabilities
+from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock
 from winch.storage.verbs import Sending, Verb
 
@@ -46,9 +58,10 @@ T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch.postgres")
 
 
-class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs):
+class PostgresDriver(ComposedDriver):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
+    _read_verbs: ReadVerbs
     name = "postgres"
     capabilities: Capabilities = Capabilities(
         is_durable=True,
@@ -59,10 +72,26 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
     def __init__(self, place: Place, *, events: bool = False) -> None:
         self._place = place
         self._keeps_events = events
-        self._sql = Statements(place.quoted)
-        self._claim_starts = LowWater()
-        self._row_hints = KnownRows()
-        self._with_gates = set()
+        is_quick = is_fast()
+        base = self._base = Base(
+            Statements(place.quoted),
+            keeps_events=events,
+            claim_starts=LowWater() if is_quick else ClaimStarts(),
+            row_hints=KnownRows() if is_quick else RowHints(),
+        )
+        self._gated_claims = GatedClaims(base)
+        enqueue = EnqueueVerbs(base)
+        self._enqueue_verbs = LoneEnqueue(base, enqueue) if is_quick else enqueue
+        self._claim_verbs = ClaimVerbs(base, self._gated_claims)
+        self._finish_verbs = FinishVerbs(base)
+        self._session_verbs = SessionVerbs(base)
+        self._upkeep_verbs = UpkeepVerbs(base)
+        self._gate_verbs = GateVerbs(base)
+        self._wait_verbs = WaitVerbs(base, enqueue)
+        self._schedule_verbs = ScheduleVerbs(base, enqueue)
+        self._operator_verbs = OperatorVerbs(base)
+        self._read_verbs = ReadVerbs(base)
+        self._kv_verbs = KvVerbs(base)
         self._pool = Pool(place)
         self._lending = Lending(place)
         self._guard = ProcessLock()
@@ -130,6 +159,10 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
                 side = self._sides[loop] = _AsyncSide(self)
         return side
 
+    def oldest_snapshot(self) -> Verb[timedelta]:
+        """As `SnapshotStore` has it."""
+        return self._read_verbs.oldest_snapshot()
+
     # -- waking ------------------------------------------------------------------------------------
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> PostgresBell:
@@ -141,11 +174,13 @@ class PostgresDriver(WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, Sche
 
     def claiming_bell(self, queues: Sequence[str]) -> ClaimingPostgresBell:
         side = self._side()
-        return ClaimingPostgresBell([side.listener], queues, side.pool, Offers(self.arun, self._step))
+        return ClaimingPostgresBell(
+            [side.listener], queues, side.pool, Offers(self.arun, self._base.step)
+        )
 
     async def _announce(self, names: Sequence[str]) -> None:
         def body() -> Body[None]:
-            yield self._step(
+            yield self._base.step(
                 "wait",
                 is_alone=True,
                 queues=list(names),

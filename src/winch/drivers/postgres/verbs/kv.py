@@ -1,4 +1,4 @@
-"""The verbs of books: what Winch notes beside the jobs."""
+"""Small records beside the jobs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from datetime import datetime
 
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.statements import Body
-from winch.drivers.postgres.verbs.base import Verbs
+from winch.drivers.postgres.verbs.base import Base
 from winch.storage.params import Line, Lines
 from winch.storage.verbs import Verb
 
-# How often a line is looked for that somebody removes while it is looked at.
+# How often a swap reads a line again that another transaction has removed.
 LOOKS = 5
 
 
-class BookVerbs(Verbs):
-    """The books' part of Storage; see storage/families.py for the contracts."""
+class KvVerbs:
+    """See storage/families.py for the contracts."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
 
     def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
-            yield self._step("write_lines.over", now=now)
-            yield self._step(
+            yield self._base.step("write_lines.over", now=now)
+            yield self._base.step(
                 "write_lines",
                 books=[line.book for line in lines],
                 keys=[line.key for line in lines],
@@ -30,14 +33,14 @@ class BookVerbs(Verbs):
                 now=now,
             )
 
-        return self._write("write_lines", body, now)
+        return self._base.write("write_lines", body, now)
 
     def swap_line(
         self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             for _ in range(LOOKS):
-                kept = yield self._step(
+                kept = yield self._base.step(
                     "swap_line",
                     book=line.book,
                     key=line.key,
@@ -48,17 +51,17 @@ class BookVerbs(Verbs):
                 )
                 if kept:
                     return None
-                rows = yield self._step("swap_line.there", book=line.book, key=line.key)
+                rows = yield self._base.step("swap_line.there", book=line.book, key=line.key)
                 if rows:
                     there: str = rows[0][0]
                     return there
             raise StorageUnavailable(f"the line {line.key!r} comes and goes while it is looked at")
 
-        return self._write("swap_line", body, now)
+        return self._base.write("swap_line", body, now)
 
     def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
         def body() -> Body[list[Line]]:
-            rows = yield self._step(
+            rows = yield self._base.step(
                 "read_lines.newest" if which.is_newest_first else "read_lines",
                 is_alone=True,
                 book=which.book,
@@ -69,10 +72,12 @@ class BookVerbs(Verbs):
             )
             return [Line(book=which.book, key=row[0], body=row[1]) for row in rows]
 
-        return self._read("read_lines", body)
+        return self._base.read("read_lines", body)
 
     def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
-            return len((yield self._step("strike_lines", is_alone=True, book=book, keys=list(keys))))
+            return len(
+                (yield self._base.step("strike_lines", is_alone=True, book=book, keys=list(keys)))
+            )
 
-        return self._write("strike_lines", body)
+        return self._base.write("strike_lines", body)

@@ -1,4 +1,4 @@
-"""The verbs of operators: cancel, retry, delete, pause, resume."""
+"""What people do to jobs and queues: cancel, retry, delete, pause, resume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import msgspec
 from winch.core.job import NO_CHANGES, RetryChanges
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.postgres.statements import Body, Rows
-from winch.drivers.postgres.verbs.base import Verbs, rounds
+from winch.drivers.postgres.verbs.base import Base, rounds
+from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.params import Acted
 from winch.storage.verbs import Verb
 
@@ -19,8 +20,11 @@ from winch.storage.verbs import Verb
 LOOKS = 3
 
 
-class OperatingVerbs(Verbs):
-    """What people ask for, answered by the table of transitions."""
+class OperatorVerbs:
+    """See storage/families.py for the contracts. The table of transitions decides."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
 
     def cancel(
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
@@ -40,15 +44,15 @@ class OperatingVerbs(Verbs):
 
         def body() -> Body[list[Acted]]:
             held = {}
-            if rows := (yield self._step("retry.keyed", ids=list(dict.fromkeys(ids)))):
+            if rows := (yield self._base.step("retry.keyed", ids=list(dict.fromkeys(ids)))):
                 held = yield from self._take_again(ids, rows)
             free = [job_id for job_id in ids if job_id not in held]
             acted = iter((yield from self._operated("retry", free, values)) if free else [])
             if rows:
-                yield self._step("enqueue.unkey", keys=[row[2] for row in rows])
+                yield self._base.step("enqueue.unkey", keys=[row[2] for row in rows])
             return [held[job_id] if job_id in held else next(acted) for job_id in ids]
 
-        return self._write("retry", body, now)
+        return self._base.write("retry", body, now)
 
     def _take_again(self, ids: Sequence[str], rows: Rows) -> Body[dict[str, Acted]]:
         """Take the keys of final jobs again; returns the answers for those whose key is held."""
@@ -57,7 +61,7 @@ class OperatingVerbs(Verbs):
         for job_id in ids:
             if job_id in keys:
                 first.setdefault(keys[job_id], job_id)
-        others = yield from self._take_keys(first)
+        others = yield from take_keys(self._base, first)
         held = {}
         for job_id, state, key in rows:
             holder = others[key].id if key in others else first[key]
@@ -71,7 +75,7 @@ class OperatingVerbs(Verbs):
     def _operate(
         self, verb: str, ids: Sequence[str], at: datetime | None, **values: Any
     ) -> Verb[list[Acted]]:
-        return self._write(verb, lambda: self._operated(verb, ids, values), at)
+        return self._base.write(verb, lambda: self._operated(verb, ids, values), at)
 
     def _operated(self, verb: str, ids: Sequence[str], values: dict[str, Any]) -> Body[list[Acted]]:
         answers: dict[int, Acted] = {}
@@ -90,12 +94,12 @@ class OperatingVerbs(Verbs):
         for _ in range(LOOKS):
             if not left:
                 break
-            rows = yield self._step(verb, ids=left, **values)
+            rows = yield self._base.step(verb, ids=left, **values)
             found.update((row[0], JobState(row[1])) for row in rows)
             if not (left := [job_id for job_id in left if job_id not in found]):
                 break
             # Not there, or final, or on its way between the tables while the statement looked.
-            rows = yield self._step("cancel.states", ids=left)
+            rows = yield self._base.step("cancel.states", ids=left)
             states = {row[0]: JobState(row[1]) for row in rows}
             found.update((i, s) for i, s in states.items() if s not in TRANSITIONS[verb])
             left = [job_id for job_id in states if job_id not in found]
@@ -105,12 +109,12 @@ class OperatingVerbs(Verbs):
         self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> Body[None]:
-            yield self._step("pause", is_alone=True, queue=queue, reason=reason, now=now)
+            yield self._base.step("pause", is_alone=True, queue=queue, reason=reason, now=now)
 
-        return self._write("pause", body, now)
+        return self._base.write("pause", body, now)
 
     def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
-            yield self._step("resume", is_alone=True, queue=queue)
+            yield self._base.step("resume", is_alone=True, queue=queue)
 
-        return self._write("resume", body, now)
+        return self._base.write("resume", body, now)

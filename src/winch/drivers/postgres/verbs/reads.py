@@ -1,4 +1,4 @@
-"""The verbs that read: get, list_jobs, counts, queues, sessions, explain, events."""
+"""Look at jobs, queues and workers; nothing changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.drivers.postgres.records import read_event, read_job, read_moment, read_queue, read_session
 from winch.drivers.postgres.statements import Body
-from winch.drivers.postgres.verbs.gates import GateVerbs
+from winch.drivers.postgres.verbs.base import Base
+from winch.drivers.postgres.verbs.permits import read_gate
 from winch.storage.decide.waits import lie_together
 from winch.storage.params import (
     MOST_AHEAD,
@@ -35,17 +36,20 @@ _FEW = {
 }
 
 
-class ReadingVerbs(GateVerbs):
-    """What changes nothing."""
+class ReadVerbs:
+    """See storage/families.py for the contracts."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
-        return self._read("get", lambda: self._find(ids))
+        return self._base.read("get", lambda: self._find(ids))
 
     def _find(self, ids: Sequence[str]) -> Body[list[JobRecord | None]]:
         found: dict[str, JobRecord] = {}
         for name in ("get", "get.both"):
             if left := [job_id for job_id in dict.fromkeys(ids) if job_id not in found]:
-                rows = yield self._step(name, is_alone=True, ids=left)
+                rows = yield self._base.step(name, is_alone=True, ids=left)
                 found.update((row[0], read_job(row)) for row in rows)
         return [found.get(job_id) for job_id in ids]
 
@@ -54,13 +58,15 @@ class ReadingVerbs(GateVerbs):
             if not ids:
                 return []
             if lie_together(ids):
-                rows = yield self._step("results.together", is_alone=True, first=min(ids), last=max(ids))
+                rows = yield self._base.step(
+                    "results.together", is_alone=True, first=min(ids), last=max(ids)
+                )
             else:
-                rows = yield self._step("results", is_alone=True, ids=list(ids))
+                rows = yield self._base.step("results", is_alone=True, ids=list(ids))
             found = {row[0]: Ending(_STATES[row[1]], row[2], row[3]) for row in rows}
             return [found.get(job_id) for job_id in ids]
 
-        return self._read("results", body)
+        return self._base.read("results", body)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         states = frozenset(which.states) or frozenset(JobState)
@@ -69,7 +75,7 @@ class ReadingVerbs(GateVerbs):
             name = "list_jobs.alike"
 
         def body() -> Body[Page]:
-            rows = yield self._step(
+            rows = yield self._base.step(
                 name,
                 is_alone=True,
                 is_live=bool(states & LIVE),
@@ -86,20 +92,20 @@ class ReadingVerbs(GateVerbs):
             page = tuple(read_job(row) for row in rows[: which.limit])
             return Page(page, page[-1].id if len(rows) > which.limit else None)
 
-        return self._read("list_jobs", body)
+        return self._base.read("list_jobs", body)
 
     def oldest_snapshot(self) -> Verb[timedelta]:
         """As `SnapshotStore` has it."""
 
         def body() -> Body[timedelta]:
-            ((seconds,),) = yield self._step("oldest_snapshot", is_alone=True)
+            ((seconds,),) = yield self._base.step("oldest_snapshot", is_alone=True)
             return timedelta(seconds=float(seconds))
 
-        return self._read("oldest_snapshot", body)
+        return self._base.read("oldest_snapshot", body)
 
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         def body() -> Body[list[DeadGroup]]:
-            rows = yield self._step(
+            rows = yield self._base.step(
                 "groups", is_alone=True, task=which.task, queue=which.queue, limit=which.limit
             )
             samples = yield from self._find([row[4] for row in rows])
@@ -110,44 +116,46 @@ class ReadingVerbs(GateVerbs):
                 if sample is not None and sample.fingerprint is not None
             ]
 
-        return self._read("groups", body)
+        return self._base.read("groups", body)
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:
-            rows = yield self._step("counts", is_alone=True, cap=cap)
+            rows = yield self._base.step("counts", is_alone=True, cap=cap)
             found = {row[0]: row[1] for row in rows}
             return {state: found[state] for state in JobState}
 
-        return self._read("counts", body)
+        return self._base.read("counts", body)
 
     def queues(self) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
-            rows = yield self._step("queues", is_alone=True)
+            rows = yield self._base.step("queues", is_alone=True)
             # By code point, as other stores do; the database's own order depends on its locale.
             return sorted(map(read_queue, rows), key=lambda queue: queue.name)
 
-        return self._read("queues", body)
+        return self._base.read("queues", body)
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
-            ((ready, waited),) = yield self._step("depth", is_alone=True, queue=queue, cap=cap, now=now)
+            ((ready, waited),) = yield self._base.step(
+                "depth", is_alone=True, queue=queue, cap=cap, now=now
+            )
             return Depth(ready, None if waited is None else timedelta(seconds=float(waited)))
 
-        return self._read("depth", body)
+        return self._base.read("depth", body)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:
-            rows = yield self._step("sessions", is_alone=True, is_ended_too=is_ended_too)
+            rows = yield self._base.step("sessions", is_alone=True, is_ended_too=is_ended_too)
             return list(map(read_session, rows))
 
-        return self._read("sessions", body)
+        return self._base.read("sessions", body)
 
     def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
         def body() -> Body[Facts | None]:
             (job,) = yield from self._find([job_id])
             if job is None:
                 return None
-            ((at, paused_at, reason, ahead, serving, knowing),) = yield self._step(
+            ((at, paused_at, reason, ahead, serving, knowing),) = yield self._base.step(
                 "explain",
                 is_alone=True,
                 id=job.id,
@@ -158,10 +166,10 @@ class ReadingVerbs(GateVerbs):
             )
             rows = []
             if job.session is not None:
-                rows = yield self._step("explain.session", is_alone=True, session=job.session)
+                rows = yield self._base.step("explain.session", is_alone=True, session=job.session)
             holder = None
             if job.unique_key is not None and job.state in FINAL:
-                held = yield self._step("enqueue.holders", is_alone=True, keys=[job.unique_key])
+                held = yield self._base.step("enqueue.holders", is_alone=True, keys=[job.unique_key])
                 holder = next((row[1] for row in held if row[2] is not None), None)
             return Facts(
                 job=job,
@@ -173,14 +181,14 @@ class ReadingVerbs(GateVerbs):
                 serving=serving,
                 knowing=knowing,
                 key_holder=holder,
-                gate=(yield from self._gate_info(job, now)),
+                gate=(yield from read_gate(self._base, job, now)),
             )
 
-        return self._read("explain", body)
+        return self._base.read("explain", body)
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:
-            rows = yield self._step("events", is_alone=True, after=after, limit=limit)
+            rows = yield self._base.step("events", is_alone=True, after=after, limit=limit)
             return list(map(read_event, rows))
 
-        return self._read("events", body)
+        return self._base.read("events", body)

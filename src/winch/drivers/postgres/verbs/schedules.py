@@ -1,8 +1,7 @@
-"""The verbs of schedules. What a change comes to is decided in storage/decide/schedules.py."""
+"""Schedules and their runs. storage/decide/schedules.py decides what a change does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -10,7 +9,8 @@ import msgspec
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.records import read_maybe_moment, read_moment
 from winch.drivers.postgres.statements import Body, Row
-from winch.drivers.postgres.verbs.base import Verbs
+from winch.drivers.postgres.verbs.base import Base
+from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.schedules import (
     KEEP_RUNS,
     Answered,
@@ -25,49 +25,48 @@ from winch.storage.decide.schedules import (
     needs_live,
     told,
 )
-from winch.storage.params import Enqueued, NewJob
+from winch.storage.params import Enqueued
 from winch.storage.verbs import Verb
 
-# How often a change looks again when the row comes or goes under its eyes.
+# How often a change looks again when the row appears or disappears meanwhile.
 LOOKS = 5
 
 
-class SchedulingVerbs(Verbs):
-    """Reading and changing schedules."""
+class ScheduleVerbs:
+    """See storage/families.py for the contracts."""
 
-    def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
-    ) -> Verb[list[Enqueued]]:
-        raise NotImplementedError  # pragma: no cover  # of the driver's other half
+    def __init__(self, base: Base, enqueue: EnqueueVerbs) -> None:
+        self._base = base
+        self._enqueue = enqueue
 
     def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
-            ((at,),) = yield self._step("schedules.now", is_alone=True, now=now)
-            rows = yield self._step("schedules", is_alone=True, name=name)
+            ((at,),) = yield self._base.step("schedules.now", is_alone=True, now=now)
+            rows = yield self._base.step("schedules", is_alone=True, name=name)
             return Schedules(read_moment(at), tuple(map(_read_row, rows)))
 
-        return self._read("schedules", body)
+        return self._base.read("schedules", body)
 
     def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
-            rows = yield self._step("due_schedules", is_alone=True, limit=limit, now=now)
-            ((at, next_at),) = yield self._step("due_schedules.next", is_alone=True, now=now)
+            rows = yield self._base.step("due_schedules", is_alone=True, limit=limit, now=now)
+            ((at, next_at),) = yield self._base.step("due_schedules.next", is_alone=True, now=now)
             return Schedules(read_moment(at), tuple(map(_read_row, rows)), read_maybe_moment(next_at))
 
-        return self._read("due_schedules", body)
+        return self._base.read("due_schedules", body)
 
     def change_schedule(
         self, name: str, change: Change, *, now: datetime | None = None
     ) -> Verb[Changed]:
         def body() -> Body[Changed]:
             for _ in range(LOOKS):
-                yield self._step("change_schedule", name=name)
-                rows = yield self._step("schedules", name=name)
-                ((moment,),) = yield self._step("schedules.now", now=now)
+                yield self._base.step("change_schedule", name=name)
+                rows = yield self._base.step("schedules", name=name)
+                ((moment,),) = yield self._base.step("schedules.now", now=now)
                 at = read_moment(moment)
                 live = 0
                 if needs_live(change):
-                    ((live,),) = yield self._step("change_schedule.live", name=name)
+                    ((live,),) = yield self._base.step("change_schedule.live", name=name)
                 row = _read_row(rows[0]) if rows else None
                 effect = changed(name, row, change, at, live)
                 if effect.answer is not Answered.DONE:
@@ -77,15 +76,15 @@ class SchedulingVerbs(Verbs):
                     return Changed(answer=effect.answer, row=effect.row, runs=runs)
             raise StorageUnavailable(f"schedule {name!r} comes and goes faster than it can be changed")
 
-        return self._write("change_schedule", body, now)
+        return self._base.write("change_schedule", body, now)
 
     def _write_row(self, name: str, is_new: bool, effect: Effect) -> Body[bool]:
         row = effect.row
         if row is None:
-            yield self._step("change_schedule.remove", name=name)
-            yield self._step("change_schedule.forget", name=name)
+            yield self._base.step("change_schedule.remove", name=name)
+            yield self._base.step("change_schedule.forget", name=name)
         elif is_new:
-            rows = yield self._step(
+            rows = yield self._base.step(
                 "change_schedule.add",
                 name=name,
                 definition=row.definition,
@@ -94,7 +93,7 @@ class SchedulingVerbs(Verbs):
             )
             return bool(rows)
         elif effect.is_written:
-            yield self._step(
+            yield self._base.step(
                 "change_schedule.put",
                 name=name,
                 definition=row.definition if effect.is_defined else None,
@@ -112,7 +111,7 @@ class SchedulingVerbs(Verbs):
     ) -> Body[tuple[ScheduleRun, ...]]:
         if not effect.runs:
             return ()
-        rows = yield self._step(
+        rows = yield self._base.step(
             "change_schedule.run",
             name=name,
             runs=msgspec.json.encode(
@@ -137,12 +136,12 @@ class SchedulingVerbs(Verbs):
         ]
         answers: dict[str, Enqueued] = {}
         if jobs:
-            stored = yield from self.enqueue(jobs, now=now).steps()
+            stored = yield from self._enqueue.enqueue(jobs, now=now).steps()
             answers = {answer.id: answer for answer in stored}
         kept = []
         for run in told(runs, answers):
             if run.kind is RunKind.HELD:
-                yield self._step(
+                yield self._base.step(
                     "change_schedule.held",
                     name=name,
                     window_at=run.window,
@@ -151,15 +150,15 @@ class SchedulingVerbs(Verbs):
                     note=run.note,
                 )
             elif run.kind is RunKind.TRIGGERED and not answers[run.job or ""].is_new:
-                yield self._step("change_schedule.again", name=name, window_at=run.window)
+                yield self._base.step("change_schedule.again", name=name, window_at=run.window)
                 continue
             kept.append(run)
-        yield self._step("change_schedule.trim", name=name, keep=KEEP_RUNS)
+        yield self._base.step("change_schedule.trim", name=name, keep=KEEP_RUNS)
         return tuple(kept)
 
     def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
         def body() -> Body[list[ScheduleRun]]:
-            rows = yield self._step("schedule_runs", is_alone=True, name=name, limit=limit)
+            rows = yield self._base.step("schedule_runs", is_alone=True, name=name, limit=limit)
             return [
                 ScheduleRun(
                     schedule=schedule,
@@ -172,7 +171,7 @@ class SchedulingVerbs(Verbs):
                 for schedule, window, kind, at, job, note in rows
             ]
 
-        return self._read("schedule_runs", body)
+        return self._base.read("schedule_runs", body)
 
 
 def _read_row(row: Row) -> ScheduleRow:

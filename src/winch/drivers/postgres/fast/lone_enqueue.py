@@ -1,0 +1,44 @@
+"""One plain job stored by one prepared statement over libpq, without a cursor or a transaction.
+
+Saves a third of the time that the producer's Python takes for an enqueue, and lets the producer hand the
+job to a waiting worker in the same write (handover.py). Equals `EnqueueVerbs.enqueue`: on a
+connection of the caller, through a pooler, and for any other job, the verb has the plain steps alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from winch.drivers.postgres.connections.libpq import StoreOne
+from winch.drivers.postgres.records import write_one
+from winch.drivers.postgres.statements import Step
+from winch.drivers.postgres.verbs.base import Base
+from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
+from winch.storage.params import Enqueued, NewJob
+from winch.storage.verbs import Verb
+
+
+class LoneEnqueue:
+    """`EnqueueVerbs` with a fast path for one plain job."""
+
+    def __init__(self, base: Base, plain: EnqueueVerbs) -> None:
+        self._base = base
+        self._plain = plain
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        if is_repeat or len(jobs) != 1 or (one := write_one(jobs[0], now)) is None:
+            return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
+        name, values = one
+        if name == "enqueue.plain":
+            name = "enqueue.noted" if self._base.keeps_events else "enqueue.handed"
+        elif self._base.keeps_events:
+            return self._plain.enqueue(jobs, now=now)
+        step = Step(self._base.sql[name], values, is_alone=True)
+        return Verb(
+            "enqueue",
+            lambda: self._plain.enqueue(jobs, now=now).steps(),
+            lone=StoreOne(step, [Enqueued(jobs[0].id, True)]),
+        )

@@ -1,0 +1,259 @@
+"""What ends a claim, and what its worker writes while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from winch.core import changes
+from winch.core.job import CRASH_RULE, Note, SuspectRule
+from winch.core.lifecycle import JobState
+from winch.drivers.postgres.records import (
+    read_ended,
+    write_claims,
+    write_completed,
+    write_outcomes,
+    write_span,
+)
+from winch.drivers.postgres.statements import Body, Step
+from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base, rounds
+from winch.drivers.postgres.verbs.crashes import crash_step
+from winch.drivers.postgres.verbs.gated_finish import finish_gated
+from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.storage.verbs import Verb
+
+
+class FinishVerbs:
+    """See storage/families.py for the contracts."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        gated = [o for o in outcomes if o.is_gated or o.brake is not None]
+        if not gated:
+            return self._base.write("finish", lambda: self._finished(outcomes, now), now)
+        plain = [o for o in outcomes if not (o.is_gated or o.brake is not None)]
+
+        def body() -> Body[list[Answer]]:
+            # In statements of their own, and first: a plain job never waits for a gate.
+            first = iter((yield from self._finished(plain, now)) if plain else [])
+            rest = iter(
+                (
+                    yield from finish_gated(
+                        self._base, gated, lambda some: self._finished(some, now, is_alone=False), now
+                    )
+                )
+            )
+            return [next(rest if o.is_gated or o.brake is not None else first) for o in outcomes]
+
+        return self._base.write("finish", body, now)
+
+    def _finished(
+        self, outcomes: Sequence[Finish], now: datetime | None, *, is_alone: bool = True
+    ) -> Body[list[Answer]]:
+        may_be_alone = is_alone
+
+        def others(places: Sequence[int], *, is_alone: bool) -> Step:
+            text = write_outcomes([outcomes[place] for place in places])
+            return self._base.step(
+                "finish.other", is_alone=is_alone, outcomes=text, soon_seconds=SOON_SECONDS, now=now
+            )
+
+        def again(places: Sequence[int]) -> Step:
+            return others(places, is_alone=may_be_alone and not has_waits)
+
+        def steps(places: Sequence[int]) -> list[Step]:
+            completed = [outcomes[place] for place in places if _is_plain(outcomes[place])]
+            rest = [place for place in places if not _is_plain(outcomes[place])]
+            is_all = len(places) == len(outcomes) and not (completed and rest)
+            is_alone = may_be_alone and is_all and not has_waits
+            made = []
+            if completed:
+                values = write_completed(completed, None)
+                made.append(self._base.step("finish", is_alone=is_alone, now=now, **values))
+            if rest:
+                made.append(others(rest, is_alone=is_alone))
+            return made
+
+        has_waits = any(outcome.to is JobState.BLOCKED for outcome in outcomes)
+        took: Sequence[str] | None = None
+        if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
+            values = write_completed(
+                outcomes, self._base.row_hints.take([outcome.id for outcome in outcomes])
+            )
+            ((took,),) = yield self._base.step("finish", is_alone=may_be_alone, now=now, **values)
+            if took is None:
+                return [Answer.TOOK] * len(outcomes)
+        refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+        ends = [(outcome.to, outcome.what) for outcome in outcomes]
+        if took is not None:
+            return (yield from self._answers(refs, range(len(refs)), set(took), ends, again))
+        answers = yield from self._end_claims(refs, steps, ends, again)
+        if has_waits:
+            pairs = zip(refs, answers, strict=True)
+            blocked = {ref.id for ref, answer in pairs if answer is Answer.TOOK}
+            yield from self._begin_waits(outcomes, blocked, now)
+        return answers
+
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def steps(places: Sequence[int]) -> list[Step]:
+            text = write_claims(claims[place] for place in places)
+            is_alone = len(places) == len(claims)
+            step = self._base.step(
+                "release", is_alone=is_alone, claims=text, has_started=has_started, now=now
+            )
+            return [step]
+
+        ends = [(JobState.READY, changes.RELEASED)] * len(claims)
+        return self._base.write("release", lambda: self._end_claims(claims, steps, ends), now)
+
+    def _end_claims(
+        self,
+        refs: Sequence[ClaimRef],
+        steps: Callable[[Sequence[int]], list[Step]],
+        ends: Sequence[changes.End] | None = None,
+        again: Callable[[Sequence[int]], Step] | None = None,
+    ) -> Body[list[Answer]]:
+        """Send the steps for the claims' places and say for each pair whether it took."""
+        answers = [Answer.LOST] * len(refs)
+        for places in rounds([ref.id for ref in refs]):
+            took: set[str] = set()
+            for step in steps(places):
+                rows = yield step
+                if step.statement.name != "finish":
+                    took.update(row[0] for row in rows)
+                else:  # NULL: all of them
+                    took.update(step.values["ids"] if rows[0][0] is None else rows[0][0])
+            told = yield from self._answers(refs, places, took, ends, again)
+            for place, answer in zip(places, told, strict=True):
+                answers[place] = answer
+        return answers
+
+    def _answers(
+        self,
+        refs: Sequence[ClaimRef],
+        places: Sequence[int],
+        took: set[str],
+        ends: Sequence[changes.End] | None,
+        again: Callable[[Sequence[int]], Step] | None,
+    ) -> Body[list[Answer]]:
+        """The answers for these places; what did not take is looked up, and is a repeat only where the
+        claim ended as `ends` names it (None: in any way). `again` ends those that are live
+        after all: somebody wrote to their row at the same moment, and `finish` passed it over."""
+        found: dict[str, tuple[JobState, str | None, dict[str, str]]] = {}
+        if missing := [place for place in places if refs[place].id not in took]:
+            ids = [refs[place].id for place in missing]
+            rows = yield self._base.step("finish.ended", is_alone=True, ids=ids)
+            live = {(row[0], row[1]) for row in rows}
+            passed = [place for place in missing if (refs[place].id, refs[place].token) in live]
+            if passed and again is not None:
+                took = took | {row[0] for row in (yield again(passed))}
+                rows = yield self._base.step("finish.ended", is_alone=True, ids=ids)
+            found = {row[0]: read_ended(*row[2:]) for row in rows}
+        answers = []
+        for place in places:
+            ref = refs[place]
+            if ref.id in took:
+                answers.append(Answer.TOOK)
+                continue
+            ended = changes.ended_as(ref.token, *found[ref.id]) if ref.id in found else None
+            end = None if ends is None else ends[place]
+            is_repeat = changes.is_repeat(ended, end)
+            answers.append(Answer.ALREADY if is_repeat else Answer.LOST)
+        return answers
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            ((count, _),) = yield self._base.step(
+                "give_up", is_alone=True, session=session, tokens=list(tokens), now=now
+            )
+            return int(count)
+
+        return self._base.write("give_up", body, now)
+
+    def crash(
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
+    ) -> Verb[list[Answer]]:
+        def steps(places: Sequence[int]) -> list[Step]:
+            return [crash_step(self._base, None, [claims[place] for place in places], cause, rule, now)]
+
+        return self._base.write("crash", lambda: self._end_claims(claims, steps), now)
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        def body() -> Body[Answer]:
+            self._base.row_hints.forget(claim.id)
+            rows = yield self._base.step(
+                "note",
+                is_alone=True,
+                id=claim.id,
+                token=claim.token,
+                progress=note.progress,
+                checkpoint=note.checkpoint,
+                log=note.log,
+                has_undo=note.has_undo,
+                forgets_cancel=note.forgets_cancel,
+            )
+            return Answer.TOOK if rows else Answer.LOST
+
+        return Verb("note", body)
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        def body() -> Body[list[Standing]]:
+            ids = [ref.id for ref in claims]
+            yield self._base.step("standing", ids=ids)
+            rows = yield self._base.step("finish.ended", ids=ids)
+            live = {(row[0], row[1]) for row in rows}
+            found = {row[0]: read_ended(*row[2:]) for row in rows}
+            return [
+                Standing.LIVE
+                if (ref.id, ref.token) in live
+                else Standing.ENDED
+                if ref.id in found and changes.ended_as(ref.token, *found[ref.id]) is not None
+                else Standing.LOST
+                for ref in claims
+            ]
+
+        return Verb("standing", body)
+
+    def _begin_waits(
+        self, outcomes: Sequence[Finish], took: set[str], now: datetime | None
+    ) -> Body[None]:
+        """Store what the jobs wait for that a finish has blocked."""
+        waits = []
+        for outcome in outcomes:
+            if outcome.id in took and (outcome.waits or outcome.timeout is not None):
+                # A wait for nothing but the time has a key that never comes.
+                keys = [(wait.key, wait.is_enough) for wait in outcome.waits] or [("", False)]
+                seconds = write_span(outcome.timeout)
+                waits += [_WaitRow(outcome.id, key, enough, seconds) for key, enough in keys]
+        if waits:
+            yield self._base.step("finish.waits", ids=list({wait.job for wait in waits}))
+            text = msgspec.json.encode(waits).decode()
+            yield self._base.step("finish.wait", waits=text, now=now)
+
+
+class _WaitRow(msgspec.Struct, frozen=True):
+    job: str
+    key: str
+    is_enough: bool
+    timeout_seconds: float | None
+
+
+def _are_unlike(outcomes: Sequence[Finish]) -> bool:
+    """Whether no two of them are about one job."""
+    return len({outcome.id for outcome in outcomes}) == len(outcomes)
+
+
+def _is_plain(outcome: Finish) -> bool:
+    """Whether the outcome goes the short way: completed, with nothing to add to the row."""
+    return outcome.to is JobState.COMPLETED and outcome.log is None and outcome.reason is None

@@ -1,0 +1,176 @@
+"""Claims from queues that have jobs with gates or tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from winch.core import gates
+from winch.core.gates import Admission, Candidate, Draw, Fair, GateUse, Look
+from winch.core.job import Claim
+from winch.drivers.postgres.records import read_claims
+from winch.drivers.postgres.statements import Body, Step
+from winch.drivers.postgres.verbs.base import BEGINNING, Base
+from winch.drivers.postgres.verbs.permits import look_at, to_json, write_looks
+from winch.storage.decide.gates import AHEAD, ROUNDS
+from winch.storage.params import ClaimParams
+
+# Of each tenant a few more are looked at than are wanted: some may be held at their gates.
+SPARE = 10
+# How many orders of queues are remembered to have jobs with gates: a worker with weights has several.
+KNOWN_ORDERS = 1000
+
+
+class GatedClaims:
+    """Claims that look at gates; jobs without gates take the plain statement."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        # Queues, as claims name them, that had ready jobs with gates at the last look: a hint.
+        self._with_gates: set[tuple[str, ...]] = set()
+
+    def may_be_needed(self, queues: Sequence[str]) -> bool:
+        """Whether these queues had jobs with gates at the last look."""
+        return tuple(queues) in self._with_gates
+
+    def claim(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
+        """Claims from queues that may have jobs with gates; those without go the plain way."""
+        queues = list(dict.fromkeys(params.queues))
+        rows = yield self._base.step("admit.begin", session=params.session, queues=queues)
+        with_gates = {row[0] for row in rows}
+        self._met_gates(queues, is_any=bool(with_gates))
+        found: list[Claim] = []
+        gated = params.limit if params.gated is None else params.gated
+        plain: list[str] = []
+        for queue in [*queues, None]:
+            if queue is not None and queue not in with_gates:
+                plain.append(queue)
+                continue
+            if plain and len(found) < params.limit:
+                rows = yield self._claim_plain(params, plain, params.limit - len(found), now)
+                found += read_claims(rows, params.token, plain)
+            plain = []
+            if queue is not None and len(found) < params.limit:
+                claims, holding = yield from self._claim_queue(
+                    params, queue, params.limit - len(found), gated, now
+                )
+                found += claims
+                gated = max(gated - holding, 0)
+        return found
+
+    def _met_gates(self, queues: Sequence[str], *, is_any: bool) -> None:
+        """Remember whether the next claim of these queues may count on there being no gates."""
+        if not is_any:
+            self._with_gates.discard(tuple(queues))
+        elif len(self._with_gates) < KNOWN_ORDERS:
+            self._with_gates.add(tuple(queues))
+
+    def _claim_queue(
+        self, params: ClaimParams, queue: str, limit: int, gated: int, now: datetime | None
+    ) -> Body[tuple[list[Claim], int]]:
+        found: list[Claim] = []
+        holding = 0
+        for _ in range(ROUNDS):
+            left = limit - len(found)
+            rows = yield self._base.step(
+                "admit.candidates",
+                queue=queue,
+                tasks=None if params.tasks is None else list(params.tasks),
+                limit=left,
+                ahead=AHEAD,
+                spare=SPARE,
+            )
+            candidates = [
+                Candidate(row[0], queue, row[1], row[2], gates.gates_of(row[3]), row[4])
+                for row in rows
+                if not row[5]
+            ]
+            standing = [(row[1], row[0]) for row in rows if row[5]]
+            admission, drawn = yield from self._drawn(
+                candidates, standing, queue, left, gated - holding, now
+            )
+            claims: list[Claim] = []
+            if candidates:
+                claims = yield from self._take(admission, params, now)
+            plain: list[Claim] = []
+            if drawn.plain:
+                plain_rows = yield self._claim_plain(params, [queue], drawn.plain, now)
+                plain = read_claims(plain_rows, params.token, [queue])
+            found += drawn.arranged({claim.id: claim for claim in claims}, plain)
+            holding += sum(1 for claim in claims if gates.gates_of(claim.options))
+            if len(found) >= limit or not admission.held or len(candidates) < left + AHEAD:
+                break
+        return found, holding
+
+    def _claim_plain(
+        self, params: ClaimParams, queues: Sequence[str], limit: int, now: datetime | None
+    ) -> Step:
+        return self._base.step(
+            "claim",
+            session=params.session,
+            token=params.token,
+            queues=list(queues),
+            starts=[BEGINNING] * len(queues),
+            tasks=None if params.tasks is None else list(params.tasks),
+            limit=limit,
+            is_batch=limit >= self._base.batch_from,
+            is_wary=False,
+            now=now,
+        )
+
+    def _drawn(
+        self,
+        candidates: Sequence[Candidate],
+        standing: Sequence[tuple[int, str]],
+        queue: str,
+        limit: int,
+        gated: int,
+        now: datetime | None,
+    ) -> Body[tuple[Admission, Draw]]:
+        if not candidates:
+            return Admission({}, 0), Draw([None] * len(standing[:limit]))
+        uses = {use.key: use for job in candidates for use in job.gates}
+        tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
+        turn = gates.tenant_key(queue)
+        keys = [*uses, *([turn] if tenants else [])]
+        yield self._base.step("admit.lock_keys", keys=keys)
+        weighed = [GateUse(f"tenant:{tenant}", "", f"tenant:{tenant}") for tenant in tenants]
+        extra = [GateUse(turn, ""), *weighed] if tenants else []
+        looks, at = yield from look_at(self._base, [*uses.values(), *extra], now)
+        admission = Admission(looks, at)
+        fair = None
+        if tenants:
+            weights = {
+                tenant: look.spec.n
+                for tenant in tenants
+                if (look := looks[f"tenant:{tenant}"]).spec is not None
+            }
+            fair = Fair.of(looks[turn].state, weights)
+        drawn = gates.draw(admission, candidates, standing, fair, limit=limit, gated=gated)
+        if fair is not None:
+            admission.changed[turn] = Look(turn, state=fair.dump())
+        return admission, drawn
+
+    def _take(
+        self, admission: Admission, params: ClaimParams, now: datetime | None
+    ) -> Body[list[Claim]]:
+        at = admission.now
+        rows = yield self._base.step(
+            "admit.take",
+            gates=write_looks(admission.changed.values()),
+            held=to_json([{"id": i, "gate": key} for i, key in admission.held.items()]),
+            held_ids=list(admission.held),
+            ids=admission.taken,
+            permits=to_json(
+                [
+                    {"gate": one.gate, "job": one.job, "weight": one.weight, "is_turn": one.is_turn}
+                    for one in admission.permits
+                ]
+            ),
+            token=params.token,
+            session=params.session,
+            at=at,
+        )
+        if any(look.open_at is not None for look in admission.changed.values()):
+            yield self._base.step("admit.ring")
+        return read_claims(rows, params.token, [row[2] for row in rows])
