@@ -14,7 +14,6 @@ from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_ids
 from winch.drivers.sqlite.connections import pool as connections
-from winch.drivers.sqlite.connections import wal_file
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.decide.waits import AWAITED_HEADER, job_key
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession, Wait
@@ -25,19 +24,17 @@ SESSION = "11234567-89ab-4def-8123-456789abcdef"
 
 
 class Cost:
-    """The statements that the writing connections were given, and how much their log has grown."""
+    """The statements that the writing connection ran, and how much its log has grown."""
 
     def __init__(self, driver: SqliteDriver) -> None:
         self._driver = driver
-        connections = driver._connections
-        self._writers: list[sqlite3.Connection] = [connections.writer(), connections.producer()]
+        self._writer: sqlite3.Connection = driver._connections.writer()
         self.statements: list[str] = []
         self.bytes = 0
 
     def __enter__(self) -> Cost:
         self._before = self._driver._connections.wal_bytes()
-        for writer in self._writers:
-            writer.set_trace_callback(self._see)
+        self._writer.set_trace_callback(self._see)
         return self
 
     def _see(self, statement: str) -> None:
@@ -46,15 +43,13 @@ class Cost:
             self.statements.append(statement)
 
     def __exit__(self, *_: object) -> None:
-        for writer in self._writers:
-            writer.set_trace_callback(None)
+        self._writer.set_trace_callback(None)
         self.bytes = self._driver._connections.wal_bytes() - self._before
 
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDriver]:
     monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 1 << 40)  # so that the log only grows
-    monkeypatch.setattr(wal_file, "AHEAD_BYTES", 0)  # and no more than is written
     driver = SqliteDriver(tmp_path / "cost.db")
     driver.migrate()
     driver.run(

@@ -1,173 +1,163 @@
-"""Plain jobs that are stored one call at a time: others see them while the disk is waited for, and their
-caller hears of them only when they are on the disk."""
+"""What is acknowledged is on the disk, and SQLite alone writes and syncs its files."""
 
 from __future__ import annotations
 
-import errno
 import os
+import re
+import shutil
+import signal
 import sqlite3
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.storage.test_sqlite import make_job, make_session, make_token
-from winch.core.errors import StorageUnavailable
-from winch.core.lifecycle import JobState
+from tests.storage.test_sqlite import make_job
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.storage.params import ClaimParams
 
-SYNC = os.fdatasync
-Syncing = Callable[[Callable[[int], None]], None]
+# Prints each id after its enqueue has returned.
+PRODUCER = """
+import itertools, sys
+from winch.core.values.ids import job_id
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.storage.params import NewJob
+driver = SqliteDriver(sys.argv[1], shared=True)
+first, size = int(sys.argv[2]), int(sys.argv[3])
+for n in itertools.count(first) if len(sys.argv) < 5 else range(first, first + int(sys.argv[4])):
+    jobs = [
+        NewJob(id=job_id(n, m.to_bytes(8, "big")), task="t", args='"' + "x" * (n * 997 % 9000) + '"')
+        for m in range(size)
+    ]
+    driver.run(driver.enqueue(jobs))
+    sys.stdout.write(jobs[0].id + "\\n")
+    sys.stdout.flush()
+"""
 
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[SqliteDriver]:
     driver = SqliteDriver(tmp_path / "winch.db")
-    driver.run(driver.enqueue([make_job()]))  # opens what is to be open
+    driver.migrate()
     yield driver
     driver.close()
 
 
-@pytest.fixture
-def syncing(monkeypatch: pytest.MonkeyPatch) -> Syncing:
-    """Do something at each sync, before it."""
-
-    def put(act: Callable[[int], None]) -> None:
-        def sync(fd: int) -> None:
-            act(fd)
-            SYNC(fd)
-
-        monkeypatch.setattr(os, "fdatasync", sync)
-
-    return put
-
-
-def count(driver: SqliteDriver) -> int:
-    """How many jobs somebody sees who has nothing to do with the driver."""
-    conn = sqlite3.connect(driver._connections.path)
-    [(jobs,)] = conn.execute("SELECT count(*) FROM winch_job")
-    conn.close()
-    return int(jobs)
-
-
-def refuse(*_: object) -> None:
-    raise OSError(errno.EIO, "Input/output error")
-
-
-def test_it_is_synced_once_after_its_commit_and_before_its_caller_goes_on(
-    driver: SqliteDriver, syncing: Syncing
-) -> None:
-    seen: list[int] = []
-    syncing(lambda _: seen.append(count(driver)))
-    for jobs in (2, 3, 4):
-        driver.run(driver.enqueue([make_job()]))
-        assert seen == list(range(2, jobs + 1))
-
-
-def test_a_bulk_of_plain_jobs_too(driver: SqliteDriver, syncing: Syncing) -> None:
-    seen: list[int] = []
-    syncing(lambda _: seen.append(count(driver)))
-    driver.run(driver.enqueue([make_job() for _ in range(20)]))
-    assert seen == [21]
-
-
-def test_others_take_it_while_the_disk_is_waited_for(driver: SqliteDriver, syncing: Syncing) -> None:
-    """Their own commit waits for the disk, and takes with it what was written before."""
-    other = SqliteDriver(driver._connections.path)
-    session = make_session()
-    other.run(other.start_session(session))
-    taken: list[str] = []
-
-    def claim(_: int) -> None:
-        params = ClaimParams(session=session.id, token=make_token(), queues=("default",), limit=9)
-        taken.extend(claim.id for claim in other.run(other.claim(params)))
-
-    claim(0)  # what is there already
-    taken.clear()
-    syncing(claim)
-    job = make_job()
-    driver.run(driver.enqueue([job]))
-    assert taken == [job.id]
-    other.close()
-
-
-def test_what_others_may_know_of_is_synced_before_they_can_see_it(
-    driver: SqliteDriver, syncing: Syncing
-) -> None:
-    """A job whose id or key somebody else may name, and all that is no enqueue: SQLite does it."""
-    syncing(lambda _: pytest.fail("synced by ourselves"))
-    driver.run(driver.enqueue([make_job(unique_key="k")]))
-    driver.run(driver.enqueue([make_job(is_given_id=True)]))
-    job = make_job(delay=timedelta(hours=1))
-    driver.run(driver.enqueue([job]))
-    driver.run(driver.cancel([job.id], by="me"))
-
-
-def test_a_store_that_keeps_events_leaves_it_to_sqlite(driver: SqliteDriver, syncing: Syncing) -> None:
-    """Who reads events remembers how far, so nothing may be read that a power cut takes back. Also where
-    events were turned on by somebody else, while the file was open here."""
-    other = SqliteDriver(driver._connections.path, events=True)
-    other.migrate()
-    syncing(lambda _: pytest.fail("synced by ourselves"))
-    other.run(other.enqueue([make_job()]))
-    driver._connections._next_look = 0.0
-    driver.run(driver.enqueue([make_job()]))
-    assert count(driver) == 3
-    other.close()
-
-
-def test_a_sync_goes_on_when_the_driver_is_closed_meanwhile(
-    driver: SqliteDriver, syncing: Syncing
-) -> None:
-    syncing(lambda _: driver._connections.close())
-    driver.run(driver.enqueue([make_job()]))
-    assert count(driver) == 2
-
-
-def test_a_sync_that_failed_is_told_and_what_it_left_is_written_again(
-    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = driver._connections.producer()
-    outcomes: list[Callable[[int], None]] = [refuse, SYNC]
-
-    def sync(fd: int) -> None:
-        outcomes.pop(0)(fd)
-
-    monkeypatch.setattr(os, "fdatasync", sync)
-    job = make_job()
-    with pytest.raises(StorageUnavailable, match="does not reach the disk") as told:
-        driver.run(driver.enqueue([job]))
-    assert told.value.maybe_applied
-    assert outcomes == []  # written again, and that was synced
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        before.execute("SELECT 1")
-    [again] = driver.run(driver.enqueue([job], is_repeat=True))
-    assert not again.is_new
-    monkeypatch.setattr(os, "fdatasync", SYNC)
-    driver.run(driver.enqueue([make_job()]))
-    conn = sqlite3.connect(driver._connections.path)
+def stored(path: Path) -> set[str]:
+    """The jobs that a connection without Winch's settings finds."""
+    conn = sqlite3.connect(path, isolation_level=None)
+    conn.execute("PRAGMA wal_autocheckpoint = 0")
     assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    found = {row[0] for row in conn.execute("SELECT id FROM winch_job")}
     conn.close()
-    assert count(driver) == 3
+    return found
 
 
-def test_nothing_more_is_written_until_it_has_reached_the_disk(
-    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+def argv(path: Path, first: int, *, size: int = 1) -> list[str]:
+    return [sys.executable, "-c", PRODUCER, str(path), str(first), str(size)]
+
+
+@pytest.mark.parametrize("sync", ["full", "normal"])
+def test_winch_opens_and_syncs_no_file_of_sqlite(
+    tmp_path: Path, sync: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fdatasync", refuse)
-    with pytest.raises(StorageUnavailable, match="does not reach the disk"):
-        driver.run(driver.enqueue([make_job()]))
-    there = count(driver)
-    for _ in range(2):
-        with pytest.raises(StorageUnavailable, match="does not reach the disk") as told:
+    """Neither the database nor its WAL: what is durable rests on `PRAGMA synchronous` alone."""
+    driver = SqliteDriver(tmp_path / "winch.db", sync=sync)
+    driver.migrate()
+    files = {driver._connections.path.with_name(f"winch.db{end}") for end in ("", "-wal", "-shm")}
+    real = os.open
+
+    def checked_open(path: str, *args: int, **named: int) -> int:
+        assert Path(path) not in files
+        return real(path, *args, **named)
+
+    def refuse(_: int) -> None:
+        pytest.fail("synced by Winch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", checked_open)
+        patch.setattr(os, "fsync", refuse)
+        patch.setattr(os, "fdatasync", refuse)
+        for _ in range(20):
             driver.run(driver.enqueue([make_job()]))
-        assert not told.value.maybe_applied
-        with pytest.raises(StorageUnavailable, match="does not reach the disk"), driver.transaction():
-            pytest.fail("got the file")
-    assert count(driver) == there
-    monkeypatch.setattr(os, "fdatasync", SYNC)
-    driver.run(driver.enqueue([make_job()]))
-    assert count(driver) == there + 1
-    assert driver.run(driver.counts())[JobState.READY] == there + 1
+        driver.run(driver.enqueue([make_job() for _ in range(300)]))
+    assert len(stored(driver._connections.path)) == 320
+    driver.close()
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("size", [1, 300])
+def test_a_sync_ends_before_each_enqueue_returns(
+    driver: SqliteDriver, tmp_path: Path, size: int
+) -> None:
+    """`kill -9` does not show that: the system's cache outlives a process. The system calls do."""
+    trace = tmp_path / "trace"
+    words = [
+        "strace",
+        "-f",
+        "-q",
+        "-y",
+        "-s",
+        "64",
+        "-e",
+        "trace=fdatasync,fsync,write",
+        "-o",
+        str(trace),
+    ]
+    words += [*argv(driver._connections.path, 1, size=size), "10"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    if ran.returncode:
+        pytest.skip(f"strace cannot trace here: {ran.stderr[-200:]}")
+    ids = ran.stdout.split()
+    assert len(ids) == 10
+    is_synced = False
+    acknowledged = []
+    for line in trace.read_text(errors="replace").splitlines():
+        if re.search(r"f(data)?sync\(.*winch\.db-wal>", line):
+            is_synced = True
+        elif (match := re.search(r'write\(1<[^"]*"([0-9a-f-]{36})', line)) is not None:
+            assert is_synced, line
+            acknowledged.append(match[1])
+            is_synced = False
+    assert acknowledged == ids
+
+
+def test_nothing_acknowledged_is_lost_when_its_process_is_killed(driver: SqliteDriver) -> None:
+    """Killed again and again while it commits, beside a connection that Winch does not know."""
+    path = driver._connections.path
+    acknowledged: set[str] = set()
+    stop = threading.Event()
+    theirs = 0
+
+    def write() -> None:
+        nonlocal theirs
+        conn = sqlite3.connect(path, isolation_level=None, timeout=20)
+        conn.execute("PRAGMA wal_autocheckpoint = 0")
+        conn.execute("CREATE TABLE theirs (x)")
+        while not stop.wait(0.001):
+            conn.execute("INSERT INTO theirs VALUES (randomblob(5000))")
+            theirs += 1
+        conn.close()
+
+    beside = threading.Thread(target=write)
+    beside.start()
+    try:
+        for turn in range(3):
+            words = argv(path, (turn + 1) * 100_000)
+            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as producer:
+                assert producer.stdout is not None
+                for _ in range(25 + 13 * turn):
+                    acknowledged.add(producer.stdout.readline().strip())
+                producer.send_signal(signal.SIGKILL)
+                acknowledged |= {line.strip() for line in producer.stdout if line.endswith("\n")}
+            found = stored(path)
+            assert "" not in acknowledged
+            assert acknowledged <= found
+            assert len(found) <= len(acknowledged) + turn + 1  # stored, killed before it printed the id
+    finally:
+        stop.set()
+        beside.join()
+    conn = driver._connections.writer()
+    assert conn.execute("SELECT count(*), min(length(x)) FROM theirs").fetchone() == (theirs, 5000)

@@ -15,7 +15,6 @@ from tests.storage.test_sqlite import make_job
 from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.connections import pool as connections_module
-from winch.drivers.sqlite.connections import wal_file
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.fast.sending import SENT_FROM, Sent
 from winch.storage.params import NewJob
@@ -153,7 +152,6 @@ def test_a_wal_that_a_reader_kept_from_being_reused_is_cut_later(
 ) -> None:
     monkeypatch.setattr(connections_module, "CHECKPOINT_BYTES", 200_000)
     monkeypatch.setattr(connections_module, "WAL_FILE_BYTES", 400_000)
-    monkeypatch.setattr(wal_file, "AHEAD_BYTES", 200_000)
     monkeypatch.setattr(connections_module, "_CHECKPOINT_STEP", 50_000)
     with driver._connections.reader() as conn:
         conn.execute("BEGIN")

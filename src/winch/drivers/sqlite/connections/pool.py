@@ -1,7 +1,6 @@
 """The connections to one database file, and the lock under which they write and close.
 
-One connection writes, one stores plain jobs, call by call (`producer`), some read, one looks whether the
-file has changed, one carries `transaction()`.
+One connection writes, some read, one looks whether the file has changed, one carries `transaction()`.
 No connection checkpoints by itself: on SQLite builds with the WAL-reset bug a checkpoint that meets a
 write from another connection can lose committed rows, so checkpoints are the writer's, under the lock.
 The last connection that closes checkpoints too, so closing also happens under the lock, and so does
@@ -28,7 +27,6 @@ from winch.core.errors import ConfigError, StorageError, StorageUnavailable, Win
 from winch.drivers.sqlite.address import Place, prepare
 from winch.drivers.sqlite.connections.file_lock import FileLock
 from winch.drivers.sqlite.connections.fork_gate import ForkGate
-from winch.drivers.sqlite.connections.wal_file import OpenFile, WalFile
 from winch.drivers.sqlite.errors import spoils_connection, translated
 from winch.drivers.sqlite.statements import Ring
 
@@ -48,12 +46,8 @@ _COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
 # A checkpoint that a long read kept from coming to its end is tried again after this much more.
 _CHECKPOINT_STEP = 1024 * 1024
 
-# Without a sync for each commit: after so much more the system is told to begin to write it.
-BEGIN_BYTES = 768 * 1024
-
-# After so many commits of its own a process looks how long the WAL's file has become, and whether there
-# is room in it.
-_LOOK_EVERY, _ROOM_EVERY = 256, 4
+# After so many commits of its own a process looks how long the WAL's file has become.
+_LOOK_EVERY = 256
 # Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
 WAL_FILE_BYTES = 16 * 1024 * 1024
 _PAGE_CACHE_KB = 8000
@@ -95,24 +89,17 @@ class Connections:
         self._lock: FileLock | None = None
         self._identity: tuple[int, int] | None = None
         self._writing: sqlite3.Connection | None = None
-        self._producing: sqlite3.Connection | None = None
         self._carrying: WinchConnection | None = None
         self._looking: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._reading = 0
-        self._written = self._begun = 0
-        self._is_full = place.sync == "full"
-        self._is_torn = False
+        self._written = 0
         self._is_forked_open = False
         self._is_left_to_child = False
         self._fork_lock: FileLock | None = None
         self._has_fork_lock = False
         self.checkpoints: int = 0
         self._commits = 0
-        self._wal: WalFile | None = None
-        self.unsynced: OpenFile | None = None
-        """The file that is to be synced after a commit of `producer`; None where SQLite does that. Only
-        with the lock held; it stays open for who has it, whatever becomes of the connection."""
         self.opening: int = 0
         """The number of the opening of the file that holds now; 0 while it is closed."""
         self._openings = 0
@@ -132,7 +119,6 @@ class Connections:
                 self._next_look = 0.0
                 found = self.path.stat()
                 self._identity = (found.st_dev, found.st_ino)
-                self._wal = WalFile(self.path)
                 self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
                 self._openings += 1
                 self.opening = self._openings
@@ -178,8 +164,6 @@ class Connections:
         if not is_same:
             self._close_all()
             raise StorageUnavailable(f"{self.path} was removed or replaced while open; try again")
-        if self._is_torn:
-            self._mend()
 
     def wal_bytes(self) -> int:
         try:
@@ -204,66 +188,6 @@ class Connections:
             # how much that is.
             self._writing.execute("PRAGMA temp_store = MEMORY")
         return self._writing
-
-    def checked_producer(self) -> sqlite3.Connection:
-        """`checked_writer` for a commit after which `unsynced` is synced."""
-        if time.monotonic() >= self._next_look:
-            self.check_identity()
-            if self._producing is not None and is_told_by_events(self._producing):
-                self.discard_writer()
-        return self._producing or self.producer()
-
-    def producer(self) -> sqlite3.Connection:
-        """The connection for plain jobs, which SQLite does not sync, so that nobody need hold the lock
-        while the disk is waited for; where that cannot be, the writing one. Only with the lock held.
-
-        See docs/protocol.md (SQLite) for who may be told what before the sync.
-        """
-        if self._producing is None:
-            wal = self._wal
-            conn = self.writer()
-            if wal is None or not self._is_full or is_told_by_events(conn) or not wal.open():
-                return conn
-            self._producing = self.open(sqlite3.Connection, is_writer=True)
-            self._producing.execute("PRAGMA temp_store = MEMORY")
-            self._producing.execute("PRAGMA synchronous = NORMAL")
-            self.unsynced = wal.file
-        return self._producing
-
-    def sync_failed(self, error: OSError) -> StorageUnavailable:
-        """What to tell a caller whose commit others see already, but the disk may have refused.
-
-        Until what is in the WAL has been written again, this process writes nothing more: frames behind
-        a hole would not be found after a power cut. Without the lock held.
-        """
-        self._is_torn = True
-        self._next_look = 0.0
-        with suppress(WinchError):
-            lock = self.acquire()
-            try:
-                self.checked_writer()
-            finally:
-                self.release(lock)
-        return self._not_on_disk(error, maybe_applied=True)
-
-    def _mend(self) -> None:
-        """Write again what is in the WAL, through a new connection. Only with the lock held."""
-        self.discard_writer()
-        conn = self.writer()
-        try:
-            if self._wal is not None:
-                self._wal.write_again(conn)
-        except (OSError, sqlite3.Error) as error:
-            self._next_look = 0.0  # whoever comes next tries it again
-            raise self._not_on_disk(error, maybe_applied=False) from error
-        self._is_torn = False
-
-    def _not_on_disk(self, error: Exception, *, maybe_applied: bool) -> StorageUnavailable:
-        return StorageUnavailable(
-            f"what was written to {self.path} does not reach the disk: {error}. Look at the disk and "
-            "the system's log",
-            maybe_applied=maybe_applied,
-        )
 
     def carrier(self) -> WinchConnection:
         """The connection that carries `transaction()`. Only with the lock held."""
@@ -351,14 +275,6 @@ class Connections:
         if changes:
             self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
             self._commits += 1
-            wal, conn = self._wal, self._producing or self._writing
-            if not self._is_full:
-                if self._written - self._begun > BEGIN_BYTES and wal is not None:
-                    self._begun = self._written
-                    wal.begin_writing()
-            # Without a sync for each commit nobody waits for the disk, whether the file grows or not.
-            elif self._commits % _ROOM_EVERY == 0 and wal is not None and conn is not None:
-                wal.keep_room(conn)
             # Others write too, and nobody counts for them: their sum shows in the file.
             if self._commits % _LOOK_EVERY == 0 and self.wal_bytes() > WAL_FILE_BYTES:
                 return True
@@ -368,7 +284,7 @@ class Connections:
         """Copy the WAL into the database, so that it is written from its start again. Only with the
         lock held."""
         self.checkpoints += 1
-        conn = self._producing or self.writer()
+        conn = self.writer()
         try:
             if self.wal_bytes() > WAL_FILE_BYTES:
                 conn.execute("PRAGMA busy_timeout = 20")  # for readers, who are mostly quick
@@ -383,7 +299,7 @@ class Connections:
             is_whole = False
             if spoils_connection(error):
                 self.discard_writer()
-        self._written = self._begun = 0 if is_whole else CHECKPOINT_BYTES - _CHECKPOINT_STEP
+        self._written = 0 if is_whole else CHECKPOINT_BYTES - _CHECKPOINT_STEP
 
     def make_room(self) -> None:
         """After a write that found the disk full: the WAL itself may be what fills it, and only a
@@ -392,13 +308,10 @@ class Connections:
         self.checkpoint()
 
     def discard_writer(self) -> None:
-        """Throw the writing connections away after an I/O error. Only with the lock held."""
-        gone = (self._writing, self._producing)
-        self._writing = self._producing = None
-        self._close_wal()
-        for conn in gone:
-            if conn is not None:
-                _close(conn)
+        """Throw the writing connection away after an I/O error. Only with the lock held."""
+        conn, self._writing = self._writing, None
+        if conn is not None:
+            _close(conn)
 
     def discard_carrier(self) -> None:
         """The same for the connection of `transaction()`."""
@@ -438,10 +351,9 @@ class Connections:
             self._lock = None
             self._identity = None
             self.opening = 0
-            gone = [*self._idle, self._looking, self._carrying, self._producing, self._writing]
+            gone = [*self._idle, self._looking, self._carrying, self._writing]
             self._idle = []
-            self._looking = self._carrying = self._producing = self._writing = None
-        self._close_wal()
+            self._looking = self._carrying = self._writing = None
         for conn in gone:
             if conn is not None:
                 _close(conn)
@@ -456,18 +368,12 @@ class Connections:
 
     def _leave_open(self) -> None:
         with self._guard:
-            gone = [*self._idle, self._looking, self._carrying, self._producing, self._writing]
+            gone = [*self._idle, self._looking, self._carrying, self._writing]
             self._idle = []
-            self._looking = self._carrying = self._producing = self._writing = None
+            self._looking = self._carrying = self._writing = None
             self._lock = None
             self.opening = 0
-            self._wal = self.unsynced = None  # not closed: who holds the lock may be writing through it
         _left_open.extend(conn for conn in gone if conn is not None)
-
-    def _close_wal(self) -> None:
-        self.unsynced = None
-        if self._wal is not None:
-            self._wal.close()
 
     def _retire(self, conn: sqlite3.Connection) -> None:
         lock = self._lock
@@ -552,15 +458,6 @@ class Connections:
         if self._is_left_to_child:
             self._is_forked_open = True
             self._leave_open()  # closing would wait for SQLite's mutexes, which other threads had
-
-
-def is_told_by_events(conn: sqlite3.Connection) -> bool:
-    """Whether the storing of a job writes an event: whoever reads events keeps how far he has read, and
-    must not have read what a power cut takes back."""
-    found = conn.execute(
-        "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'winch_job')"
-    )
-    return bool(found.fetchone()[0])
 
 
 def _close(conn: sqlite3.Connection) -> None:

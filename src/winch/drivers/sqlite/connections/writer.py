@@ -6,8 +6,7 @@ queued by then in one transaction. Those who come meanwhile queue up, and the le
 first of them. Each verb has a savepoint of its own, so that one that fails takes nobody with it.
 
 A lone caller is its own leader and pays no thread hop; where its verb is one statement, SQLite begins
-and commits for that by itself, which spares two statements and a savepoint. Where it stores plain jobs
-(`is_plain`), others see them first and the sync comes afterwards; docs/protocol.md says why they may.
+and commits for that by itself, which spares two statements and a savepoint.
 
 Async callers never lead, because leading blocks: a thread does it for them, and their answers come back
 with one wake-up of the event loop per commit.
@@ -16,7 +15,6 @@ with one wake-up of the event loop per commit.
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import sqlite3
 import threading
@@ -225,8 +223,7 @@ class Writer:
                 return joined
             ring = Ring()
             try:
-                is_plain = getattr(lone, "is_plain", False)
-                conn = connections.checked_producer() if is_plain else connections.checked_writer()
+                conn = connections.checked_writer()
                 self.groups += 1
                 before = conn.total_changes
                 try:
@@ -235,21 +232,14 @@ class Writer:
                     self._clean_up(conn, error)
                     # It may have failed in its commit as well as before.
                     raise translated(error, connections.path, in_commit=True) from error
-                unsynced = connections.unsynced if is_plain else None
                 if connections.is_checkpoint_due(conn.total_changes - before):
                     self._ring_out(ring)
                     ring.ready = {}
                     connections.checkpoint()
             finally:
                 connections.release(lock)  # type: ignore[possibly-undefined]  # without it we are not here
-            # Whoever is woken now finds the job, and has come to its claim while the disk is waited for.
             if ring.ready or ring.due:
                 self.ring(ring)
-            if unsynced is not None:
-                try:
-                    os.fdatasync(unsynced.fd)
-                except OSError as error:
-                    raise connections.sync_failed(error) from error
         finally:
             with self._guard:
                 self._is_led = is_awaited = bool(self._queue)
