@@ -46,7 +46,7 @@ from winch.storage.verbs import Verb
 from winch.testing.conformance.target import WallClock
 
 pytestmark = pytest.mark.servers
-SQL = Path(sql.__file__).parent / "postgres" / "sql"
+SQL = Path(sql.__file__).parents[1] / "postgres" / "sql"
 
 
 @pytest.fixture
