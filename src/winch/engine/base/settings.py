@@ -38,6 +38,7 @@ _OTHER_VARIABLES = frozenset(
         "WINCH_CELL_LINE",
         "WINCH_CHILD_LINK",
         "WINCH_CONFIG",
+        "WINCH_FAST",
         "WINCH_FAULTS_AT_ONCE",
         "WINCH_HISTORY",
         "WINCH_LISTEN_URL",
