@@ -293,10 +293,10 @@ def test_an_action_is_done_also_where_its_line_cannot_be_written(
     job = waiting(app)
     driver = app.ready()
 
-    def write_lines(*_: Any, **__: Any) -> Any:
+    def kv_put(*_: Any, **__: Any) -> Any:
         raise StorageUnavailable("gone")
 
-    monkeypatch.setattr(driver, "write_lines", write_lines)
+    monkeypatch.setattr(driver, "kv_put", kv_put)
     with caplog.at_level(logging.WARNING):
         assert app.jobs.cancel(job.id) == "scheduled"
     assert "the audit has no line about it: gone" in caplog.text

@@ -117,11 +117,11 @@ def test_who_was_taken_over_cannot_keep_a_result(app: App) -> None:
 
 def test_lost_answers_change_nothing(app: App) -> None:
     with virtual(app) as world:
-        world.lose_reply("swap_line")
+        world.lose_reply("kv_swap")
         with app.idempotency.begin("k") as once:
             assert once.new
             once.result = 7
-            world.lose_reply("swap_line")
+            world.lose_reply("kv_swap")
         with app.idempotency.begin("k") as again:
             assert again.result == 7
 

@@ -63,7 +63,7 @@ def test_stats_tell_how_long_each_task_takes(web: Web) -> None:
     for number in range(100):
         tally.ended(claim("shop.add", waited=0.02), "completed", 0.2 if number < 90 else 2.0)
     tally.ended(claim("shop.mail", "mail"), "failed", 0.0005)
-    driver.run(driver.write_lines(tally.lines()))
+    driver.run(driver.kv_put(tally.lines()))
     add, mail = web.api("GET", "/stats").json()["tasks"]
     assert (add["task"], add["started"], add["completed"], add["failed"]) == ("shop.add", 100, 100, 0)
     assert 0.1 < add["run"]["p50"] <= 0.25
@@ -76,7 +76,7 @@ def test_the_command_prints_the_same(make_web: Callable[..., Web]) -> None:
     web = make_web("sqlite")
     driver, tally = web.app.ready(), Tally("one")
     tally.ended(claim("shop.add"), "completed", 0.2)
-    driver.run(driver.write_lines(tally.lines()))
+    driver.run(driver.kv_put(tally.lines()))
     served = web.api("GET", "/stats").json()["tasks"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("WINCH_")}
     command = [sys.executable, "-m", "winch", "stats", "--url", web.app.settings.url]

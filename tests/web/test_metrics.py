@@ -68,7 +68,7 @@ def test_a_server_counts_what_the_fleet_does(web: Web) -> None:
     first, second = Tally("one"), Tally("two")
 
     def flush(tally: Tally) -> None:
-        driver.run(driver.write_lines(tally.lines()))
+        driver.run(driver.kv_put(tally.lines()))
         tally.written()
 
     first.ended(claim("shop.add"), "completed", 0.2)
@@ -109,7 +109,7 @@ def test_a_server_counts_what_is_enqueued_through_it_and_what_its_workers_enqueu
     tally.enqueued["default", "shop.add"] += 4
     tally.ended(claim("shop.add"), "completed", 0.2)
     tally.ended(claim("shop.add"), "snoozed", 0.2)
-    driver.run(driver.write_lines(tally.lines()))
+    driver.run(driver.kv_put(tally.lines()))
     found = samples(web.ask("GET", "/metrics").text)
     own = frozenset({("queue", "default"), ("task", "shop.add")})
     assert found["winch_jobs_enqueued_total", own] == 7
@@ -153,7 +153,7 @@ def test_the_look_is_from_the_last_minutes_on(make_web: Callable[..., Web]) -> N
         late = datetime.now(UTC) + timedelta(minutes=minute)
         done = Claim("id", "token", "t", 1, "[]", "q", 1, 1, late, late, late)
         tally.ended(done, "completed", 0.1)
-        driver.run(driver.write_lines(tally.lines()))
+        driver.run(driver.kv_put(tally.lines()))
         tally.written()
         total += 1
         if minute % 3 == 0:

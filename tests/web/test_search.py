@@ -13,7 +13,7 @@ from tests.web.kit import LoopThread, Web
 from winch import App, ConfigError, Keyring, Retry, Unique, chain
 from winch.core.values.search import BOOK
 from winch.engine.base.search_index import YOUNG, sweep
-from winch.storage.params import Lines
+from winch.storage.params import KvFilter
 from winch.web import finding
 from winch.web.mount import build
 from winch.web.site import SiteConfig
@@ -41,7 +41,7 @@ def found(web: Web, q: str, **more: str) -> list[str]:
 
 
 def lines(app: App) -> int:
-    return len(app.driver.run(app.driver.read_lines(Lines(book=BOOK, limit=10_000))))
+    return len(app.driver.run(app.driver.kv_list(KvFilter(book=BOOK, limit=10_000))))
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_values_of_encrypted_arguments_are_found_and_not_stored(
 
 
 def _keys(app: App) -> list[str]:
-    return [line.key for line in app.driver.run(app.driver.read_lines(Lines(book=BOOK)))]
+    return [line.key for line in app.driver.run(app.driver.kv_list(KvFilter(book=BOOK)))]
 
 
 def _term(key: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.web.server import serving
 from winch import App
-from winch.storage.params import Line
+from winch.storage.params import KvRecord
 from winch.web.tokens import BOOK, Token, Tokens
 
 SOON = 8.0  # a loaded machine; the promise is about two seconds
@@ -39,8 +39,8 @@ def revoke(app: App, token: Token) -> None:
 
 def narrow(app: App, token: Token) -> None:
     less = msgspec.structs.replace(token, queues=("mail",))
-    line = Line(book=BOOK, key=token.id, body=msgspec.json.encode(less).decode())
-    app.driver.run(app.driver.write_lines([line]))
+    line = KvRecord(book=BOOK, key=token.id, body=msgspec.json.encode(less).decode())
+    app.driver.run(app.driver.kv_put([line]))
 
 
 def nothing(app: App, token: Token) -> None:

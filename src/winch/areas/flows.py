@@ -17,7 +17,7 @@ from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.twins import blocking, twin
 from winch.engine.flows.compose import BOOK
-from winch.storage.params import Acted, JobFilter, Lines
+from winch.storage.params import Acted, JobFilter, KvFilter
 
 if TYPE_CHECKING:
     from winch.engine.client.client import Client
@@ -60,8 +60,8 @@ class Flows:
     def list(self, *, limit: int = 50, before: str | None = None) -> Operation[Infos]:
         """The latest flows, newest first; `before` is the id of the last one seen."""
         driver = self._client.driver()
-        which = Lines(book=BOOK, limit=limit, before=before, is_newest_first=True)
-        lines = yield driver.read_lines(which)
+        which = KvFilter(book=BOOK, limit=limit, before=before, is_newest_first=True)
+        lines = yield driver.kv_list(which)
         found: Infos = []
         for line in lines:
             found.append((yield from self._listed(line.key, _note(line.body))))
@@ -76,7 +76,7 @@ class Flows:
         """One flow with its members counted; raises FlowNotFound."""
         flow_id = parse_id(flow_id, "flow id")
         driver = self._client.driver()
-        lines = yield driver.read_lines(Lines(book=BOOK, after=_before(flow_id), limit=1))
+        lines = yield driver.kv_list(KvFilter(book=BOOK, after=_before(flow_id), limit=1))
         if not lines or lines[0].key != flow_id:
             raise FlowNotFound(flow_id)
         members = yield from self._members(flow_id)

@@ -26,7 +26,7 @@ from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import random_id
 from winch.engine.base.current_job import current_job
 from winch.engine.base.operation import Operation, Pause
-from winch.storage.params import Line
+from winch.storage.params import KvRecord
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -109,10 +109,10 @@ class Once:
 
     def _swap(self, body: str, instead_of: str) -> Operation[str | None]:
         driver = self._client.driver()
-        line = Line(book=BOOK, key=self.key, body=body, keep=self._ttl)
+        line = KvRecord(book=BOOK, key=self.key, body=body, keep=self._ttl)
         for pause in (*PAUSES, None):
             try:
-                there: str | None = yield driver.swap_line(line, instead_of=instead_of)
+                there: str | None = yield driver.kv_swap(line, instead_of=instead_of)
             except StorageUnavailable:
                 if pause is None:
                     raise

@@ -23,7 +23,7 @@ from winch.engine.client.rebind import bind_queue
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_queue
 from winch.engine.tasks.task import Unset
-from winch.storage.params import Line, Lines, QueueInfo
+from winch.storage.params import KvFilter, KvRecord, QueueInfo
 
 if TYPE_CHECKING:
     from winch.core.policy.retry import Retry
@@ -63,15 +63,15 @@ class Queues:
             ends = f"until {now + span:%Y-%m-%d %H:%M:%S} UTC"
             reason = f"{reason} ({ends})" if reason else ends
             lines = [
-                Line(book=BOOK, key=PAUSED + queue, body="{}", keep=span),
-                Line(book=BOOK, key=UNTIL + queue, body="{}"),
+                KvRecord(book=BOOK, key=PAUSED + queue, body="{}", keep=span),
+                KvRecord(book=BOOK, key=UNTIL + queue, body="{}"),
             ]
-        yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
+        yield driver.kv_delete(BOOK, [UNTIL + queue, PAUSED + queue])
         # The reason is shown with the queue and with every job in it.
         reason = None if reason is None else mask_text(reason)
         yield driver.pause(queue, by=actor(), reason=reason)
         if lines:
-            yield driver.write_lines(lines)
+            yield driver.kv_put(lines)
         yield from noted(driver, "pause queue", queue, reason=reason)
 
     @twin(pause)
@@ -83,7 +83,7 @@ class Queues:
         """Let workers claim from this queue again."""
         check_queue(queue)
         driver = self._client.driver()
-        yield driver.strike_lines(BOOK, [UNTIL + queue, PAUSED + queue])
+        yield driver.kv_delete(BOOK, [UNTIL + queue, PAUSED + queue])
         yield driver.resume(queue, by=actor())
         yield from noted(driver, "resume queue", queue)
 
@@ -161,7 +161,7 @@ class Queues:
 
     def _settings(self) -> Operation[dict[str, QueueSettings]]:
         driver = self._client.driver()
-        return read_settings((yield driver.read_lines(Lines(book=BOOK))))
+        return read_settings((yield driver.kv_list(KvFilter(book=BOOK))))
 
     def _configure(self, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
         """Set what is given, also for the jobs that wait in the queue. When two callers set the same
@@ -175,10 +175,10 @@ class Queues:
             spec = GateSpec(NO_LIMIT if n is None else n)
             yield driver.set_limits({f"queue:{queue}": spec}, by=actor())
         if after == NO_SETTINGS:
-            yield driver.strike_lines(BOOK, [queue])
+            yield driver.kv_delete(BOOK, [queue])
         else:
             body = msgspec.json.encode(after).decode()
-            yield driver.write_lines([Line(book=BOOK, key=queue, body=body)])
+            yield driver.kv_put([KvRecord(book=BOOK, key=queue, body=body)])
         if "concurrency" in given or "order" in given:
             yield from bind_queue(driver, queue, after)
         if given:

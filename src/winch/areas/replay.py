@@ -124,7 +124,7 @@ def _index(driver: Driver, terms: tuple[str, ...], jobs: Sequence[JobRecord]) ->
     now = datetime.now(UTC)
     lines = [line for job in jobs for line in lines_of(job.id, terms, now)]
     if lines:
-        yield driver.write_lines(lines)
+        yield driver.kv_put(lines)
 
 
 def _page(

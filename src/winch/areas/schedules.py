@@ -153,7 +153,7 @@ class Schedules:
         run: ScheduleRun = changed.runs[0]
         known = yield self._client.driver().schedules(name=name)
         if known.found and (lines := lines_of_runs(known.found[0].definition, [run])):
-            yield self._client.driver().write_lines(lines)
+            yield self._client.driver().kv_put(lines)
         yield from self._noted("trigger schedule", name, job=run.job)
         return Job(self._client, run.job or "")
 

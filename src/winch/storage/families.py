@@ -34,9 +34,9 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
+    KvFilter,
+    KvRecord,
     LimitInfo,
-    Line,
-    Lines,
     NewJob,
     NewSession,
     Page,
@@ -428,23 +428,23 @@ class ReadVerbs(Protocol):
 class KvVerbs(Protocol):
     """Small records beside the jobs: tokens, the audit, rates."""
 
-    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
-        """Keep these lines; one whose book and key are there is replaced, so a repeat changes nothing.
-        Some lines whose time is over are removed by the way."""
+    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+        """Keep these records. A record with the same book and key is replaced, so a repeat changes
+        nothing. The call also removes some records that have expired."""
         ...
 
-    def swap_line(
-        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    def kv_swap(
+        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
     ) -> Verb[str | None]:
-        """Keep this line where there is none, where the time of the one there is over, or where its body
+        """Keep this record where there is none, where the one there has expired, or where its body
         begins with `instead_of`; None: it is kept. Else nothing is changed, and the answer is the body
-        that is there. Of several at once one is kept."""
+        that is there. Of several concurrent calls, one is kept."""
         ...
 
-    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
-        """Lines of one book by key, without those whose time is over; `keep` is not read back."""
+    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+        """Records of one book by key, without those that have expired; `keep` is not read back."""
         ...
 
-    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
-        """Remove these lines; returns how many there were."""
+    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
+        """Remove these records; returns how many there were."""
         ...

@@ -416,10 +416,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateInfo | None = None
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a book: what Winch itself notes beside the jobs (access tokens, the audit, rates).
+class KvRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A small record that Winch keeps beside the jobs: access tokens, the audit, rates.
 
-    `body` is JSON text. It is gone `keep` after the store's now; None stays until it is struck.
+    `book` groups records of one kind. `body` is JSON text. The record expires `keep` after the store's
+    now; with None it stays until it is deleted.
     """
 
     book: str
@@ -428,8 +429,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     keep: timedelta | None = None
 
 
-class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines of a book to read: keys after `after` and before `before`, by key."""
+class KvFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records of a book to read: keys after `after` and before `before`, by key."""
 
     book: str
     after: str | None = None

@@ -20,7 +20,7 @@ from winch.core.values.redact import mask_text
 from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.operation import Operation
-from winch.storage.params import Acted, Line, Lines
+from winch.storage.params import Acted, KvFilter, KvRecord
 from winch.storage.protocol import Driver
 from winch.web.access import Access
 from winch.web.finding import Finder
@@ -100,8 +100,8 @@ class Operations:
         self._own[now.id] = now
         while len(self._own) > 1000:
             self._own.pop(next(iter(self._own)))
-        line = Line(book=BOOK, key=now.id, body=msgspec.json.encode(now).decode(), keep=KEPT_FOR)
-        await self._driver.arun(self._driver.write_lines([line]))
+        line = KvRecord(book=BOOK, key=now.id, body=msgspec.json.encode(now).decode(), keep=KEPT_FOR)
+        await self._driver.arun(self._driver.kv_put([line]))
 
     async def get(self, identity: str, access: Access) -> OperationOut | None:
         """The operation of this id, if the caller may see it."""
@@ -117,8 +117,8 @@ class Operations:
         return [one.shown() for one in found if _sees(access, one)][:limit]
 
     async def _read(self, *, limit: int, before: str | None = None) -> Sequence[Kept]:
-        which = Lines(book=BOOK, before=before, limit=limit, is_newest_first=True)
-        lines = await self._driver.arun(self._driver.read_lines(which))
+        which = KvFilter(book=BOOK, before=before, limit=limit, is_newest_first=True)
+        lines = await self._driver.arun(self._driver.kv_list(which))
         return [msgspec.json.decode(line.body, type=Kept) for line in lines]
 
     async def close(self) -> None:

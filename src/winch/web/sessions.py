@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from winch.engine.base.operation import Operation
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.web.access import Access
 from winch.web.tokens import Tokens
 
@@ -81,8 +81,8 @@ class Sessions:
         at, session = self._seen.get(key, (0.0, None))
         if time.monotonic() - at < CACHE_SECONDS:
             return session
-        which = Lines(book=BOOK, after=key[:-1], before=key + "\x01", limit=50)
-        lines = yield self._driver.read_lines(which)
+        which = KvFilter(book=BOOK, after=key[:-1], before=key + "\x01", limit=50)
+        lines = yield self._driver.kv_list(which)
         session = next(
             (msgspec.json.decode(x.body, type=BrowserSession) for x in lines if x.key == key), None
         )
@@ -93,11 +93,11 @@ class Sessions:
 
     def _keep(self, key: str, session: BrowserSession) -> Operation[None]:
         body = msgspec.json.encode(session).decode()
-        yield self._driver.write_lines([Line(book=BOOK, key=key, body=body, keep=LONGEST)])
+        yield self._driver.kv_put([KvRecord(book=BOOK, key=key, body=body, keep=LONGEST)])
         self._seen[key] = (time.monotonic(), session)
 
     def _strike(self, key: str) -> Operation[None]:
-        yield self._driver.strike_lines(BOOK, [key])
+        yield self._driver.kv_delete(BOOK, [key])
         self._seen.pop(key, None)
 
 

@@ -27,7 +27,7 @@ from winch.engine.client.audit import Audit, noted_outside
 from winch.engine.observe.prometheus import Fleet
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
-from winch.storage.params import Line, Lines, QueueInfo, SessionInfo
+from winch.storage.params import KvFilter, KvRecord, QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.finding import Finder, Found
 from winch.web.openapi import document
@@ -232,12 +232,12 @@ class Site:
         """What form tokens are made with: the same for all servers of one store."""
         if self._secret is None:
             drawn = secrets.token_hex(32)
-            found = await self.driver.arun(self.driver.read_lines(Lines(book="secret")))
+            found = await self.driver.arun(self.driver.kv_list(KvFilter(book="secret")))
             if not found:
-                line = Line(book="secret", key=f"form-{drawn[:8]}", body=f'"{drawn}"')
-                await self.driver.arun(self.driver.write_lines([line]))
+                line = KvRecord(book="secret", key=f"form-{drawn[:8]}", body=f'"{drawn}"')
+                await self.driver.arun(self.driver.kv_put([line]))
                 # Two servers that start together both write; both use the first by key.
-                found = await self.driver.arun(self.driver.read_lines(Lines(book="secret")))
+                found = await self.driver.arun(self.driver.kv_list(KvFilter(book="secret")))
             drawn = msgspec.json.decode(found[0].body, type=str)
             self._secret = drawn.encode()
         return self._secret

@@ -18,7 +18,7 @@ import msgspec
 
 from winch.core.errors import ConfigError
 from winch.engine.base.operation import Operation
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.web.access import Access
 
 if TYPE_CHECKING:
@@ -112,16 +112,16 @@ class Tokens:
             expires_at=min(ends, default=None),
         )
         token.access  # noqa: B018  # checks the roles before anything is stored
-        yield self._driver.write_lines([_line(token)])
+        yield self._driver.kv_put([_line(token)])
         return text, token
 
     def list(self) -> Operation[list[Token]]:
-        lines = yield self._driver.read_lines(Lines(book=BOOK, limit=MOST_TOKENS))
+        lines = yield self._driver.kv_list(KvFilter(book=BOOK, limit=MOST_TOKENS))
         found = [msgspec.json.decode(line.body, type=Token) for line in lines]
         return sorted(found, key=lambda token: token.created_at)
 
     def revoke(self, identity: str) -> Operation[bool]:
-        gone: int = yield self._driver.strike_lines(BOOK, [identity])
+        gone: int = yield self._driver.kv_delete(BOOK, [identity])
         self._seen.pop(identity, None)
         return gone > 0
 
@@ -149,8 +149,8 @@ class Tokens:
         at, token = self._seen.get(identity, (0.0, None))
         if time.monotonic() - at < CACHE_SECONDS:
             return token
-        which = Lines(book=BOOK, after=identity[:-1], before=identity + "\x01", limit=50)
-        lines = yield self._driver.read_lines(which)
+        which = KvFilter(book=BOOK, after=identity[:-1], before=identity + "\x01", limit=50)
+        lines = yield self._driver.kv_list(which)
         token = next((msgspec.json.decode(x.body, type=Token) for x in lines if x.key == identity), None)
         if len(self._seen) > MOST_TOKENS:
             self._seen.clear()
@@ -163,16 +163,16 @@ class Tokens:
             return
         # Read again: the note of a use must neither bring back a token that was revoked meanwhile nor
         # widen one that was narrowed.
-        lines = yield self._driver.read_lines(
-            Lines(book=BOOK, after=token.id[:-1], before=token.id + "\x01", limit=50)
+        lines = yield self._driver.kv_list(
+            KvFilter(book=BOOK, after=token.id[:-1], before=token.id + "\x01", limit=50)
         )
         body = next((line.body for line in lines if line.key == token.id), None)
         if body is None:
             return
         used = msgspec.structs.replace(msgspec.json.decode(body, type=Token), used_at=now)
-        if (yield self._driver.swap_line(_line(used), instead_of=body)) is None:
+        if (yield self._driver.kv_swap(_line(used), instead_of=body)) is None:
             self._seen[token.id] = (time.monotonic(), used)
 
 
-def _line(token: Token) -> Line:
-    return Line(book=BOOK, key=token.id, body=msgspec.json.encode(token).decode())
+def _line(token: Token) -> KvRecord:
+    return KvRecord(book=BOOK, key=token.id, body=msgspec.json.encode(token).decode())

@@ -31,7 +31,7 @@ from winch.engine.observe.alerts import alerts_of
 from winch.engine.observe.heartbeat_file import keep_heartbeat_file
 from winch.engine.observe.throughput import RateWriter, Tally
 from winch.engine.supervisor.heartbeat import Heart
-from winch.storage.params import Declared, Line, NewSession
+from winch.storage.params import Declared, KvRecord, NewSession
 from winch.web.pages.overview import sample_line
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Proof(Service):
 
     async def run_once(self) -> float:
         sent = time.monotonic()
-        line = Line(book="server", key=self._key, body="{}", keep=timedelta(minutes=10))
+        line = KvRecord(book="server", key=self._key, body="{}", keep=timedelta(minutes=10))
         try:
-            await self._driver.arun(self._driver.write_lines([line]))
+            await self._driver.arun(self._driver.kv_put([line]))
             promoted = await self._driver.arun(self._driver.promote(limit=100))
         except BaseException:
             self._since = None
@@ -151,7 +151,7 @@ class Sampler(Service):
         sessions = await self._driver.arun(self._driver.sessions())
         workers = [session for session in sessions if session.is_worker]
         line = sample_line(queues, workers, time.time())
-        await self._driver.arun(self._driver.write_lines([line]))
+        await self._driver.arun(self._driver.kv_put([line]))
         return SAMPLE_EVERY
 
 

@@ -37,9 +37,9 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
+    KvFilter,
+    KvRecord,
     LimitInfo,
-    Line,
-    Lines,
     NewJob,
     NewSession,
     Page,
@@ -285,16 +285,16 @@ class ComposedDriver:
 
     # -- kv ---------------------------------------------------------------------------------------------
 
-    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
-        return self._kv_verbs.write_lines(lines, now=now)
+    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+        return self._kv_verbs.kv_put(records, now=now)
 
-    def swap_line(
-        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    def kv_swap(
+        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
     ) -> Verb[str | None]:
-        return self._kv_verbs.swap_line(line, instead_of=instead_of, now=now)
+        return self._kv_verbs.kv_swap(record, instead_of=instead_of, now=now)
 
-    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
-        return self._kv_verbs.read_lines(which, now=now)
+    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+        return self._kv_verbs.kv_list(which, now=now)
 
-    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
-        return self._kv_verbs.strike_lines(book, keys)
+    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
+        return self._kv_verbs.kv_delete(book, keys)

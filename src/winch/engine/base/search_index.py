@@ -17,25 +17,27 @@ from winch.core.values.search import BOOK, job_of, key_of, span_of
 from winch.engine.base.encryption import Keyring
 from winch.engine.base.operation import Operation
 from winch.storage.decide.schedules import RunKind, ScheduleRun, read_definition
-from winch.storage.params import Enqueued, Line, Lines, NewJob
+from winch.storage.params import Enqueued, KvFilter, KvRecord, NewJob
 from winch.storage.protocol import Driver
 
 SWEPT = 500
 YOUNG = timedelta(days=1)
 
 
-def lines_of(job_id: str, terms: Iterable[str], at: datetime) -> list[Line]:
+def lines_of(job_id: str, terms: Iterable[str], at: datetime) -> list[KvRecord]:
     """The lines of one job."""
     body = msgspec.json.encode(int(at.timestamp())).decode()
-    return [Line(book=BOOK, key=key_of(term, job_id), body=body) for term in terms]
+    return [KvRecord(book=BOOK, key=key_of(term, job_id), body=body) for term in terms]
 
 
-def lines_of_all(jobs: Sequence[NewJob], at: datetime) -> list[Line]:
+def lines_of_all(jobs: Sequence[NewJob], at: datetime) -> list[KvRecord]:
     """The lines of jobs that are about to be stored; mostly there are none."""
     return [line for job in jobs if job.terms for line in lines_of(job.id, job.terms, at)]
 
 
-def lines_of_replaced(jobs: Sequence[NewJob], answers: Sequence[Enqueued], at: datetime) -> list[Line]:
+def lines_of_replaced(
+    jobs: Sequence[NewJob], answers: Sequence[Enqueued], at: datetime
+) -> list[KvRecord]:
     """The lines of jobs that have got the arguments of others which were not stored."""
     return [
         line
@@ -45,7 +47,7 @@ def lines_of_replaced(jobs: Sequence[NewJob], answers: Sequence[Enqueued], at: d
     ]
 
 
-def lines_of_runs(definition: str, runs: Iterable[ScheduleRun]) -> list[Line]:
+def lines_of_runs(definition: str, runs: Iterable[ScheduleRun]) -> list[KvRecord]:
     """The lines of jobs that a schedule has just made; their ids are known only now."""
     if '"terms":[]' in definition:
         return []
@@ -76,8 +78,8 @@ def found_under(
     ids: set[str] = set()
     for term in terms:
         low, high = span_of(term, after)
-        lines = yield driver.read_lines(
-            Lines(book=BOOK, after=low, before=high, limit=limit, is_newest_first=True)
+        lines = yield driver.kv_list(
+            KvFilter(book=BOOK, after=low, before=high, limit=limit, is_newest_first=True)
         )
         ids.update(job_of(line.key) for line in lines)
     return sorted(ids, reverse=True)[:limit]
@@ -93,7 +95,7 @@ class Swept(msgspec.Struct, frozen=True):
 
 def sweep(driver: Driver, after: str | None, now: datetime) -> Operation[Swept]:
     """Look at the next lines and strike those whose job is gone."""
-    lines: list[Line] = yield driver.read_lines(Lines(book=BOOK, after=after, limit=SWEPT))
+    lines: list[KvRecord] = yield driver.kv_list(KvFilter(book=BOOK, after=after, limit=SWEPT))
     if not lines:
         return Swept(0, 0, None)
     before = int((now - YOUNG).timestamp())
@@ -101,7 +103,7 @@ def sweep(driver: Driver, after: str | None, now: datetime) -> Operation[Swept]:
     records = yield driver.get([job_of(key) for key in old]) if old else driver.get([])
     gone = [key for key, record in zip(old, records, strict=True) if record is None]
     if gone:
-        yield driver.strike_lines(BOOK, gone)
+        yield driver.kv_delete(BOOK, gone)
     return Swept(len(lines), len(gone), lines[-1].key if len(lines) == SWEPT else None)
 
 

@@ -29,7 +29,7 @@ from winch.core.values.redact import mask, mask_text
 from winch.engine.base.log import log
 from winch.engine.base.operation import Operation
 from winch.engine.client.twins import blocking, twin
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 
 if TYPE_CHECKING:
     from winch.engine.client.client import Client
@@ -148,7 +148,7 @@ class Audit:
         )
         log.info("audit: %s %s %s via %s from %s", who, action, target, via, origin)
         body = msgspec.json.encode(line).decode()
-        yield self._driver.write_lines([Line(book=BOOK, key=line.id, body=body, keep=KEPT_FOR)])
+        yield self._driver.kv_put([KvRecord(book=BOOK, key=line.id, body=body, keep=KEPT_FOR)])
 
     def read(
         self,
@@ -164,8 +164,8 @@ class Audit:
         found: list[AuditLine] = []
         while len(found) < limit:
             size = limit if wanted is None else CHUNK
-            which = Lines(book=BOOK, after=after, before=before, limit=size, is_newest_first=True)
-            lines = yield self._driver.read_lines(which)
+            which = KvFilter(book=BOOK, after=after, before=before, limit=size, is_newest_first=True)
+            lines = yield self._driver.kv_list(which)
             for line in lines:
                 one = msgspec.json.decode(line.body, type=AuditLine)
                 if wanted is None or wanted(one):

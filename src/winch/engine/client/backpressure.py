@@ -18,7 +18,7 @@ from winch.core.gates import LIMIT, GateUse, with_one_more
 from winch.core.job import PRIORITY_RANGE, STRICT
 from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
 from winch.engine.base.operation import Blocking, Operation, Pause
-from winch.storage.params import Depth, Line, Lines, NewJob
+from winch.storage.params import Depth, KvFilter, KvRecord, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 
@@ -32,7 +32,7 @@ LOOKING = 0.1
 BLOCK_PAUSE = 0.2
 
 
-def read_settings(lines: Sequence[Line]) -> dict[str, QueueSettings]:
+def read_settings(lines: Sequence[KvRecord]) -> dict[str, QueueSettings]:
     """The settings by queue; a line that cannot be read (of another release) says nothing."""
     found = {}
     for line in lines:
@@ -101,7 +101,7 @@ class Door:
         depths: dict[str, Depth] = {}
         self._looking += 1
         try:
-            lines = yield asked(driver.read_lines(Lines(book=BOOK)))
+            lines = yield asked(driver.kv_list(KvFilter(book=BOOK)))
             found = read_settings(lines)
             limited = {queue: said for queue, said in found.items() if said.is_for_producers}
             for queue, said in limited.items():

@@ -39,7 +39,7 @@ from winch.engine.tasks.results import typed
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.task import Bound, check_call, check_whole
 from winch.engine.tasks.transaction import Statements
-from winch.storage.params import Enqueued, JobFilter, Line, NewJob
+from winch.storage.params import Enqueued, JobFilter, KvRecord, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Sending
 
@@ -504,9 +504,9 @@ class Client:
         now = self.surroundings.clock.now()
         yield from self._keep(search_index.lines_of_replaced(jobs, answers, now), conn)
 
-    def _keep(self, lines: Sequence[Line], conn: object) -> Operation[None]:
+    def _keep(self, lines: Sequence[KvRecord], conn: object) -> Operation[None]:
         if lines:
-            verb = self._driver().write_lines(lines)
+            verb = self._driver().kv_put(lines)
             yield verb if conn is None else OnConnection(conn, verb)
 
     def _tell_enqueued(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:

@@ -18,7 +18,7 @@ from winch.core.gates import GateUse, Look, rate_next, rate_taken
 from winch.core.policy.limits import name_of, value_text
 from winch.core.values.duration import format_duration
 from winch.engine.base.operation import Blocking, Operation
-from winch.storage.params import Line
+from winch.storage.params import KvRecord
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -77,8 +77,8 @@ def _take(
                 "nothing was enqueued. Try again later",
                 max((next_at - at) * _MICROSECOND, timedelta(milliseconds=1)),
             )
-        line = Line(book=BOOK, key=key, body=rate_taken(look, use, weight, at), keep=keep)
-        swap = driver.swap_line(line, instead_of=state)
+        line = KvRecord(book=BOOK, key=key, body=rate_taken(look, use, weight, at), keep=keep)
+        swap = driver.kv_swap(line, instead_of=state)
         # From a thread: who brings a connection of their own may have no pool in their event loop.
         state = yield Blocking(partial(driver.run, swap)) if is_apart else swap
         if state is None:

@@ -17,7 +17,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import Order, QueueSettings
 from winch.engine.base.operation import Operation
 from winch.engine.client.backpressure import BOOK, queue_gate, read_settings
-from winch.storage.params import JobFilter, Lines, Rebinding
+from winch.storage.params import JobFilter, KvFilter, Rebinding
 from winch.storage.protocol import Driver
 
 PAGE = 1000
@@ -74,7 +74,7 @@ def bind_jobs(driver: Driver, ids: Iterable[str]) -> Operation[int]:
     wanted = list(ids)
     if not wanted:
         return 0
-    found = read_settings((yield driver.read_lines(Lines(book=BOOK))))
+    found = read_settings((yield driver.kv_list(KvFilter(book=BOOK))))
     settings = {queue: said for queue, said in found.items() if binds(said)}
     if not settings:
         return 0

@@ -139,7 +139,7 @@ class Spool:
         try:
             lines = lines_of_all(jobs, datetime.now(UTC))
             if lines:
-                yield driver.write_lines(lines)
+                yield driver.kv_put(lines)
             yield driver.enqueue(jobs, is_repeat=True)
         except (StorageError, QueueFull):
             raise  # not now; the file stays and is sent again

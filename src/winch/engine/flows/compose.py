@@ -53,7 +53,7 @@ from winch.storage.decide.waits import (
     job_key,
     signal_key,
 )
-from winch.storage.params import ClaimRef, Enqueued, Line, NewJob, Wait
+from winch.storage.params import ClaimRef, Enqueued, KvRecord, NewJob, Wait
 
 if TYPE_CHECKING:
     from winch.core.values.duration import Duration
@@ -897,7 +897,7 @@ def write_note(client: Client, flow_id: str, note: FlowNote, conn: object) -> Op
     """Keep what people want to know about the flow; one that cannot be kept stops nothing."""
     driver = client.driver()
     body = msgspec.json.encode(note).decode()
-    verb = driver.write_lines([Line(book=BOOK, key=flow_id, body=body, keep=KEEP_NOTE)])
+    verb = driver.kv_put([KvRecord(book=BOOK, key=flow_id, body=body, keep=KEEP_NOTE)])
     yield verb if conn is None else OnConnection(conn, verb)
 
 

@@ -14,7 +14,7 @@ from winch.engine.base.operation import arun
 from winch.engine.base.service import Service
 from winch.engine.client.backpressure import BOOK, PAUSED, UNTIL, read_settings
 from winch.engine.client.rebind import bind_queue
-from winch.storage.params import Lines
+from winch.storage.params import KvFilter
 from winch.storage.protocol import Driver
 
 EVERY = 1.0
@@ -40,7 +40,7 @@ class QueueRules(Service):
         self._changed: dict[str, int] = {}
 
     async def run_once(self) -> float:
-        lines = await self._driver.arun(self._driver.read_lines(Lines(book=BOOK)))
+        lines = await self._driver.arun(self._driver.kv_list(KvFilter(book=BOOK)))
         settings = read_settings(lines)
         self._told(settings)
         await self._bind(settings)
@@ -50,7 +50,7 @@ class QueueRules(Service):
             # The line of the pause itself is gone when its time is over, by the store's clock.
             if queue != key and PAUSED + queue not in keys:
                 await self._driver.arun(self._driver.resume(queue, by="its pause is over"))
-                await self._driver.arun(self._driver.strike_lines(BOOK, [key]))
+                await self._driver.arun(self._driver.kv_delete(BOOK, [key]))
                 log.info("the pause of queue %s is over", queue)
         return self._every
 

@@ -62,7 +62,7 @@ class Ticker(Service):
         self._is_told.discard(row.name)
         if changed.answer is Answered.DONE:
             if lines := lines_of_runs(row.definition, changed.runs):
-                await self._driver.arun(self._driver.write_lines(lines))
+                await self._driver.arun(self._driver.kv_put(lines))
             for run in changed.runs:
                 self.missed[run.schedule] += run.kind is RunKind.MISSED
                 _tell(run)

@@ -33,7 +33,7 @@ from winch.engine.observe import throughput, webhook
 from winch.engine.observe.store_numbers import dead_letters, oldest_snapshot
 from winch.engine.observe.throughput import MINUTE, Series
 from winch.engine.tasks.schedules import Schedule, schedule_of
-from winch.storage.params import Line, Lines, QueueInfo
+from winch.storage.params import KvFilter, KvRecord, QueueInfo
 from winch.storage.protocol import Driver
 
 BOOK = "alert"
@@ -144,7 +144,7 @@ def _span(length: timedelta) -> str:
 
 def kept_alerts(driver: Driver) -> Operation[list[Kept]]:
     """What fires now, as the last look found it."""
-    lines: list[Line] = yield driver.read_lines(Lines(book=BOOK))
+    lines: list[KvRecord] = yield driver.kv_list(KvFilter(book=BOOK))
     kept = [msgspec.json.decode(line.body, type=Kept) for line in lines]
     return [one for one in kept if not one.is_over]
 
@@ -200,7 +200,7 @@ class Alerts(Service):
             self._rules, queues, series, schedules, now, dead=dead, snapshot=snapshot or timedelta(0)
         )
         found = {alert.key: alert for alert in firing_now}
-        lines = await driver.arun(driver.read_lines(Lines(book=BOOK)))
+        lines = await driver.arun(driver.kv_list(KvFilter(book=BOOK)))
         kept = {line.key: msgspec.json.decode(line.body, type=Kept) for line in lines}
         for key, alert in found.items():
             if key not in kept or kept[key].is_over:
@@ -216,20 +216,20 @@ class Alerts(Service):
         return LOOK_EVERY
 
     async def _is_done_by_another(self, now: datetime) -> bool:
-        lines = await self._driver.arun(self._driver.read_lines(Lines(book=LOOKS)))
+        lines = await self._driver.arun(self._driver.kv_list(KvFilter(book=LOOKS)))
         for line in lines:
             look = msgspec.json.decode(line.body, type=_Look)
             age = (now - look.at).total_seconds()
             if look.by != self._me and -LOOK_EVERY < age < LOOK_EVERY * 1.5:
                 return True
         body = msgspec.json.encode(_Look(self._me, now)).decode()
-        line = Line(book=LOOKS, key="look", body=body, keep=timedelta(minutes=5))
-        await self._driver.arun(self._driver.write_lines([line]))
+        line = KvRecord(book=LOOKS, key="look", body=body, keep=timedelta(minutes=5))
+        await self._driver.arun(self._driver.kv_put([line]))
         return False
 
     async def _write(self, key: str, one: Kept) -> None:
-        line = Line(book=BOOK, key=key, body=msgspec.json.encode(one).decode(), keep=KEEP)
-        await self._driver.arun(self._driver.write_lines([line]))
+        line = KvRecord(book=BOOK, key=key, body=msgspec.json.encode(one).decode(), keep=KEEP)
+        await self._driver.arun(self._driver.kv_put([line]))
 
     async def _tell(self, kept: Mapping[str, Kept]) -> None:
         """Send what the webhook has not taken yet; what is over and told is forgotten."""
@@ -243,7 +243,7 @@ class Alerts(Service):
                 except (DeliveryRefused, ConfigError) as error:
                     log.error("the alert %r is not delivered yet: %s", key, mask_text(str(error)))
             if one.is_over and (is_told or self._hook is None):
-                await self._driver.arun(self._driver.strike_lines(BOOK, [key]))
+                await self._driver.arun(self._driver.kv_delete(BOOK, [key]))
             elif is_told and not one.told:
                 await self._write(key, msgspec.structs.replace(one, told=True))
 

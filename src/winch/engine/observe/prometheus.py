@@ -14,7 +14,7 @@ import msgspec
 from winch.core.version import __version__
 from winch.engine.base.operation import Operation
 from winch.engine.observe.throughput import BOUNDS, MINUTE, OTHER, Rate, Rates
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
 Sample = tuple[dict[str, str], float]
@@ -217,8 +217,8 @@ class Fleet:
         oldest = latest - 3
         after = f"{oldest:010}"
         while True:
-            which = Lines(book=MINUTE.book, after=after, limit=2000)
-            lines: list[Line] = yield driver.read_lines(which)
+            which = KvFilter(book=MINUTE.book, after=after, limit=2000)
+            lines: list[KvRecord] = yield driver.kv_list(which)
             for line in lines:
                 rates = msgspec.json.decode(line.body, type=Rates)
                 if not is_first:

@@ -19,7 +19,7 @@ from winch.core.gates import tenant_of
 from winch.core.job import Claim, JobRecord, from_micros, to_micros
 from winch.engine.base.operation import Operation
 from winch.engine.base.service import Service
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
 FLUSH_EVERY = 5.0
@@ -289,11 +289,11 @@ class Tally:
         self._last = None
         self._store_end = None
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[KvRecord]:
         """What has changed since the last `written`."""
         self._gather()
         return [
-            Line(
+            KvRecord(
                 book=span.book,
                 key=f"{number:010}-{self._owner}",
                 body=msgspec.json.encode(self._totals[span, number]).decode(),
@@ -325,7 +325,7 @@ class RateWriter(Service):
     async def run_once(self) -> float:
         lines = self._tally.lines()
         if lines:
-            await self._driver.arun(self._driver.write_lines(lines))
+            await self._driver.arun(self._driver.kv_put(lines))
             self._tally.written()
             return FLUSH_EVERY
         return self.unasked(LOOK_EVERY)
@@ -384,8 +384,8 @@ def read(driver: Driver, span: Span, now: int, count: int) -> Operation[Series]:
     series = Series(span, last - count + 1, [{} for _ in range(count)])
     after = f"{series.start:010}"
     while True:
-        which = Lines(book=span.book, after=after, before=f"{last + 1:010}", limit=2000)
-        lines: list[Line] = yield driver.read_lines(which)
+        which = KvFilter(book=span.book, after=after, before=f"{last + 1:010}", limit=2000)
+        lines: list[KvRecord] = yield driver.kv_list(which)
         for line in lines:
             place = int(line.key[:10]) - series.start
             into = series.rates[place]

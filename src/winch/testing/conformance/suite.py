@@ -32,10 +32,10 @@ from winch.testing.conformance.cases.jobs import (
     waits,
 )
 from winch.testing.conformance.cases.store import (
-    books,
     breakers,
     dead,
     gates,
+    kv,
     operators,
     promote,
     prune,
@@ -72,7 +72,7 @@ FAMILIES: Sequence[ModuleType] = (
     breakers,
     schedules,
     reading,
-    books,
+    kv,
     transitions,
     transactions,
     wakeups,

@@ -13,7 +13,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.observe import throughput
 from winch.engine.observe.alerts import kept_alerts
 from winch.engine.observe.throughput import HOUR, MINUTE, Rate, Series, percentile
-from winch.storage.params import GroupFilter, Line, Lines, QueueInfo, SessionInfo
+from winch.storage.params import GroupFilter, KvFilter, KvRecord, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
 from winch.web.pages.base import page
@@ -53,7 +53,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     busy: int
 
 
-def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float) -> Line:
+def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float) -> KvRecord:
     """This minute's sample as a line of the books."""
     sample = Sample(
         queues={
@@ -65,7 +65,7 @@ def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float
         slots=sum(session.slots for session in sessions),
         busy=sum(session.running for session in sessions),
     )
-    return Line(
+    return KvRecord(
         book=BACKLOG,
         key=f"{int(now) // 60:010}",
         body=msgspec.json.encode(sample).decode(),
@@ -210,8 +210,8 @@ async def _backlog(call: Call, chosen: str) -> Chart:
     start = last - minutes + 1
     driver = call.site.driver
     found: dict[int, Sample] = {}
-    which = Lines(book=BACKLOG, after=f"{start - 1:010}", limit=50_000)
-    for line in await driver.arun(driver.read_lines(which)):
+    which = KvFilter(book=BACKLOG, after=f"{start - 1:010}", limit=50_000)
+    for line in await driver.arun(driver.kv_list(which)):
         place = (int(line.key) - start) // step
         found[place] = msgspec.json.decode(line.body, type=Sample)
     size = minutes // step

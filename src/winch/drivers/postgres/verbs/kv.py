@@ -8,7 +8,7 @@ from datetime import datetime
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 # How often a swap reads a line again that another transaction has removed.
@@ -21,46 +21,48 @@ class KvVerbs:
     def __init__(self, base: Base) -> None:
         self._base = base
 
-    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
+    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._base.step("write_lines.over", now=now)
             yield self._base.step(
                 "write_lines",
-                books=[line.book for line in lines],
-                keys=[line.key for line in lines],
-                bodies=[line.body for line in lines],
-                keeps=[None if line.keep is None else line.keep.total_seconds() for line in lines],
+                books=[record.book for record in records],
+                keys=[record.key for record in records],
+                bodies=[record.body for record in records],
+                keeps=[
+                    None if record.keep is None else record.keep.total_seconds() for record in records
+                ],
                 now=now,
             )
 
-        return self._base.write("write_lines", body, now)
+        return self._base.write("kv_put", body, now)
 
-    def swap_line(
-        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    def kv_swap(
+        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             for _ in range(LOOKS):
                 kept = yield self._base.step(
                     "swap_line",
-                    book=line.book,
-                    key=line.key,
-                    body=line.body,
-                    keep=None if line.keep is None else line.keep.total_seconds(),
+                    book=record.book,
+                    key=record.key,
+                    body=record.body,
+                    keep=None if record.keep is None else record.keep.total_seconds(),
                     instead_of=instead_of,
                     now=now,
                 )
                 if kept:
                     return None
-                rows = yield self._base.step("swap_line.there", book=line.book, key=line.key)
+                rows = yield self._base.step("swap_line.there", book=record.book, key=record.key)
                 if rows:
                     there: str = rows[0][0]
                     return there
-            raise StorageUnavailable(f"the line {line.key!r} comes and goes while it is looked at")
+            raise StorageUnavailable(f"the record {record.key!r} comes and goes while it is read")
 
-        return self._base.write("swap_line", body, now)
+        return self._base.write("kv_swap", body, now)
 
-    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
-        def body() -> Body[list[Line]]:
+    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+        def body() -> Body[list[KvRecord]]:
             rows = yield self._base.step(
                 "read_lines.newest" if which.is_newest_first else "read_lines",
                 is_alone=True,
@@ -70,14 +72,14 @@ class KvVerbs:
                 limit=which.limit,
                 now=now,
             )
-            return [Line(book=which.book, key=row[0], body=row[1]) for row in rows]
+            return [KvRecord(book=which.book, key=row[0], body=row[1]) for row in rows]
 
-        return self._base.read("read_lines", body)
+        return self._base.read("kv_list", body)
 
-    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
+    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
             return len(
                 (yield self._base.step("strike_lines", is_alone=True, book=book, keys=list(keys)))
             )
 
-        return self._base.write("strike_lines", body)
+        return self._base.write("kv_delete", body)

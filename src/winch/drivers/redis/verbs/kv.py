@@ -7,53 +7,53 @@ from datetime import datetime
 
 from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.verbs.base import Base, Body
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 
 class KvVerbs:
-    """write_lines, read_lines, strike_lines; see storage/families.py for the contracts."""
+    """kv_put, kv_swap, kv_list, kv_delete; see storage/families.py for the contracts."""
 
     def __init__(self, base: Base) -> None:
         self._call = base.call
 
-    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
+    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._call(
                 "write_lines",
                 now=micros(now),
                 lines=[
                     (
-                        line.book,
-                        line.key,
-                        line.body,
-                        False if line.keep is None else line.keep // MICROSECOND,
+                        record.book,
+                        record.key,
+                        record.body,
+                        False if record.keep is None else record.keep // MICROSECOND,
                     )
-                    for line in lines
+                    for record in records
                 ],
             )
 
-        return Verb("write_lines", body)
+        return Verb("kv_put", body)
 
-    def swap_line(
-        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    def kv_swap(
+        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             reply = yield self._call(
                 "swap_line",
                 now=micros(now),
-                book=line.book,
-                key=line.key,
-                body=line.body,
-                keep=False if line.keep is None else line.keep // MICROSECOND,
+                book=record.book,
+                key=record.key,
+                body=record.body,
+                keep=False if record.keep is None else record.keep // MICROSECOND,
                 instead_of=False if instead_of is None else instead_of,
             )
             return reply.decode() if isinstance(reply, bytes) and reply else None
 
-        return Verb("swap_line", body)
+        return Verb("kv_swap", body)
 
-    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
-        def body() -> Body[list[Line]]:
+    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+        def body() -> Body[list[KvRecord]]:
             reply = yield self._call(
                 "read_lines",
                 now=micros(now),
@@ -65,15 +65,15 @@ class KvVerbs:
             )
             words = [word.decode() for word in reply]
             return [
-                Line(book=which.book, key=key, body=text)
+                KvRecord(book=which.book, key=key, body=text)
                 for key, text in zip(words[::2], words[1::2], strict=True)
             ]
 
-        return Verb("read_lines", body, is_read=True)
+        return Verb("kv_list", body, is_read=True)
 
-    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
+    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
             gone: int = yield self._call("strike_lines", book=book, keys=keys)
             return gone
 
-        return Verb("strike_lines", body)
+        return Verb("kv_delete", body)

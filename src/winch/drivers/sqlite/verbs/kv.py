@@ -8,48 +8,50 @@ from datetime import datetime
 from winch.drivers.sqlite.records import MICROSECOND, to_json
 from winch.drivers.sqlite.statements import Step
 from winch.drivers.sqlite.verbs.base import Body, ask, micros, verb
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 
 class BookVerbs:
     """The books' part of Storage; see storage/families.py for the contracts."""
 
-    def write_lines(self, lines: Sequence[Line], *, now: datetime | None = None) -> Verb[None]:
+    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
             at = micros(now)
             yield from ask("write_lines.over", now=at)
             rows = [
                 {
-                    "book": line.book,
-                    "key": line.key,
-                    "body": line.body,
-                    "drop_at": None if line.keep is None else at + line.keep // MICROSECOND,
+                    "book": record.book,
+                    "key": record.key,
+                    "body": record.body,
+                    "drop_at": None if record.keep is None else at + record.keep // MICROSECOND,
                 }
-                for line in lines
+                for record in records
             ]
             if rows:
                 yield Step.each("write_lines", rows)
 
-        return verb("write_lines", body)
+        return verb("kv_put", body)
 
-    def swap_line(
-        self, line: Line, *, instead_of: str | None = None, now: datetime | None = None
+    def kv_swap(
+        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             at = micros(now)
-            rows = yield from ask("swap_line", book=line.book, key=line.key, now=at)
+            rows = yield from ask("swap_line", book=record.book, key=record.key, now=at)
             if rows and not (instead_of is not None and rows[0][0].startswith(instead_of)):
                 there: str = rows[0][0]
                 return there
-            drop_at = None if line.keep is None else at + line.keep // MICROSECOND
-            yield from ask("write_lines", book=line.book, key=line.key, body=line.body, drop_at=drop_at)
+            drop_at = None if record.keep is None else at + record.keep // MICROSECOND
+            yield from ask(
+                "write_lines", book=record.book, key=record.key, body=record.body, drop_at=drop_at
+            )
             return None
 
-        return verb("swap_line", body)
+        return verb("kv_swap", body)
 
-    def read_lines(self, which: Lines, *, now: datetime | None = None) -> Verb[list[Line]]:
-        def body() -> Body[list[Line]]:
+    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+        def body() -> Body[list[KvRecord]]:
             rows = yield from ask(
                 "read_lines.newest" if which.is_newest_first else "read_lines",
                 book=which.book,
@@ -58,12 +60,12 @@ class BookVerbs:
                 limit=which.limit,
                 now=micros(now),
             )
-            return [Line(book=which.book, key=key, body=text) for key, text in rows]
+            return [KvRecord(book=which.book, key=key, body=text) for key, text in rows]
 
-        return verb("read_lines", body, is_read=True)
+        return verb("kv_list", body, is_read=True)
 
-    def strike_lines(self, book: str, keys: Sequence[str]) -> Verb[int]:
+    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
             return len((yield from ask("strike_lines", book=book, keys=to_json(list(keys)))))
 
-        return verb("strike_lines", body)
+        return verb("kv_delete", body)

@@ -1,11 +1,11 @@
-"""write_lines, read_lines, strike_lines: what Winch notes beside the jobs."""
+"""kv_put, kv_swap, kv_list, kv_delete: the records that Winch keeps beside the jobs."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from winch.storage.params import Line, Lines
+from winch.storage.params import KvFilter, KvRecord
 from winch.testing.conformance.bench import HOUR, SECOND, Bench
 from winch.testing.conformance.case import case
 
@@ -13,27 +13,27 @@ MINUTE = timedelta(minutes=1)
 
 
 def write(bench: Bench, *keys: str, book: str = "audit", body: str = "{}", **fields: timedelta) -> None:
-    lines = [Line(book=book, key=key, body=body, **fields) for key in keys]
-    bench.call(bench.driver.write_lines(lines, now=bench.now))
+    lines = [KvRecord(book=book, key=key, body=body, **fields) for key in keys]
+    bench.call(bench.driver.kv_put(lines, now=bench.now))
 
 
 def keys(bench: Bench, book: str = "audit", **fields: object) -> list[str]:
-    which = Lines(book=book, **fields)  # type: ignore[arg-type]  # the cases name real fields
-    return [line.key for line in bench.call(bench.driver.read_lines(which, now=bench.now))]
+    which = KvFilter(book=book, **fields)  # type: ignore[arg-type]  # the cases name real fields
+    return [line.key for line in bench.call(bench.driver.kv_list(which, now=bench.now))]
 
 
 @case()
 def a_line_is_read_back_as_it_was_written(bench: Bench) -> None:
     write(bench, "k", body='{"who": "ada \\u2028 <b>"}')
-    [line] = bench.call(bench.driver.read_lines(Lines(book="audit"), now=bench.now))
-    assert line == Line(book="audit", key="k", body='{"who": "ada \\u2028 <b>"}')
+    [line] = bench.call(bench.driver.kv_list(KvFilter(book="audit"), now=bench.now))
+    assert line == KvRecord(book="audit", key="k", body='{"who": "ada \\u2028 <b>"}')
 
 
 @case()
 def a_line_of_the_same_key_is_replaced(bench: Bench) -> None:
     write(bench, "k", body="1")
     write(bench, "k", body="2")
-    [line] = bench.call(bench.driver.read_lines(Lines(book="audit"), now=bench.now))
+    [line] = bench.call(bench.driver.kv_list(KvFilter(book="audit"), now=bench.now))
     assert line.body == "2"
 
 
@@ -69,7 +69,7 @@ def a_line_is_gone_when_its_time_is_over(bench: Bench) -> None:
 @case()
 def struck_lines_are_gone_and_counted(bench: Bench) -> None:
     write(bench, "a", "b", "c")
-    strike = bench.driver.strike_lines
+    strike = bench.driver.kv_delete
     assert bench.call(strike("audit", ["a", "c", "nobody", "a"])) == 2
     assert bench.call(strike("token", ["b"])) == 0
     assert keys(bench) == ["b"]
@@ -77,16 +77,16 @@ def struck_lines_are_gone_and_counted(bench: Bench) -> None:
 
 @case()
 def two_writers_of_the_same_lines_both_get_through(bench: Bench) -> None:
-    there = [Line(book="rate", key=f"{n:03}", body="1") for n in range(100)]
+    there = [KvRecord(book="rate", key=f"{n:03}", body="1") for n in range(100)]
     back = list(reversed(there))
-    verbs = [bench.driver.write_lines(lines, now=bench.now) for lines in (there, back) * 4]
+    verbs = [bench.driver.kv_put(lines, now=bench.now) for lines in (there, back) * 4]
     bench.together(verbs)
     assert len(keys(bench, "rate")) == 100
 
 
 def swap(bench: Bench, body: str, instead_of: str | None = None, **fields: Any) -> str | None:
-    line = Line(**{"book": "once", "key": "k", "body": body, **fields})
-    return bench.call(bench.driver.swap_line(line, instead_of=instead_of, now=bench.now))
+    line = KvRecord(**{"book": "once", "key": "k", "body": body, **fields})
+    return bench.call(bench.driver.kv_swap(line, instead_of=instead_of, now=bench.now))
 
 
 @case()
@@ -112,8 +112,8 @@ def a_line_takes_the_place_of_the_one_it_expects(bench: Bench) -> None:
 @case()
 def of_lines_kept_at_the_same_time_one_is(bench: Bench) -> None:
     for number in range(5):
-        lines = [Line(book="once", key=f"{number}", body=f"by {n}", keep=HOUR) for n in range(4)]
-        verbs = [bench.driver.swap_line(line, now=bench.now) for line in lines]
+        lines = [KvRecord(book="once", key=f"{number}", body=f"by {n}", keep=HOUR) for n in range(4)]
+        verbs = [bench.driver.kv_swap(line, now=bench.now) for line in lines]
         answers = bench.together(verbs)
         assert answers.count(None) == 1
         winner = lines[answers.index(None)].body
