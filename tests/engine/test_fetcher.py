@@ -14,7 +14,7 @@ from winch.core.job import Claim
 from winch.core.values.clock import FixedClock
 from winch.core.values.ids import job_id
 from winch.drivers.memory import MemoryDriver
-from winch.engine.worker.fetcher import RUNG, Fetcher
+from winch.engine.worker.fetcher import RUNG, Fetcher, FetchSettings
 from winch.engine.worker.queue_order import QueueOrder
 from winch.storage.params import Answer, ClaimParams, ClaimRef, NewJob, NewSession
 from winch.storage.verbs import Verb
@@ -108,29 +108,45 @@ SESSION = NewSession(
 )
 
 
+class Taker:
+    """Takes what the fetcher claims, with as much room as the test gives it."""
+
+    session = SESSION.id
+    is_empty = False
+
+    def __init__(
+        self,
+        deliver: Callable[[Sequence[Claim], float], None],
+        is_idle: asyncio.Event,
+        room: int,
+    ) -> None:
+        self.deliver = deliver
+        self._is_idle = is_idle
+        self._room = room
+
+    def room(self) -> int:
+        return self._room
+
+    free = room
+
+    def answered(self, seconds: float) -> None:
+        pass
+
+    async def found_nothing(self) -> bool:
+        self._is_idle.set()
+        return False
+
+
 def fetcher_of(
     driver: WaitingDriver,
     deliver: Callable[[Sequence[Claim], float], None],
     is_idle: asyncio.Event,
     room: int = 1,
 ) -> Fetcher:
-    async def nothing_left() -> bool:
-        is_idle.set()
-        return False
-
     driver.run(driver.start_session(SESSION))
-    return Fetcher(
-        driver,
-        QueueOrder({"default": None}, random.Random(1)),
-        ["mail"],
-        poll=60.0,
-        session=lambda: SESSION.id,
-        room=lambda: room,
-        waits_in_store=True,
-        measured=lambda seconds: None,
-        deliver=deliver,
-        on_idle=nothing_left,
-    )
+    order = QueueOrder({"default": None}, random.Random(1))
+    settings = FetchSettings(order, ["mail"], 60.0, waits_in_store=True)
+    return Fetcher(driver, settings, Taker(deliver, is_idle, room))
 
 
 @pytest.mark.parametrize("bell", [WaitingBell, HastyBell])

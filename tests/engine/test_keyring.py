@@ -27,7 +27,7 @@ from winch.core import envelope
 from winch.core.values.redact import shown
 from winch.engine.base.encryption import revealed, seal, unseal
 from winch.engine.base.settings import load
-from winch.engine.worker import executor
+from winch.engine.worker import settle
 from winch.storage.params import NewJob
 
 K1, K2 = b"1" * 32, b"2" * 32
@@ -219,7 +219,7 @@ def test_without_its_key_a_job_waits_says_so_and_loses_nothing(
 ) -> None:
     from datetime import timedelta
 
-    monkeypatch.setattr(executor, "KEY_PAUSE", timedelta(milliseconds=300))
+    monkeypatch.setattr(settle, "KEY_PAUSE", timedelta(milliseconds=300))
     app = new_app(keys=Keyring({"k1": K1}))
 
     @app.task(name="t", retry=Retry.never())

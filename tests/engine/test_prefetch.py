@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from winch import App, JobState
-from winch.engine.worker.prefetch import MOST, Prefetch
+from winch.engine.worker.slots import MOST, Prefetch
 
 
 def test_nothing_is_claimed_ahead_before_a_job_was_timed() -> None:

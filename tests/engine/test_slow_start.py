@@ -14,7 +14,7 @@ from winch import JobState, Limit
 from winch.engine.supervisor.child import Child
 from winch.engine.supervisor.messages import Drain, Link
 from winch.engine.worker.queue_order import queues_of
-from winch.engine.worker.started_jobs import Board
+from winch.engine.worker.started_jobs import StartedJobs
 from winch.engine.worker.worker import WorkerConfig
 from winch.storage.protocol import Driver
 
@@ -72,7 +72,7 @@ def test_a_child_that_is_told_to_stop_while_it_starts_claims_nothing() -> None:
         ours, theirs = socket.socketpair()
         supervisor = await Link.open(ours)
         store = SlowToDeclare(inner, lambda: child._asked.is_set())  # noqa: PLW0108  # not there yet
-        child = Child(cast(Driver, store), app.runtime, app.settings, config, Board.create(2))
+        child = Child(cast(Driver, store), app.runtime, app.settings, config, StartedJobs.create(2))
         supervisor.send(Drain(5.0))
         async with asyncio.timeout(20):
             code = await child.run(await Link.open(theirs))

@@ -195,7 +195,7 @@ def test_a_stuck_thread_is_given_up_without_losing_a_neighbour() -> None:
         job = await until(await stuck.aenqueue(), JobState.DEAD)
         assert job.record.error is not None
         assert job.record.error.type.endswith("JobTimeout")
-        assert worker.is_stuck
+        assert worker.why_retiring == "a thread is left behind"
         assert await other == "fine"
         go_on.set()
 

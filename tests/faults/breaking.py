@@ -42,6 +42,7 @@ from winch.engine.worker.finisher import Finisher
 from winch.engine.worker.monitors import Cancels, Notes, Watch
 from winch.engine.worker.new_queues import NewQueues
 from winch.engine.worker.running.thread_pool import Threads
+from winch.engine.worker.slots import Slots
 from winch.engine.worker.worker import Worker
 
 SOON = 0.3
@@ -105,7 +106,7 @@ IN_CHILD: dict[str, Callable[[], None]] = {
     "rates": _coroutine(RateWriter, "run"),
     "forwarder": _coroutine(Forwarder, "run"),
     "finisher": _coroutine(Finisher, "run"),
-    "slot": _coroutine(Worker, "_run_slot"),
+    "slot": _coroutine(Slots, "run"),
     "link": _coroutine(Child, "_listen"),
     "session": _session,
     "sqlite-writer": _writer,

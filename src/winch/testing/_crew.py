@@ -63,6 +63,7 @@ class EveryQueue(QueueOrder):
     def __init__(self, find: Callable[[], Sequence[str]], rng: random.Random) -> None:
         super().__init__(dict.fromkeys(find()), rng)
         self._find = find
+        self.strict = None
 
     def next(self) -> tuple[str, ...]:
         return tuple(self._find())

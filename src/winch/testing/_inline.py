@@ -23,7 +23,8 @@ from winch.engine.tasks.context import Context
 from winch.engine.tasks.events import JobEvent, kind_of
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.worker.attempt import Attempt
-from winch.engine.worker.executor import Executor, Plan
+from winch.engine.worker.executor import Executor
+from winch.engine.worker.running.choose import JobPlan
 from winch.storage.params import ClaimParams, ClaimRef, Finish, NewSession
 from winch.storage.protocol import Driver
 from winch.testing._crew import InlineThreads, own_runtime
@@ -151,9 +152,9 @@ class _Bench:
         self._runtime.middleware = [self._catch, *self._app.runtime.middleware]
         self._catch.error = None
         began = self._clock.monotonic()
-        plan = self._executor.plan(claim)
+        plan = self._executor.chooser.plan(claim)
         settled = plan
-        if isinstance(plan, Plan):
+        if isinstance(plan, JobPlan):
             limit = None if plan.timeout is None else began + plan.timeout.total_seconds()
             self._tell("started", claim)
             attempt = Attempt(claim, 0, limit)
@@ -164,7 +165,7 @@ class _Bench:
             if ended is None:
                 return None
             settled = ended
-        if isinstance(settled, Plan):  # pragma: no cover  # one of the two above
+        if isinstance(settled, JobPlan):  # pragma: no cover  # one of the two above
             raise AssertionError
         self._tell(kind_of(settled.to), claim, error=settled.error, reason=settled.reason)
         outcome = Finish(

@@ -29,7 +29,7 @@ from winch.engine.supervisor.messages import (
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.announce import announce
 from winch.engine.worker.running.process import EX_IMPORT, CellFailed
-from winch.engine.worker.started_jobs import Board
+from winch.engine.worker.started_jobs import StartedJobs
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
 
@@ -45,7 +45,7 @@ class Child:
         runtime: Runtime,
         settings: Settings,
         config: WorkerConfig,
-        board: Board,
+        started: StartedJobs,
         *,
         announces: int = 0,
     ) -> None:
@@ -54,8 +54,8 @@ class Child:
         self._settings = settings
         self._asked = asyncio.Event()
         self._end_by = float("inf")
-        self._board = board
-        self.worker: Worker = Worker(driver, runtime, config, board=board, on_session=self._began)
+        self._started = started
+        self.worker: Worker = Worker(driver, runtime, config, started=started, on_session=self._began)
         self._loops = Loops(self.worker.broke)
         self.worker.tally.on_rates = lambda rates: self._link.send(Counted(rates))
 
@@ -85,7 +85,7 @@ class Child:
                 said.crash_rule,
             )
         )
-        self._board.pulse()
+        self._started.pulse()
         watch_tasks(self.worker.broke)
         with threads_watched(self.worker.broke):
             try:

@@ -20,9 +20,10 @@ from winch.core.outcome import Settled
 from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, tell
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.attempt import Attempt
-from winch.engine.worker.executor import Executor, Plan
-from winch.engine.worker.memory import resident_memory
+from winch.engine.worker.executor import Executor
 from winch.engine.worker.monitors import NOTES_EVERY
+from winch.engine.worker.recycling import resident_memory
+from winch.engine.worker.running.choose import PLAIN, JobPlan
 from winch.engine.worker.running.process import (
     ENV,
     MAX_MESSAGE,
@@ -69,16 +70,16 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     async def run(order: Run) -> None:
         nonlocal running
         claim = order.claim
-        plan = executor.plan(claim)
+        plan = executor.chooser.plan(claim)
         settled: Settled | None
         is_finished = False
-        if isinstance(plan, Plan):
+        if isinstance(plan, JobPlan):
             deadline = None if order.timeout is None else time.monotonic() + order.timeout
             running = attempt = Attempt(claim, 0, deadline)
             if order.is_first:
                 writer.write(encode(Sign()) + b"\n")  # from now on it is the handler's time
             telling: asyncio.Task[None] | None = None
-            if not plan.is_plain or runtime.middleware:  # else it has no context to report with
+            if plan.way not in PLAIN or runtime.middleware:  # else it has no context to report with
                 beat = plan.task.options.heartbeat
                 every = NOTES_EVERY if beat is None else min(NOTES_EVERY, beat.total_seconds() / 4)
                 telling = loops.start("reports", _tell(attempt, every, writer, store))

@@ -15,7 +15,7 @@ import msgspec
 from winch.core.job import SuspectRule
 from winch.engine.observe.throughput import Rates
 from winch.engine.worker.announce import WorkerStarted
-from winch.engine.worker.started_jobs import Board
+from winch.engine.worker.started_jobs import StartedJobs
 
 ENV = "WINCH_CHILD_LINK"
 
@@ -142,16 +142,16 @@ class Link:
         self._writer.close()
 
 
-def child_env(sock: socket.socket, board: Board, announces: int = 0) -> dict[str, str]:
-    """The environment entry by which a child finds its line and its board. One that `announces` logs
-    what the whole worker serves, with so many processes."""
-    return {ENV: f"{sock.fileno()},{board.fd},{board.slots},{announces}"}
+def child_env(sock: socket.socket, started: StartedJobs, announces: int = 0) -> dict[str, str]:
+    """The environment entry by which a child finds its line and the page of its started jobs. One that
+    `announces` logs what the whole worker serves, with so many processes."""
+    return {ENV: f"{sock.fileno()},{started.fd},{started.slots},{announces}"}
 
 
-def from_env() -> tuple[socket.socket, Board, int]:
+def from_env() -> tuple[socket.socket, StartedJobs, int]:
     """The child's ends of what its supervisor made."""
     # Taken out of the environment: a handler that starts programs must not hand it on.
-    line, board, slots, announces = map(int, os.environ.pop(ENV).split(","))
-    for fd in (line, board):
+    line, page, slots, announces = map(int, os.environ.pop(ENV).split(","))
+    for fd in (line, page):
         os.set_inheritable(fd, False)
-    return socket.socket(fileno=line), Board(board, slots), announces
+    return socket.socket(fileno=line), StartedJobs(page, slots), announces

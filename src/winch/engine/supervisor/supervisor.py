@@ -53,7 +53,7 @@ from winch.engine.supervisor.messages import (
     child_env,
 )
 from winch.engine.worker.announce import WorkerStarted, summarize, warn_of_unserved
-from winch.engine.worker.started_jobs import Board
+from winch.engine.worker.started_jobs import StartedJobs
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 
@@ -76,7 +76,7 @@ class _Child:
 
     number: int
     process: asyncio.subprocess.Process
-    board: Board
+    started: StartedJobs
     link: Link
     started_at: float
     ooms: int = field(default_factory=oom_kills)
@@ -118,7 +118,7 @@ class Supervisor:
         self._checking: asyncio.Task[None] | None = None
         self.vitals: Vitals = vitals or Vitals()
         self.vitals.running = lambda: (
-            len(child.board.started()) for child in self._children.values() if child.sessions
+            len(child.started.started()) for child in self._children.values() if child.sessions
         )
         self._is_changed = asyncio.Event()
         self._is_quiet = False
@@ -265,14 +265,14 @@ class Supervisor:
 
     async def _spawn(self, number: int) -> _Child:
         ours, theirs = socket.socketpair()
-        board = Board.create(self._slots)
+        started = StartedJobs.create(self._slots)
         announces = self._processes if number == 0 and not self._has_started else 0
-        env = {**os.environ, **child_env(theirs, board, announces)}
+        env = {**os.environ, **child_env(theirs, started, announces)}
         process = await asyncio.create_subprocess_exec(
-            *self._command, env=env, pass_fds=(theirs.fileno(), board.fd)
+            *self._command, env=env, pass_fds=(theirs.fileno(), started.fd)
         )
         theirs.close()
-        child = _Child(number, process, board, await Link.open(ours), time.monotonic())
+        child = _Child(number, process, started, await Link.open(ours), time.monotonic())
         self._children[process.pid] = child
         if self._is_quiet:
             child.link.send(Quiet(True))
@@ -349,7 +349,7 @@ class Supervisor:
     async def _bury(self, child: _Child, code: int) -> None:
         """A child has ended: tell the store what died with it, then replace it."""
         del self._children[child.process.pid]
-        started = [job.claim for job in child.board.started()]
+        started = [job.claim for job in child.started.started()]
         cause = child.cause or (
             None if code in (0, EX_LEFT) else _describe(code, is_oom=oom_kills() > child.ooms)
         )
@@ -360,7 +360,7 @@ class Supervisor:
             self.vitals.deaths += 1
             log.error("child %d died (%s) while running %d jobs", child.process.pid, cause, len(started))
         is_told = await self._end_session(child, guilty, cause)
-        child.board.close()
+        child.started.close()
         child.link.close()
         if child.left or not is_told:
             self._left += max(child.left, 1)
@@ -471,7 +471,7 @@ class Supervisor:
             await asyncio.sleep(WATCH_EVERY)
             now = self.vitals.turned_at = time.monotonic()
             for child in list(self._children.values()):
-                late = [job.claim for job in child.board.started() if 0 < job.deadline < now]
+                late = [job.claim for job in child.started.started() if 0 < job.deadline < now]
                 if child.cause is not None:
                     continue  # killed, to be reaped in a moment
                 if late:
@@ -492,16 +492,16 @@ class Supervisor:
         pulse first: whatever is read here while the pulse stays the same can be given away.
         """
         for child in list(self._children.values()):
-            pulse = child.board.last_pulse
+            pulse = child.started.last_pulse
             is_still = pulse > 0 and time.monotonic() - pulse > self._lease
             if not is_still or pulse == child.still_since or not child.sessions or self._driver is None:
                 continue
-            kept = child.board.kept()
+            kept = child.started.kept()
             try:
                 async with asyncio.timeout(self._lease):
                     held = await self._driver.arun(self._driver.held(child.sessions[-1]))
                     unstarted = [ref for ref in held if ref not in kept]
-                    if child.board.last_pulse != pulse:
+                    if child.started.last_pulse != pulse:
                         continue
                     if unstarted:
                         await self._driver.arun(self._driver.release(unstarted))

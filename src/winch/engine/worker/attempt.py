@@ -61,16 +61,16 @@ class Attempt(msgspec.Struct, eq=False):
     is_finished: bool = False
     is_over: bool = False
     """It has ended in its thread; the worker has not heard of it yet."""
-    said: Reports | None = None
+    made_reports: Reports | None = None
     steps: Steps | None = None
     """Once it makes durable steps."""
 
     @property
     def reports(self) -> Reports:
         """What it reports; made when somebody asks, for most handlers report nothing."""
-        if self.said is None:
-            self.said = Reports(self.monotonic)
-        return self.said
+        if self.made_reports is None:
+            self.made_reports = Reports(self.monotonic)
+        return self.made_reports
 
     def interrupt(self, why: Interrupt, now: float) -> None:
         """Ask the handler to end."""

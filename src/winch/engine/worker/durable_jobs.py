@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from winch.storage.protocol import Driver
 
 
-class DurableSide:
+class DurableJobs:
     """One for an executor; jobs without steps never come here."""
 
     def __init__(

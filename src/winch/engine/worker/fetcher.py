@@ -11,6 +11,8 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
@@ -28,50 +30,79 @@ from winch.storage.verbs import Verb
 RUNG = 32
 
 
+class JobTaker(Protocol):
+    """What a fetcher claims for: the slots of a worker."""
+
+    @property
+    def session(self) -> str: ...
+
+    def room(self) -> int:
+        """How many jobs to claim now."""
+        ...
+
+    def free(self) -> int:
+        """How many slots are free."""
+        ...
+
+    def deliver(self, claims: Sequence[Claim], sent: float) -> None:
+        """Take jobs whose claim was sent at this moment."""
+        ...
+
+    def answered(self, seconds: float) -> None:
+        """A claim took this long to be answered."""
+        ...
+
+    async def found_nothing(self) -> bool:
+        """There was nothing to claim. True: claim again at once."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job waits or runs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """What a fetcher claims. `is_gated`: some of the tasks have gates. `waits_in_store`: a claim may
+    wait in the store until there is a job for it."""
+
+    order: QueueOrder
+    tasks: Sequence[str]
+    poll: float
+    is_gated: bool = False
+    waits_in_store: bool = False
+
+
 class Fetcher(Service):
     name = "fetcher"
 
     def __init__(
         self,
         driver: Driver,
-        order: QueueOrder,
-        tasks: Sequence[str],
+        settings: FetchSettings,
+        taker: JobTaker,
         *,
-        poll: float,
-        session: Callable[[], str],
-        room: Callable[[], int],
-        free: Callable[[], int] | None = None,
-        is_gated: bool = False,
-        waits_in_store: bool = False,
-        measured: Callable[[float], None],
-        deliver: Callable[[Sequence[Claim], float], None],
-        on_idle: Callable[[], Awaitable[bool]],
-        is_idle: Callable[[], bool] = lambda: False,
         monotonic: Callable[[], float] = time.monotonic,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         super().__init__()
-        self._driver = driver
+        order = settings.order
+        self.driver = driver
         self._order = order
-        self._tasks = tuple(tasks)
-        self._poll = poll
-        self._session = session
-        self._room = room
+        self._tasks = tuple(settings.tasks)
+        self._poll = settings.poll
+        self._taker = taker
         # Jobs that hold permits are claimed for free slots only. A worker whose tasks have gates always
-        # looks for them; another finds out now and then whether somebody stored jobs with a FIFO key or
-        # a tenant, so that claims of plain jobs stay as they are.
-        self._free = free or room
-        self._is_gated = is_gated
+        # looks for them. Another one checks now and then whether jobs with a FIFO key or a tenant were
+        # stored, so that claims of plain jobs stay as they are.
+        self._is_gated = settings.is_gated
         self._sees_gated = self._is_gated
         self._looked_at = float("-inf")
-        self._measured = measured
-        self._deliver = deliver
-        self._on_idle = on_idle
-        self._is_idle = is_idle
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._entropy = entropy
-        # Of the driver itself: whoever stands before one, to watch or disturb it, sees every claim.
-        claiming = getattr(type(driver), "claiming_bell", None) if waits_in_store else None
+        # Of the driver itself: a wrapper around one, to watch or disturb it, sees every claim.
+        claiming = getattr(type(driver), "claiming_bell", None) if settings.waits_in_store else None
         self._bell: Bell = (
             driver.bell(order.names) if claiming is None else claiming(driver, order.names)
         )
@@ -89,8 +120,12 @@ class Fetcher(Service):
         self.given_up: list[str] = []
         self.in_flight: set[str] = set()
 
+    @property
+    def session(self) -> str:
+        return self._taker.session
+
     def slot_freed(self) -> None:
-        self.is_waiting = False  # it will look: whoever comes next need not say it again
+        self.is_waiting = False  # it will look: the next freed slot need not wake it again
         self._slot_freed.set()
 
     def quiet(self, is_quiet: bool) -> None:
@@ -106,46 +141,46 @@ class Fetcher(Service):
 
     async def run_once(self) -> float:
         self._slot_freed.clear()
-        room = 0 if self._quiet else self._room()
+        room = 0 if self._quiet else self._taker.room()
         if room == 0:
             await self._until_freed()
             return self.unasked(0.0)
         claims: list[Claim] = []
-        sent = self._monotonic()
+        sent = self.monotonic()
         if not self._expects_none:
             await self._look_for_gated()
-            sent = self._monotonic()
+            sent = self.monotonic()
             claims = await self._claim(room)
         if not claims:
             # Say that somebody waits, then look once more: what was stored in between rings.
             await self._bell.arm()
-            sent = self._monotonic()
+            sent = self.monotonic()
             self._sees_gated = True
             claims = await self._claim(room)
         # A queue that had less than was asked for has mostly nothing a moment later: one look is enough.
         self._expects_none = self._stays_armed and len(claims) < room
         if not claims:
-            if await self._on_idle():
+            if await self._taker.found_nothing():
                 return 0.0  # something may have come by what was done there
             if not self._waits_in_store or self._stopping.is_set():
                 return self._poll
-            self._sent_at = self._monotonic()
+            self._sent_at = self.monotonic()
             self._delivered.clear()
             claims = await self._claim_when_rung(room)
             claims = [claim for claim in claims if claim.id not in self._delivered]
             if not claims:
                 return 0.0
             if self._quiet:
-                await self._driver.arun(
-                    self._driver.release([ClaimRef(claim.id, claim.token) for claim in claims])
+                await self.driver.arun(
+                    self.driver.release([ClaimRef(claim.id, claim.token) for claim in claims])
                 )
                 return 0.0
-            self._deliver(claims, self._sent_at)
+            self._taker.deliver(claims, self._sent_at)
             # The job that was waited for starts before the next claim is made and sent, which can wait.
             # Under load it is the other way round, so that the store works while the jobs run.
             await asyncio.sleep(0)
             return 0.0
-        self._deliver(claims, sent)
+        self._taker.deliver(claims, sent)
         return 0.0
 
     def _arrived(self, claims: list[Claim]) -> None:
@@ -154,7 +189,7 @@ class Fetcher(Service):
         if claims and not self._quiet:
             self._delivered.update(claim.id for claim in claims)
             try:
-                self._deliver(claims, self._sent_at)
+                self._taker.deliver(claims, self._sent_at)
             except Exception:  # a hook's, as `run` tells it
                 log.exception("%s failed; the loop goes on", self.name)
 
@@ -163,15 +198,15 @@ class Fetcher(Service):
         assert isinstance(bell, ClaimingBell)  # noqa: S101  # as looked at when it was made
         return await self._noted(
             self._params(min(room, RUNG), None),
-            lambda verb: bell.claim_when_rung(verb, self._poll, is_idle=self._is_idle()),
+            lambda verb: bell.claim_when_rung(verb, self._poll, is_idle=self._taker.is_empty),
         )
 
     async def _look_for_gated(self) -> None:
-        now = self._monotonic()
+        now = self.monotonic()
         if self._is_gated or now - self._looked_at < self._poll:
             return
         self._looked_at = now
-        self._sees_gated = await self._driver.arun(self._driver.has_gated(self._order.names))
+        self._sees_gated = await self.driver.arun(self.driver.has_gated(self._order.names))
 
     async def idle(self, seconds: float) -> None:
         await self._bell.wait(seconds)
@@ -203,20 +238,20 @@ class Fetcher(Service):
     def _gated(self, limit: int, *, is_for_one: bool) -> int:
         if not self._sees_gated:
             return 0
-        return limit if is_for_one else min(limit, max(self._free(), 1))
+        return limit if is_for_one else min(limit, max(self._taker.free(), 1))
 
     async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
-        sent = self._monotonic()
-        claims = await self._noted(self._params(limit, tasks), self._driver.arun)
+        sent = self.monotonic()
+        claims = await self._noted(self._params(limit, tasks), self.driver.arun)
         if claims:
-            self._measured(self._monotonic() - sent)
+            self._taker.answered(self.monotonic() - sent)
         return claims
 
     def _params(self, limit: int, tasks: tuple[str, ...] | None) -> ClaimParams:
         return ClaimParams(
-            session=self._session(),
+            session=self._taker.session,
             token=random_id(self._entropy(16)),
-            queues=self._order.next(),
+            queues=self._order.strict or self._order.next(),
             limit=limit,
             tasks=tasks or self._tasks,
             gated=self._gated(limit, is_for_one=tasks is not None),
@@ -228,7 +263,7 @@ class Fetcher(Service):
         """Carry a claim out. Its token is noted before it is sent."""
         self.in_flight.add(params.token)
         try:
-            return await run(self._driver.claim(params))
+            return await run(self.driver.claim(params))
         except StorageUnavailable as error:
             if error.maybe_applied:
                 self.given_up.append(params.token)
@@ -238,48 +273,46 @@ class Fetcher(Service):
 
 
 class GiveUps(Service):
-    """Releases claims of this session that nobody here works on.
+    """Releases claims of this session that no part of this worker works on.
 
     Claims whose answer was lost, at every beat for as long as the session lasts. And, once in a lease,
     those that the store has and this worker has not: a store that was set back by less than a beat
-    brings back claims whose jobs are finished and forgotten here, and nobody else would free them.
+    brings back claims whose jobs are finished and forgotten here, and no other worker would free them.
     """
 
     name = "give-ups"
 
     def __init__(
         self,
-        driver: Driver,
+        fetcher: Fetcher,
         *,
         every: float,
         lease: float,
-        session: Callable[[], str],
-        lost: list[str],
         in_use: Callable[[], set[str]],
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`in_use` gives the tokens of all claims that this worker holds."""
         super().__init__()
-        self._driver = driver
+        self._fetcher = fetcher
+        self.driver = fetcher.driver
         self._every = every
         self._lease = lease
-        self._session = session
-        self._lost = lost
         self._in_use = in_use
-        self._monotonic = monotonic
+        self._monotonic = fetcher.monotonic
         self._audited_at = self._monotonic()
 
     async def run_once(self) -> float:
-        session = self._session()
-        tokens = list(self._lost)
-        is_asked = False
+        session = self._fetcher.session
+        tokens = list(self._fetcher.given_up)
+        has_asked = False
         if self._monotonic() - self._audited_at >= self._lease:
             began = self._monotonic()
-            held = await self._driver.arun(self._driver.held(session))
+            held = await self.driver.arun(self.driver.held(session))
             self._audited_at = began
             # Compared when the answer is read: whatever was claimed meanwhile is in use by now.
-            tokens += {ref.token for ref in held} - self._in_use() - set(tokens)
-            is_asked = True
-        if tokens and session == self._session():
-            await self._driver.arun(self._driver.give_up(session, tokens))
-            is_asked = True
-        return self._every if is_asked else self.unasked(self._every)
+            in_use = self._in_use() | self._fetcher.in_flight
+            tokens += {ref.token for ref in held} - in_use - set(tokens)
+            has_asked = True
+        if tokens and session == self._fetcher.session:
+            await self.driver.arun(self.driver.give_up(session, tokens))
+            has_asked = True
+        return self._every if has_asked else self.unasked(self._every)

@@ -13,15 +13,20 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable, type_name
-from winch.core.job import CRASH_RULE, Failure, SuspectRule
+from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
 from winch.engine.base.failure import describe
 from winch.engine.base.log import log
 from winch.engine.base.service import Backoff, Surprises
+from winch.engine.observe.store_ends import count_store_ends
+from winch.engine.observe.throughput import Tally
+from winch.engine.tasks.runtime import Runtime
+from winch.engine.worker.started_jobs import StartedPlaces
+from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import Answer, ClaimRef, Finish
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -44,22 +49,11 @@ class _Refused:
 class Finisher:
     """The one writer of outcomes in a worker."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        written: Callable[[Sequence[Finish | ClaimRef]], None] = lambda _: None,
-        settled: Callable[[Sequence[Finish], float], None] = lambda _, __: None,
-        decided: Callable[[str], Awaitable[None]] | None = None,
-        crash_rule: Callable[[], SuspectRule] = lambda: CRASH_RULE,
-    ) -> None:
-        """`written` is told what the store knows by now, `settled` how long it took for outcomes, and
-        `decided` the job of which the store, not an attempt, has decided what it becomes. `crash_rule`
-        says when a job that kills its process is dead."""
+    def __init__(self, driver: Driver, runtime: Runtime, places: StartedPlaces, tally: Tally) -> None:
         self._driver = driver
-        self._written = written
-        self._settled = settled
-        self._decided = decided
-        self._crash_rule = crash_rule
+        self._runtime = runtime
+        self._places = places
+        self._tally = tally
         self._finishes: list[Finish] = []
         self._releases: list[ClaimRef] = []
         self._interrupted: list[ClaimRef] = []
@@ -77,6 +71,19 @@ class Finisher:
         self._finishes.append(outcome)
         if not self._is_awake:
             self._awake()
+
+    def completed(self, claim: Claim) -> None:
+        """The end of a plain job that returned nothing."""
+        is_awaited = AWAITED_HEADER in claim.headers
+        self.finish(
+            Finish(
+                id=claim.id,
+                token=claim.token,
+                to=JobState.COMPLETED,
+                what="completed",
+                is_awaited=is_awaited,
+            )
+        )
 
     def finish_all(self, outcomes: Sequence[Finish]) -> None:
         self._finishes += outcomes
@@ -144,25 +151,25 @@ class Finisher:
             await self._finish(batch)
             del self._finishes[: len(batch)]
             if len(self._refused) == refused:
-                self._written(batch)
+                self._places.written(batch)
             else:
                 aside = {one.outcome.token for one in self._refused[refused:]}
-                self._written([outcome for outcome in batch if outcome.token not in aside])
+                self._places.written([outcome for outcome in batch if outcome.token not in aside])
         for given_back, has_started in ((self._releases, False), (self._interrupted, True)):
             while given_back:
                 refs = given_back[:BATCH]
                 release = functools.partial(self._driver.release, refs, has_started=has_started)
                 await self._repeat(release, refs)
                 del given_back[: len(refs)]
-                self._written(refs)
+                self._places.written(refs)
         while self._crashes:
             claim, cause = self._crashes[0]
-            rule = self._crash_rule()
+            rule = self._runtime.crash_rule()
             crash = functools.partial(self._driver.crash, [claim], cause=cause, rule=rule)
             await self._repeat(crash, [claim])
             del self._crashes[0]
-            self._written([claim])
-            await self._tell_decided(claim.id)
+            self._places.written([claim])
+            await self._count_store_end(claim.id)
         await self._try_refused()
 
     @staticmethod
@@ -196,11 +203,11 @@ class Finisher:
             else:
                 self._backoff.worked()
                 if answers[0] is Answer.LOST:
-                    self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
+                    self._note_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
                 self._refused.remove(one)
-                self._written([one.outcome])
+                self._places.written([one.outcome])
                 if outcome is not one.outcome:
-                    await self._tell_decided(outcome.id)
+                    await self._count_store_end(outcome.id)
 
     async def _finish(self, batch: Sequence[Finish]) -> None:
         while True:
@@ -214,11 +221,13 @@ class Finisher:
                 await self._finish_apart(batch, error)
                 return
             self._backoff.worked()
-            self._settled(batch, time.monotonic() - sent)
+            took = time.monotonic() - sent
+            for middleware in self._runtime.middleware:
+                middleware.settled(batch, took)
             if Answer.LOST in answers:
                 for outcome, answer in zip(batch, answers, strict=True):
                     if answer is Answer.LOST:
-                        self._tell_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
+                        self._note_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
             return
 
     async def _finish_apart(self, batch: Sequence[Finish], error: Exception) -> None:
@@ -247,14 +256,14 @@ class Finisher:
             self._backoff.worked()
             for ref, answer in zip(refs, answers, strict=True):
                 if answer is Answer.LOST:
-                    self._tell_lost(ref.id, "there was nothing left to give back")
+                    self._note_lost(ref.id, "there was nothing left to give back")
             return
 
-    async def _tell_decided(self, job_id: str) -> None:
-        if self._decided is not None:
-            await self._decided(job_id)
+    async def _count_store_end(self, job_id: str) -> None:
+        """Count a job whose end the store decided, and no attempt."""
+        await count_store_ends(self._driver, self._tally, self._runtime.events, dead=[job_id])
 
-    def _tell_lost(self, job_id: str, what: str) -> None:
+    def _note_lost(self, job_id: str, what: str) -> None:
         self.lost += 1
         log.warning(
             "job %s: the claim was lost; %s. Another worker has the job, or had it", job_id, what

@@ -20,33 +20,20 @@ class OnLoop:
     leaves_a_thread = False
 
     def __init__(self, runner: asyncio.Task[Any] | None) -> None:
-        self._runner = runner
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.cancelling() > 0
-
-    @property
-    def cancelling(self) -> Callable[[], int]:
-        """Asks how often the runner was asked to end."""
-        return _never if self._runner is None else self._runner.cancelling
+        assert runner is not None  # noqa: S101  # a coroutine runs in a task
+        self.runner: asyncio.Task[Any] = runner
 
     async def absorb(self) -> None:
-        """Take a cancellation that was asked for while nothing could be cancelled any more."""
+        """Take a cancellation that came when nothing could be cancelled any more."""
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
         uncancel()
 
     def interrupt(self, why: Interrupt) -> None:
-        if self._runner is not None:
-            self._runner.cancel()
+        self.runner.cancel()
 
     def give_up(self) -> bool:
         return False
-
-
-def _never() -> int:
-    return 0
 
 
 class InThread:

@@ -1,16 +1,14 @@
-"""The loops of a worker that look after what runs: its pulse and deadlines, cancels, reports."""
+"""The loops of a worker that look after running jobs: its pulse and deadlines, cancels, reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from winch.engine.base.service import Service
+from winch.engine.worker.attempt import Interrupt
+from winch.engine.worker.held_jobs import HeldJobs
 from winch.storage.params import Answer, ClaimRef
 from winch.storage.protocol import Driver
-
-if TYPE_CHECKING:
-    from winch.engine.worker.worker import Worker
 
 WATCH_EVERY = 0.05
 CANCELS_EVERY = 1.0
@@ -22,51 +20,74 @@ class Watch(Service):
 
     name = "watch"
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(
+        self, jobs: HeldJobs, kill_after: float, release_hoarded: Callable[[float], None]
+    ) -> None:
         super().__init__()
-        self._look = look
+        self._jobs = jobs
+        self._kill_after = kill_after
+        self._release_hoarded = release_hoarded
 
     async def run_once(self) -> float:
-        self._look()
+        self.look()
         return WATCH_EVERY
+
+    def look(self) -> None:
+        """Show a pulse; interrupt what is past its deadline; give up what does not end."""
+        jobs = self._jobs
+        now = jobs.monotonic()
+        jobs.places.pulse()
+        self._release_hoarded(now)
+        jobs.recycling.look(now)
+        for attempt in jobs.running:
+            if attempt.is_over:
+                continue
+            if attempt.interrupted is not None:
+                if now - attempt.interrupted_at > self._kill_after:
+                    jobs.give_up(attempt)
+            elif (end := attempt.must_end_by) is not None and now >= end:
+                attempt.is_silent = attempt.deadline is None or now < attempt.deadline
+                attempt.interrupt(Interrupt.TIMEOUT, now)
+            elif attempt.heartbeat is not None and not attempt.is_alone:
+                jobs.places.show(attempt)  # its last moment moves with every sign of life
 
 
 class Cancels(Service):
-    """Hears of cancels requested for running jobs."""
+    """Reads which running jobs have been cancelled."""
 
     name = "cancels"
 
-    def __init__(self, driver: Driver, worker: Worker) -> None:
+    def __init__(self, driver: Driver, jobs: HeldJobs) -> None:
         super().__init__()
         self._driver = driver
-        self._worker = worker
+        self._jobs = jobs
 
     async def run_once(self) -> float:
-        if not self._worker.has_jobs:
+        if not self._jobs.attempts:
             return self.unasked(CANCELS_EVERY)
-        for ref in await self._driver.arun(self._driver.cancels([self._worker.session])):
-            self._worker.cancel_requested(ref)
+        for ref in await self._driver.arun(self._driver.cancels([self._jobs.session])):
+            self._jobs.cancel(ref)
         return CANCELS_EVERY
 
 
 class Notes(Service):
-    """Tells the store what running handlers report, twice a second."""
+    """Stores what running handlers report, twice a second."""
 
     name = "notes"
 
-    def __init__(self, driver: Driver, worker: Worker) -> None:
+    def __init__(self, driver: Driver, jobs: HeldJobs) -> None:
         super().__init__()
         self._driver = driver
-        self._worker = worker
+        self._jobs = jobs
 
     async def run_once(self) -> float:
-        is_asked = False
-        for attempt in self._worker.attempts:
+        has_sent = False
+        for attempt in self._jobs.running:
             note = attempt.reports.take()
             if note is not None:
-                is_asked = True
+                has_sent = True
                 ref = ClaimRef(attempt.claim.id, attempt.claim.token)
                 verb = self._driver.note(ref, note)
                 if await self._driver.arun(verb) is Answer.LOST:
-                    self._worker.claim_lost(attempt)
-        return NOTES_EVERY if is_asked else self.unasked(NOTES_EVERY)
+                    self._jobs.lost(attempt)
+        return NOTES_EVERY if has_sent else self.unasked(NOTES_EVERY)

@@ -1,9 +1,8 @@
-"""What becomes of an attempt that has ended: told to subscribers, and handed to the finisher."""
+"""Records the end of an attempt: in the metrics, for subscribers, and by the finisher in the store."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,10 +17,10 @@ from winch.engine.observe.throughput import Tally
 from winch.engine.tasks.events import Events, JobEvent, kind_of
 from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.finisher import Finisher
-from winch.engine.worker.places import Places
+from winch.engine.worker.held_jobs import HeldJobs, ref_of
 from winch.engine.worker.running.process import Crash
 from winch.storage.decide.waits import AWAITED_HEADER
-from winch.storage.params import ClaimRef, Finish, Wait
+from winch.storage.params import Finish, Wait
 
 _TIMEOUT = type_name(JobTimeout)
 
@@ -29,51 +28,40 @@ _TIMEOUT = type_name(JobTimeout)
 class Recorder:
     """The one way from an attempt's end to the store."""
 
-    def __init__(
-        self,
-        finisher: Finisher,
-        places: Places,
-        events: Events,
-        monotonic: Callable[[], float],
-        tally: Tally,
-    ) -> None:
-        self._tally = tally
-        self._finisher = finisher
-        self._places = places
+    def __init__(self, finisher: Finisher, jobs: HeldJobs, events: Events, tally: Tally) -> None:
+        self.finisher = finisher
+        self.tally = tally
+        self._jobs = jobs
         self._events = events
-        self._monotonic = monotonic
-        self._is_talkative = log.isEnabledFor(logging.DEBUG)
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether anybody hears what is told; where nobody does, nothing is made to be told."""
-        return self._is_talkative or self._events.is_heard
+        self._monotonic = jobs.monotonic
+        self._is_verbose = log.isEnabledFor(logging.DEBUG)
 
     def record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
         claim = attempt.claim
         if attempt.is_finished:
             self.tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
-            self._tally.ended(claim, "completed", self._monotonic() - began)
-            self._places.written([ref_of(claim)])
+            self.tally.ended(claim, "completed", self._monotonic() - began)
+            self._jobs.places.written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
-            self._finisher.crash(ref_of(claim), ended.cause)
+            self.finisher.crash(ref_of(claim), ended.cause)
             self.tell("crashed", claim, reason=ended.cause)
-            self._tally.ended(claim, "crashed", self._monotonic() - began)
+            self.tally.ended(claim, "crashed", self._monotonic() - began)
         elif ended is not None:
             self.finish(claim, ended, began)
         elif attempt.interrupted is Interrupt.STOP:
-            self._finisher.interrupted(ref_of(claim))
+            self.finisher.interrupted(ref_of(claim))
         else:
-            self._places.written([ref_of(claim)])  # nobody is told: it is somebody else's by now
+            self._jobs.places.written([ref_of(claim)])  # another worker has it by now
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
         has_gates = claim.options is not None and holds_something(claim.options)
         outcome = _outcome(settled.to)
-        self._tally.ended(claim, outcome, self._monotonic() - began)
+        self.tally.ended(claim, outcome, self._monotonic() - began)
         is_usual = settled.to is JobState.COMPLETED and settled.log is None
-        if is_usual and not self.is_heard and not has_gates:
-            self._finisher.finish(
+        is_heard = self._is_verbose or self._events.is_heard
+        if is_usual and not is_heard and not has_gates:
+            self.finisher.finish(
                 Finish(
                     id=claim.id,
                     token=claim.token,
@@ -87,7 +75,7 @@ class Recorder:
             return
         if settled.error is not None:
             if settled.error.type == _TIMEOUT and outcome in ("failed", "dead"):
-                self._tally.timed_out(claim)
+                self.tally.timed_out(claim)
             log_failure(claim, settled, settled.error)
         self.tell(
             kind_of(settled.to),
@@ -96,7 +84,7 @@ class Recorder:
             error=settled.error,
             reason=settled.reason,
         )
-        self._finisher.finish(
+        self.finisher.finish(
             Finish(
                 id=claim.id,
                 token=claim.token,
@@ -123,7 +111,7 @@ class Recorder:
         )
 
     def tell(self, kind: str, claim: Claim, **facts: Any) -> None:
-        if self._is_talkative:
+        if self._is_verbose:
             took = facts.get("duration")
             took = "" if took is None else f" after {took.total_seconds():.3f}s"
             log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
@@ -162,7 +150,3 @@ def log_failure(claim: Claim, settled: Settled, error: Failure) -> None:
     )
     record.exc_text = None if error.traceback is None else error.traceback.rstrip()
     log.handle(record)
-
-
-def ref_of(claim: Claim) -> ClaimRef:
-    return ClaimRef(claim.id, claim.token)

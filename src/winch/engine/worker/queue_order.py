@@ -35,6 +35,8 @@ class QueueOrder:
         self._weights = {name: weight or 1 for name, weight in weights.items()}
         self._is_strict = not any(weighted)
         self._rng = rng
+        self.strict: tuple[str, ...] | None = self.names if self._is_strict else None
+        """The order of every claim, where it is always the same."""
 
     def serves(self, queue: str) -> bool:
         return queue in self._weights

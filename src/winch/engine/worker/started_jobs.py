@@ -1,9 +1,12 @@
-"""A page of shared memory between a child and its supervisor: which jobs have started, and a pulse.
+"""Which jobs a child has started, on a page of shared memory between it and its supervisor, and a pulse.
 
-The child writes, the supervisor reads; neither waits for the other, and it can still be read after
-the child was killed. That is what makes it possible to blame a crash on the jobs that were running
-and on no others, and to end a child whose event loop is blocked past a job's deadline.
-"""
+The child writes, the supervisor reads; neither waits for the other, and the page can still be read after
+the child was killed. So a crash is blamed on the jobs that were running and on no others, and the
+supervisor can end a child whose event loop is blocked past a job's deadline.
+
+A job's place on the page stays taken until the store knows of the job's end. Should the child stand
+still between a handler's end and the answer to its finish, the supervisor must not take the job for one
+that has not started, and release it."""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from winch.storage.params import ClaimRef
+from winch.engine.worker.attempt import Attempt
+from winch.storage.params import ClaimRef, Finish
 
 _HEADER = struct.Struct("=d")  # when the child's loop last turned (monotonic, shared by processes)
 _SLOT = struct.Struct("=B7xd36s36s")  # mark, hard deadline (0: none), job id, token
@@ -23,17 +27,19 @@ _BODY_AT = _SLOT.size - _BODY.size
 # What a slot's mark says. KEPT: nobody else may have the job, but it does not run in this process: it
 # runs in one of its own, or it has ended and the store does not know yet.
 _FREE, _RUNS, _KEPT = range(3)
+# How many places there are where no page shows them.
+UNSHOWN = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """One job that was running when the board was read."""
+class StartedJob:
+    """One job that was running when the page was read."""
 
     claim: ClaimRef
     deadline: float
 
 
-class Board:
+class StartedJobs:
     """`slots` places for running jobs. Create it in the supervisor, open it by fd in the child."""
 
     def __init__(self, fd: int, slots: int) -> None:
@@ -43,7 +49,7 @@ class Board:
         self._at = [_HEADER.size + slot * _SLOT.size for slot in range(slots)]
 
     @classmethod
-    def create(cls, slots: int) -> Board:
+    def create(cls, slots: int) -> StartedJobs:
         fd = _anonymous_file()
         os.ftruncate(fd, _HEADER.size + slots * _SLOT.size)
         return cls(fd, slots)
@@ -73,7 +79,7 @@ class Board:
         value: float = _HEADER.unpack_from(self._map, 0)[0]
         return value
 
-    def started(self) -> list[Started]:
+    def started(self) -> list[StartedJob]:
         """The jobs that run in the child's own process."""
         return [started for mark, started in self._taken() if mark == _RUNS]
 
@@ -81,13 +87,13 @@ class Board:
         """All claims that the child has started, wherever, and that have not been written as ended."""
         return {started.claim for _, started in self._taken()}
 
-    def _taken(self) -> list[tuple[int, Started]]:
+    def _taken(self) -> list[tuple[int, StartedJob]]:
         found = []
         for at in self._at:
             if mark := self._map[at]:
                 _, deadline, job, token = _SLOT.unpack_from(self._map, at)
                 claim = ClaimRef(job.decode(), token.decode())
-                found.append((mark, Started(claim, deadline)))
+                found.append((mark, StartedJob(claim, deadline)))
         return found
 
     def close(self) -> None:
@@ -95,9 +101,77 @@ class Board:
         os.close(self.fd)
 
 
+class StartedPlaces:
+    """`kill_after`: the supervisor kills a child blocked for twice that past a job's last moment."""
+
+    def __init__(self, page: StartedJobs | None, kill_after: float) -> None:
+        self._page = page
+        self._kill_after = kill_after
+        self._free = list(range(UNSHOWN if page is None else page.slots))
+        self._spare = len(self._free) // 2
+        self._unwritten: dict[tuple[str, str], int] = {}
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        return self._free.pop()
+
+    def pulse(self) -> None:
+        if self._page is not None:
+            self._page.pulse()
+
+    def show(self, attempt: Attempt) -> None:
+        """Show that the job has started, and when it has to end."""
+        if self._page is None:
+            return
+        claim, is_here = attempt.claim, not attempt.is_alone
+        end = attempt.must_end_by if is_here else None
+        last = None if end is None else end + 2 * self._kill_after
+        self._page.start(attempt.place, claim.id, claim.token, last, is_here=is_here)
+
+    def begin(self, job: str, token: str, end: float | None) -> int:
+        """A place for a job that starts here and has to end by then: `take` and `show` in one."""
+        place = self._free.pop()
+        if self._page is not None:
+            self._page.start(place, job, token, None if end is None else end + 2 * self._kill_after)
+        return place
+
+    def end(self, job: str, token: str, place: int) -> None:
+        """The handler has ended; `written` will follow."""
+        if self._page is not None and len(self._free) > self._spare:
+            self._page.ended(place)
+            self._unwritten[job, token] = place
+        else:  # nobody watches; or too many wait for a store that does not answer
+            self._give_back((place,))
+
+    def over(self, attempt: Attempt) -> None:
+        """The handler has ended in its thread; `ended` will follow."""
+        if self._page is not None:
+            self._page.ended(attempt.place)
+
+    def ended(self, attempt: Attempt) -> None:
+        """The handler has ended; `written` will follow."""
+        self.end(attempt.claim.id, attempt.claim.token, attempt.place)
+
+    def written(self, claims: Sequence[Finish | ClaimRef]) -> None:
+        """The store knows of the end of these claims."""
+        if not self._unwritten:
+            return
+        pop = self._unwritten.pop
+        found = [pop((claim.id, claim.token), None) for claim in claims]
+        self._give_back([place for place in found if place is not None])
+
+    def _give_back(self, places: Sequence[int]) -> None:
+        if self._page is not None:
+            self._page.free(places)
+        self._free += places
+
+
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("winch-board", os.MFD_CLOEXEC)
+        return os.memfd_create("winch-started", os.MFD_CLOEXEC)
     import tempfile
 
     with tempfile.TemporaryFile() as file:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from winch.core.errors import StorageError
 from winch.core.job import Claim
 from winch.engine.base.log import log
-from winch.engine.tasks.registry import Registry
 from winch.engine.tasks.task import Task
 from winch.engine.worker.attempt import Attempt
-from winch.engine.worker.executor import Executor, Plan
-from winch.engine.worker.finisher import Finisher
-from winch.engine.worker.outcomes import Recorder, ref_of
-from winch.engine.worker.places import Places
-from winch.engine.worker.recycling import Limits
+from winch.engine.worker.held_jobs import Waiting, ref_of
+from winch.engine.worker.running.choose import JobPlan
+from winch.engine.worker.running.parts import Parts
 
 # How often a call that collects looks for more jobs within its waiting time.
-GATHER_EVERY = 0.01
-
-# A claimed job that has not started: the claim, when it was sent for, and when it came.
-Waiting = tuple[Claim, float, float]
+LOOK_EVERY = 0.01
 
 
 @dataclass(slots=True)
-class _Gathering:
+class _Collection:
     """The jobs that a collecting call has so far."""
 
     task: str
@@ -40,126 +33,114 @@ class _Gathering:
         return self.most - len(self.found)
 
 
-@dataclass(slots=True)
-class Gatherings:
+class Collecting:
     """The collecting calls of one worker, at most one for each slot."""
 
-    tasks: Registry
-    executor: Executor
-    recorder: Recorder
-    finisher: Finisher
-    places: Places
-    limits: Limits
-    waiting: deque[Waiting]
-    attempts: dict[int, Attempt]
-    slots: int
-    too_old: float
-    """Un-started claims older than this, in seconds, go back: others may have them."""
-    monotonic: Callable[[], float]
-    more: Callable[[str, int], Awaitable[list[Claim]]]
-    deliver: Callable[[Sequence[Claim], float], None]
-    is_draining: Callable[[], bool]
-    is_retiring: Callable[[], bool]
-    retire_if: Callable[[str | None], None]
-    now: dict[int, _Gathering] = field(default_factory=dict)
+    def __init__(
+        self,
+        parts: Parts,
+        slots: int,
+        claim_more: Callable[[str, int], Awaitable[list[Claim]]],
+        deliver: Callable[[Sequence[Claim], float], None],
+    ) -> None:
+        """`claim_more` claims jobs of one task; `deliver` takes the ones that cannot join."""
+        self._jobs = parts.jobs
+        self._executor = parts.executor
+        self._recorder = parts.recorder
+        self._slots = slots
+        self._claim_more = claim_more
+        self._deliver = deliver
+        self._by_slot: dict[int, _Collection] = {}
 
     def tokens(self) -> set[str]:
         """The claims that wait in a call that has not begun."""
-        return {claim.token for gathering in self.now.values() for claim, _, _ in gathering.found}
+        return {claim.token for collection in self._by_slot.values() for claim, _, _ in collection.found}
 
     def drop(self) -> None:
-        """Forget all that waits: it is somebody else's by now."""
-        for gathering in self.now.values():
-            gathering.found.clear()
-
-    def task_of(self, claim: Claim) -> Task[Any, Any] | None:
-        """The task, if its jobs are run many in one call. A suspect runs alone, as any does."""
-        if claim.is_suspect or claim.task not in self.tasks:
-            return None
-        task = self.tasks.get(claim.task)
-        return None if task.options.collect is None else task
+        """Forget all that waits: other workers have it by now."""
+        for collection in self._by_slot.values():
+            collection.found.clear()
 
     async def run(self, first: Waiting, task: Task[Any, Any], slot: int) -> None:
         """One slot, one call, as many jobs as there are within the task's waiting time."""
-        for gathering in self.now.values():
-            if gathering.task == task.name and gathering.room > 0:
-                gathering.found.append(first)  # another slot waits for just this
+        for collection in self._by_slot.values():
+            if collection.task == task.name and collection.room > 0:
+                collection.found.append(first)  # another slot waits for just this
                 return
-        most = min(task.options.collect or 1, max(self.places.free - self.slots, 1))
-        most = self.limits.cap(most)
-        gathering = self.now[slot] = _Gathering(task.name, most, [first])
+        most = min(task.options.collect or 1, max(self._jobs.places.free - self._slots, 1))
+        most = self._jobs.recycling.cap(most)
+        collection = self._by_slot[slot] = _Collection(task.name, most, [first])
         try:
             # Un-started claims grow old: within a part of the lease, however long the task would wait.
-            await self._gather(
-                gathering, min(task.options.collect_wait.total_seconds(), self.too_old / 2)
+            await self._collect(
+                collection, min(task.options.collect_wait.total_seconds(), self._jobs.too_old / 2)
             )
         finally:
-            del self.now[slot]
-        began = self.monotonic()
+            del self._by_slot[slot]
+        began = self._jobs.monotonic()
         attempts: list[Attempt] = []
-        plans: list[Plan] = []
-        for claim, sent, _ in gathering.found:
-            if self.is_draining() or began - sent > self.too_old:
-                self.finisher.release([ref_of(claim)])
+        plans: list[JobPlan] = []
+        for claim, sent, _ in collection.found:
+            if self._jobs.is_draining or began - sent > self._jobs.too_old:
+                self._recorder.finisher.release([ref_of(claim)])
                 continue
-            plan = self.executor.plan(claim)
-            if isinstance(plan, Plan):
-                attempts.append(Attempt(claim, self.places.take(), None))
+            plan = self._executor.chooser.plan(claim)
+            if isinstance(plan, JobPlan):
+                attempts.append(Attempt(claim, self._jobs.places.take(), None))
                 plans.append(plan)
             else:
-                self.recorder.finish(claim, plan, began)
+                self._recorder.finish(claim, plan, began)
         if attempts:
             await self._call(attempts, plans, began)
 
-    async def _call(self, attempts: Sequence[Attempt], plans: Sequence[Plan], began: float) -> None:
+    async def _call(self, attempts: Sequence[Attempt], plans: Sequence[JobPlan], began: float) -> None:
         timeouts = [plan.seconds for plan in plans if plan.seconds is not None]
         for attempt in attempts:
             attempt.deadline = began + min(timeouts) if timeouts else None
             attempt.is_together = True
-            self.attempts[attempt.place] = attempt
-            self.places.show(attempt)
-            self.recorder.tell("started", attempt.claim)
-        self.retire_if(self.limits.started(len(attempts)))
+            self._jobs.attempts[attempt.place] = attempt
+            self._jobs.places.show(attempt)
+            self._recorder.tell("started", attempt.claim)
+        self._jobs.recycling.started(len(attempts))
         try:
-            ended = await self.executor.run_together(attempts, plans)
+            ended = await self._executor.run_together(attempts, plans)
         finally:
             for attempt in attempts:
-                del self.attempts[attempt.place]
-                self.places.ended(attempt)
+                self._jobs.end(attempt)
         for attempt, settled in zip(attempts, ended, strict=True):
-            self.recorder.record(attempt, settled, began)
+            self._recorder.record(attempt, settled, began)
 
-    async def _gather(self, gathering: _Gathering, wait: float) -> None:
+    async def _collect(self, collection: _Collection, wait: float) -> None:
         """Add jobs of this task until there are enough, or the waiting time is over."""
-        until = self.monotonic() + wait
-        while gathering.room > 0 and not self.is_draining() and not self.is_retiring():
-            if self._take_waiting(gathering):
+        until = self._jobs.monotonic() + wait
+        while collection.room > 0 and not self._jobs.is_draining and self._jobs.recycling.why is None:
+            if self._take_waiting(collection):
                 continue
-            sent = self.monotonic()
+            sent = self._jobs.monotonic()
             try:
-                claims = await self.more(gathering.task, gathering.room)
+                claims = await self._claim_more(collection.task, collection.room)
             except StorageError as error:
-                log.warning("%s goes on with %d jobs: %s", gathering.task, len(gathering.found), error)
+                log.warning("%s goes on with %d jobs: %s", collection.task, len(collection.found), error)
                 return
             # What cannot join waits for a slot: a suspect, which runs alone, and what came in too late.
-            joining = [claim for claim in claims if not claim.is_suspect][: max(gathering.room, 0)]
-            now = self.monotonic()
-            gathering.found += [(claim, sent, now) for claim in joining]
-            self.deliver([claim for claim in claims if claim not in joining], sent)
+            joining = [claim for claim in claims if not claim.is_suspect][: max(collection.room, 0)]
+            now = self._jobs.monotonic()
+            collection.found += [(claim, sent, now) for claim in joining]
+            self._deliver([claim for claim in claims if claim not in joining], sent)
             if not claims:
-                left = until - self.monotonic()
+                left = until - self._jobs.monotonic()
                 if left <= 0:
                     return
-                await asyncio.sleep(min(left, GATHER_EVERY))
+                await asyncio.sleep(min(left, LOOK_EVERY))
 
-    def _take_waiting(self, gathering: _Gathering) -> bool:
+    def _take_waiting(self, collection: _Collection) -> bool:
         """Take those that this worker has claimed already; whether there were any."""
         here = [
             item
-            for item in list(self.waiting)  # threads take from it too
-            if item[0].task == gathering.task and not item[0].is_suspect
-        ][: gathering.room]
+            for item in list(self._jobs.waiting)  # threads take from it too
+            if item[0].task == collection.task and not item[0].is_suspect
+        ][: collection.room]
         for item in here:
-            self.waiting.remove(item)
-        gathering.found += here
+            self._jobs.waiting.remove(item)
+        collection.found += here
         return bool(here)

@@ -1,11 +1,14 @@
-"""Synchronous jobs one after the other in one thread, for as long as there are any that wait.
+"""A fast path: functions one after the other in one thread, for as long as there are any that wait.
 
-Handing each job to a thread and waiting in the event loop for its end costs more than many jobs do. So
-the thread that has run one takes the next by itself: the slot stays taken meanwhile, as if it were one
-long job, and each of them has its own attempt, deadline, context and finish.
+Saves: for each job but the first, the way into a thread and the turn of the event loop that waits for
+its end. The thread that has run a job takes the next one itself; the slot stays taken meanwhile, as if
+it were one long job. `tests/engine/test_cost.py` counts the calls for each job.
+
+Must equal: `THREAD_POOL`, the executor's `run_here`. Each job has its own attempt, deadline, context
+and finish.
 
 Taking a job and noting it as running is done under a lock, and so is what the event loop does with all
-that wait or run: a job is never seen in neither place, nor in both.
+jobs that wait or run: a job is never seen in neither place, nor in both.
 """
 
 from __future__ import annotations
@@ -13,112 +16,101 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from winch.core.errors import JobCancelled, JobTimeout
+from winch.core.errors import InvalidPayload, JobCancelled, JobTimeout
 from winch.core.outcome import Settled
 from winch.engine.base.log import log
 from winch.engine.worker.attempt import Attempt, Interrupt
-from winch.engine.worker.executor import Call, Executor, Plan
-from winch.engine.worker.outcomes import Recorder
-from winch.engine.worker.places import Places
-from winch.engine.worker.running.collecting import Waiting
+from winch.engine.worker.held_jobs import Waiting
+from winch.engine.worker.running.choose import JobPlan, Way
+from winch.engine.worker.running.parts import Parts
 from winch.engine.worker.running.thread_pool import Row, ThreadCall, Threads
+from winch.engine.worker.settle import COMPLETED
+
+Arguments = tuple[Sequence[Any], dict[str, Any]]
 
 
-class Rows:
-    """The rows of one worker. What waits and what runs is shared with it."""
+class ThreadRows:
+    """The rows of one worker."""
 
-    def __init__(
-        self,
-        executor: Executor,
-        recorder: Recorder,
-        places: Places,
-        threads: Threads,
-        waiting: deque[Waiting],
-        attempts: dict[int, Attempt],
-        *,
-        too_old: float,
-        monotonic: Callable[[], float],
-        may_go_on: Callable[[], bool],
-        measured: Callable[[float], None],
-    ) -> None:
-        self._executor = executor
-        self._recorder = recorder
-        self._places = places
+    def __init__(self, parts: Parts, threads: Threads, on_ended: Callable[[float], None]) -> None:
+        """`on_ended` gets the seconds of each job, while its slot goes on with the next."""
+        self._jobs = parts.jobs
+        self._executor = parts.executor
+        self._recorder = parts.recorder
         self._threads = threads
-        self._waiting = waiting
-        self._attempts = attempts
-        self._too_old = too_old
-        self._monotonic = monotonic
-        self._may_go_on = may_go_on
-        self._measured = measured
-        self.lock: threading.Lock = threading.Lock()
+        self._on_ended = on_ended
+        self.lock: threading.Lock = parts.jobs.lock
 
-    def can_run(self, plan: Plan) -> bool:
-        """Whether nothing but the call itself has to happen for this job before it starts."""
-        return (
-            plan.is_plain
-            and not plan.task.is_async
-            and self._threads.makes_rows
-            and not self._recorder.is_heard
-        )
-
-    async def run(self, item: Waiting, plan: Plan, call: Call) -> None:
-        """Run this job in a thread, and those that wait behind it, until there is none for a thread."""
+    async def run(self, item: Waiting, plan: JobPlan) -> bool:
+        """Run this job in a thread, and those that wait behind it, until there is none for a thread.
+        False where its arguments cannot be read: the plain way finds out why."""
+        arguments = _arguments(item, plan)
+        if arguments is None:
+            return False
         row = _Row(self, asyncio.get_running_loop().create_future())
-        self._threads.start(row.begin(item, plan, call))
+        self._threads.start(row.begin(item, plan, arguments))
         await row.done
         if row.is_given_up:
             row.abandon()
+        return True
 
-    def start(self, row: _Row, item: Waiting, plan: Plan, call: Call) -> _JobCall:
-        began = self._monotonic()
-        claim, place = item[0], self._places.take()
-        attempt = Attempt(claim, place, None if plan.seconds is None else began + plan.seconds)
-        made = _JobCall(row, attempt, plan, call, began)
-        attempt.handler = _InRow(row, made)
-        self._attempts[place] = attempt
-        self._places.show(attempt)
-        return made
+    def start(self, row: _Row, item: Waiting, plan: JobPlan, arguments: Arguments) -> _JobCall:
+        began = self._jobs.monotonic()
+        claim, seconds = item[0], plan.seconds
+        deadline = None if seconds is None else began + seconds
+        place = self._jobs.places.begin(claim.id, claim.token, deadline)
+        attempt = Attempt(claim, place, deadline)
+        call = _JobCall(row, attempt, plan, arguments, began)
+        attempt.handler = _InRow(row, call)
+        self._jobs.attempts[place] = attempt
+        return call
 
     def take(self, row: _Row) -> _JobCall | None:
         """The next job, if it is one for a thread. In a row's thread, with the lock held."""
-        if not self._may_go_on():
+        waiting, chooser = self._jobs.waiting, self._executor.chooser
+        if self._jobs.is_draining:
             return None
         try:
-            item = self._waiting[0]
+            item = waiting[0]
         except IndexError:
             return None
         claim, sent, _ = item
-        plan = self._executor.plan(claim)
+        plan = chooser.plan(claim)
         if (
-            not isinstance(plan, Plan)
-            or not self.can_run(plan)
-            or self._monotonic() - sent > self._too_old
-            or (call := self._executor.call_of(claim, plan)) is None
+            not isinstance(plan, JobPlan)
+            or chooser.way(claim, plan) is not Way.THREAD_ROWS
+            or self._jobs.monotonic() - sent > self._jobs.too_old
+            or (arguments := _arguments(item, plan)) is None
         ):
             return None
         try:
-            taken = self._waiting.popleft()
+            taken = waiting.popleft()
         except IndexError:
             return None
         if taken is not item:  # a slot was quicker
-            self._waiting.appendleft(taken)
+            waiting.appendleft(taken)
             return None
         try:
-            return self.start(row, item, plan, call)
+            return self.start(row, item, plan, arguments)
         except Exception:
-            self._waiting.appendleft(item)
+            waiting.appendleft(item)
             log.exception("job %s: its thread could not start it; a slot will", claim.id)
             return None
 
     def settle(self, call: _JobCall) -> None:
         """Decide what comes of a call that has ended. In its thread."""
+        if call.error is None and call.value is None:
+            call.settled = COMPLETED
+            return
+        settler = self._executor.settler
         try:
-            call.settled = self._executor.ended_in_thread(call.attempt, call.plan, call)
+            if call.error is not None:
+                call.settled = settler.raised(call.attempt, call.plan, call.error, call.spent)
+            else:
+                call.settled = settler.returned(call.attempt, call.plan, call.value, call.spent)
         except Exception:
             log.exception("job %s: the worker itself failed; it is released", call.attempt.claim.id)
             call.attempt.interrupted = Interrupt.STOP
@@ -126,23 +118,35 @@ class Rows:
     def over(self, call: _JobCall) -> None:
         """It runs no more: whatever comes now is not its fault."""
         call.attempt.is_over = True
-        self._places.over(call.attempt)
+        self._jobs.places.over(call.attempt)
 
     def record(self, call: _JobCall, settled: Settled | None) -> None:
         """In the event loop: the worker is done with this job."""
-        attempt = call.attempt
-        del self._attempts[attempt.place]
-        self._places.ended(attempt)
-        self._recorder.record(attempt, settled, call.began)
+        attempt, recorder = call.attempt, self._recorder
+        claim = attempt.claim
+        del self._jobs.attempts[attempt.place]
+        self._jobs.places.ended(attempt)
+        if settled is COMPLETED and claim.options is None and self._executor.chooser.is_fast_open:
+            recorder.tally.ended(claim, "completed", self._jobs.monotonic() - call.began)
+            recorder.finisher.completed(claim)
+        else:
+            recorder.record(attempt, settled, call.began)
         attempt.handler = None  # it knows its call, which knows the attempt: nothing for the collector
-        self._measured(call.spent)
+        self._on_ended(call.spent)
 
     def abandon(self, call: _JobCall) -> None:
-        spent = self._monotonic() - call.began
-        self.record(call, self._executor.given_up(call.attempt, call.plan, spent))
+        spent = self._jobs.monotonic() - call.began
+        self.record(call, self._executor.settler.given_up(call.attempt, call.plan, spent))
 
     def give_up(self, call: ThreadCall) -> None:
         self._threads.give_up(call)
+
+
+def _arguments(item: Waiting, plan: JobPlan) -> Arguments | None:
+    try:
+        return plan.task.arguments.unpack(item[0].args)
+    except InvalidPayload:
+        return None
 
 
 class _JobCall(ThreadCall):
@@ -150,10 +154,12 @@ class _JobCall(ThreadCall):
 
     __slots__ = ("attempt", "began", "plan", "settled")
 
-    def __init__(self, row: _Row, attempt: Attempt, plan: Plan, call: Call, began: float) -> None:
-        super().__init__(plan.task.fn, None, *call, context=row.base.copy(), row=row)
+    def __init__(
+        self, row: _Row, attempt: Attempt, plan: JobPlan, arguments: Arguments, began: float
+    ) -> None:
+        super().__init__(plan.task.fn, None, *arguments, context=row.base.copy(), row=row)
         self.attempt: Attempt = attempt
-        self.plan: Plan = plan
+        self.plan: JobPlan = plan
         self.began: float = began
         self.settled: Settled | None = None
 
@@ -163,15 +169,15 @@ class _Row(Row):
 
     __slots__ = ("_rows", "base", "current", "is_given_up")
 
-    def __init__(self, rows: Rows, done: asyncio.Future[None]) -> None:
+    def __init__(self, rows: ThreadRows, done: asyncio.Future[None]) -> None:
         super().__init__(done)
         self._rows = rows
         self.base: contextvars.Context = contextvars.copy_context()  # each job has a copy of it
         self.current: _JobCall | None = None
         self.is_given_up: bool = False
 
-    def begin(self, item: Waiting, plan: Plan, call: Call) -> _JobCall:
-        self.current = self._rows.start(self, item, plan, call)
+    def begin(self, item: Waiting, plan: JobPlan, arguments: Arguments) -> _JobCall:
+        self.current = self._rows.start(self, item, plan, arguments)
         return self.current
 
     def following(self, call: Any) -> ThreadCall | None:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from winch import App, Discard, JobState, Retry
 from winch.core.lifecycle import FINAL
-from winch.engine.worker.places import Places
-from winch.engine.worker.started_jobs import Board
+from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
 
 told: contextvars.ContextVar[int] = contextvars.ContextVar("told", default=-1)
 
@@ -94,16 +93,16 @@ def test_a_job_that_cancels_its_own_runner_does_not_hit_the_next() -> None:
 
 
 def test_a_place_on_the_board_is_kept_until_the_store_knows_of_the_end() -> None:
-    board = Board.create(8)
+    page = StartedJobs.create(8)
     try:
-        places = Places(board, kill_after=1.0)
+        places = StartedPlaces(page, kill_after=1.0)
         place = places.begin("a" * 36, "b" * 36, 5.0)
-        assert [(one.claim.id, one.deadline) for one in board.started()] == [("a" * 36, 7.0)]
+        assert [(one.claim.id, one.deadline) for one in page.started()] == [("a" * 36, 7.0)]
         places.end("a" * 36, "b" * 36, place)
-        assert board.started() == []
-        assert {one.id for one in board.kept()} == {"a" * 36}
-        places.written([*board.kept()])
-        assert board.kept() == set()
+        assert page.started() == []
+        assert {one.id for one in page.kept()} == {"a" * 36}
+        places.written([*page.kept()])
+        assert page.kept() == set()
         assert places.free == 8
     finally:
-        board.close()
+        page.close()

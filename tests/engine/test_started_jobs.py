@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from winch.engine.worker.started_jobs import Board
+from winch.engine.worker.started_jobs import StartedJobs
 from winch.storage.params import ClaimRef
 
 JOB = "0192c8f0-0000-7000-8000-000000000001"
@@ -14,10 +14,10 @@ TOKEN = "1192c8f0-0000-4000-8000-00000000000f"
 
 
 def test_what_a_killed_child_wrote_can_still_be_read() -> None:
-    board = Board.create(4)
+    board = StartedJobs.create(4)
     pid = os.fork()
     if pid == 0:
-        child = Board(board.fd, 4)
+        child = StartedJobs(board.fd, 4)
         child.start(0, TOKEN, JOB, None)
         child.start(2, JOB, TOKEN, 12.5)
         child.free([0])

@@ -1,0 +1,144 @@
+"""The jobs that one worker holds: those it has claimed and not started, and those that run."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from winch.core.gates import holds_something
+from winch.core.job import Claim
+from winch.engine.base.log import log
+from winch.engine.worker.attempt import Attempt, Interrupt
+from winch.engine.worker.recycling import Recycling
+from winch.engine.worker.running.choose import JobPlan, Way
+from winch.engine.worker.started_jobs import StartedPlaces
+from winch.storage.params import ClaimRef
+
+# A claimed job that has not started: the claim, when it was sent for, and when it came.
+Waiting = tuple[Claim, float, float]
+
+
+class HeldJobs:
+    """What the slots, the ways to run a handler and the monitors share.
+
+    Threads take from `waiting` and add to `attempts` under `lock`, and the event loop holds it to look
+    at both: a job is never seen in neither of them, nor in both."""
+
+    def __init__(
+        self,
+        places: StartedPlaces,
+        recycling: Recycling,
+        *,
+        too_old: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.places = places
+        self.recycling = recycling
+        self.too_old = too_old
+        """Un-started claims older than this, in seconds, are released: others may have them."""
+        self.monotonic = monotonic
+        self.session: str = ""
+        self.is_draining: bool = False
+        self.waiting: deque[Waiting] = deque()
+        self.attempts: dict[int, Attempt] = {}
+        self.lock: threading.Lock = threading.Lock()
+
+    def begin(self, claim: Claim, plan: JobPlan, now: float) -> Attempt:
+        """An attempt that starts now, shown to the supervisor."""
+        beat = plan.task.options.heartbeat
+        attempt = Attempt(
+            claim,
+            self.places.take(),
+            None if plan.seconds is None else now + plan.seconds,
+            None if beat is None else beat.total_seconds(),
+            monotonic=self.monotonic,
+        )
+        if beat is not None:
+            attempt.reports.sign()  # it counts from the start
+        attempt.is_alone = plan.way is Way.PROCESS
+        self.attempts[attempt.place] = attempt
+        self.places.show(attempt)
+        return attempt
+
+    def end(self, attempt: Attempt) -> None:
+        """The attempt has ended; its place is kept until the store knows."""
+        del self.attempts[attempt.place]
+        self.places.ended(attempt)
+
+    @property
+    def running(self) -> tuple[Attempt, ...]:
+        return tuple(self.attempts.values())
+
+    def drop_waiting(self) -> list[ClaimRef]:
+        """Forget all that have not started."""
+        with self.lock:
+            unstarted = [ref_of(claim) for claim, _, _ in self.waiting]
+            self.waiting.clear()
+        return unstarted
+
+    def tokens(self) -> set[str]:
+        """The tokens of all claims."""
+        with self.lock:
+            tokens = {claim.token for claim, _, _ in self.waiting}
+            return tokens | {attempt.claim.token for attempt in self.running}
+
+    # -- interrupts --------------------------------------------------------------------------------
+
+    def interrupt_all(self, why: Interrupt) -> None:
+        """Have every running handler end now."""
+        for attempt in self.running:
+            attempt.interrupt(why, self.monotonic())
+
+    def cancel(self, ref: ClaimRef) -> None:
+        """A cancel of this job was requested."""
+        for attempt in self.running:
+            is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
+            if is_it and attempt.is_together:
+                attempt.is_unasked = True  # the others in the call go on
+            elif is_it and not attempt.is_stopping:
+                attempt.interrupt(Interrupt.CANCEL, self.monotonic())
+
+    def lost(self, attempt: Attempt) -> None:
+        """The store refused a report of this attempt: another worker has its job."""
+        if self.attempts.get(attempt.place) is attempt and not attempt.is_stopping:
+            attempt.interrupt(Interrupt.LOST, self.monotonic())
+
+    def lease_over(self) -> None:
+        """The store has been away for a lease. Others may run these jobs by now, and under a limit, a
+        FIFO key or alone in a process that would be one too many: they stop, and are released when
+        the store is there again. Plain handlers go on, and their ends are sent then."""
+        stopping = [
+            attempt
+            for attempt in self.running
+            if (holds_something(attempt.claim.options) or attempt.is_alone) and not attempt.is_stopping
+        ]
+        if stopping:
+            log.warning(
+                "the store has been away for a lease: ending %d handlers that run under a limit, with a "
+                "FIFO key, or in processes of their own",
+                len(stopping),
+            )
+        for attempt in stopping:
+            attempt.interrupt(Interrupt.STOP, self.monotonic())
+
+    def give_up(self, attempt: Attempt) -> None:
+        """A handler that does not end: settle its job without it."""
+        if attempt.is_given_up or attempt.handler is None:
+            return
+        if not attempt.handler.give_up():
+            attempt.interrupt(
+                Interrupt.STOP, self.monotonic()
+            )  # a coroutine can only be interrupted again
+            return
+        attempt.is_given_up = True
+        log.error(
+            "job %s (%s) did not end when asked to; given up", attempt.claim.id, attempt.claim.task
+        )
+        if attempt.handler.leaves_a_thread:
+            log.error("a thread is left behind; this worker takes no more jobs and is replaced")
+            self.recycling.retire("a thread is left behind")
+
+
+def ref_of(claim: Claim) -> ClaimRef:
+    return ClaimRef(claim.id, claim.token)

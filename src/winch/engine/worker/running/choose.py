@@ -1,0 +1,181 @@
+"""How a job runs: its task, time limit and retry policy, and the way in which its handler is called.
+
+This module alone picks the way. There are four plain ones:
+
+- `ON_LOOP`: a coroutine, awaited by its slot;
+- `THREAD_POOL`: a function, called in a thread while its slot waits;
+- `COLLECTING`: one call for many jobs of a task with `collect`;
+- `PROCESS`: a job in a process of its own, `isolate="process"` or a suspect.
+
+Two are faster and must give the same outcomes as a plain one:
+
+- `INLINE` for `ON_LOOP`: coroutines one after the other, without an attempt for each that never waits;
+- `THREAD_ROWS` for `THREAD_POOL`: a thread that has run a job takes the next one itself.
+
+A fast way is open to jobs that need nothing but the call: no injection, no middleware, no heartbeat, and
+no subscriber to events. With `WINCH_FAST=off` every job takes a plain way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from winch.core.errors import UnknownTask, WinchError
+from winch.core.flow import INPUTS_HEADER
+from winch.core.job import Claim
+from winch.core.outcome import Cancel, Discard, Settled
+from winch.core.policy.queue_settings import QueueSettings
+from winch.core.policy.retry import Retry, from_stored
+from winch.engine.base.log import log
+from winch.engine.tasks.options import StoredOptions, stored_timeout
+from winch.engine.tasks.runtime import Runtime
+from winch.engine.tasks.task import Task
+from winch.engine.worker.settle import Settler
+from winch.storage.fast import is_fast
+
+
+class Way(StrEnum):
+    """How a handler is called."""
+
+    INLINE = "inline"
+    THREAD_ROWS = "thread rows"
+    ON_LOOP = "on the loop"
+    THREAD_POOL = "thread pool"
+    COLLECTING = "collecting"
+    PROCESS = "process"
+
+
+# The plain way that a fast one must equal.
+PLAIN = {Way.INLINE: Way.ON_LOOP, Way.THREAD_ROWS: Way.THREAD_POOL}
+
+
+class JobPlan(msgspec.Struct, frozen=True):
+    """What the worker has to know before it starts a job."""
+
+    task: Task[Any, Any]
+    timeout: timedelta | None
+    retry: Retry
+    way: Way
+    seconds: float | None = None
+    """`timeout` as the worker counts it."""
+    version: int = 1
+
+
+class Chooser:
+    """Makes the plans of one worker's jobs."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settler: Settler,
+        *,
+        has_processes: bool = False,
+        makes_rows: bool = True,
+        counts_jobs: bool = False,
+    ) -> None:
+        """`has_processes`: jobs can run in processes of their own. `makes_rows`: a thread can take the
+        next job itself. `counts_jobs`: each start is counted, by the event loop."""
+        self._runtime = runtime
+        self._settler = settler
+        self._has_processes = has_processes
+        self._is_fast = is_fast()
+        self._makes_rows = makes_rows and not counts_jobs and self._is_fast
+        self._is_verbose = log.isEnabledFor(logging.DEBUG)
+        # The plans of jobs without options of their own, by task.
+        self.usual: dict[str, JobPlan] = {}
+        # What operators have set for queues; the worker refreshes it.
+        self.settings: Mapping[str, QueueSettings] = {}
+
+    @property
+    def is_fast_open(self) -> bool:
+        """Whether the fast ways are open: no hook or subscriber has to learn of each job."""
+        runtime = self._runtime
+        return (
+            self._is_fast
+            and not self._is_verbose
+            and not runtime.middleware
+            and not runtime.events.is_heard
+        )
+
+    def way(self, claim: Claim, plan: JobPlan) -> Way:
+        """The way of this one job."""
+        way = plan.way
+        if way in PLAIN and (
+            claim.version != plan.version or INPUTS_HEADER in claim.headers or not self.is_fast_open
+        ):
+            return PLAIN[way]
+        return way
+
+    def _way(self, task: Task[Any, Any], *, is_suspect: bool) -> Way:
+        """The way of a task's jobs."""
+        options = task.options
+        if self._has_processes and (options.isolate == "process" or is_suspect):
+            return Way.PROCESS
+        if options.collect is not None and not is_suspect:
+            return Way.COLLECTING
+        is_plain = options.collect is None and options.heartbeat is None and _takes_only_arguments(task)
+        if task.is_async:
+            return Way.INLINE if is_plain and self._is_fast else Way.ON_LOOP
+        return Way.THREAD_ROWS if is_plain and self._makes_rows else Way.THREAD_POOL
+
+    def plan(self, claim: Claim) -> JobPlan | Settled:
+        """How to run this job; how it ends where it cannot be run at all."""
+        for_queue = self.settings.get(claim.queue) if self.settings else None
+        is_usual = claim.options is None and not claim.is_suspect and for_queue is None
+        if is_usual and claim.expires_at is None:
+            plan = self.usual.get(claim.task)
+            if plan is not None:
+                return plan
+        try:
+            task = self._runtime.tasks.get(claim.task)
+        except UnknownTask as error:
+            return self._settler.unrun(claim, Discard(str(error)))
+        timeout, retry = task.options.timeout, task.options.retry
+        usual = self.usual.get(task.name)
+        if usual is None:
+            usual = self.usual[task.name] = self._plan(task, timeout, retry, is_suspect=False)
+        if for_queue is not None:
+            retry = for_queue.policy(retry)
+        if claim.options is not None:
+            try:
+                given = msgspec.json.decode(claim.options, type=StoredOptions)
+                if given.timeout is not None:
+                    timeout = stored_timeout(given.timeout)
+            except (msgspec.DecodeError, UnicodeEncodeError) as error:
+                return self._settler.unrun(claim, Discard(f"malformed: options: {error}"))
+            if given.retry is not None:
+                retry = from_stored(given.retry)
+            if given.attempts is not None:
+                retry = msgspec.structs.replace(retry, attempts=given.attempts)
+        is_begun = claim.checkpoint is not None  # what has begun is worth ending
+        if claim.expires_at is not None and claim.claimed_at >= claim.expires_at and not is_begun:
+            when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+            return self._settler.unrun(claim, Cancel(f"expired at {when}, before it ran"))
+        if is_usual:
+            return usual
+        return self._plan(task, timeout, retry, is_suspect=claim.is_suspect)
+
+    def _plan(
+        self, task: Task[Any, Any], timeout: timedelta | None, retry: Retry, *, is_suspect: bool
+    ) -> JobPlan:
+        return JobPlan(
+            task,
+            timeout,
+            retry,
+            self._way(task, is_suspect=is_suspect),
+            seconds=None if timeout is None else timeout.total_seconds(),
+            version=task.options.version,
+        )
+
+
+def _takes_only_arguments(task: Task[Any, Any]) -> bool:
+    try:
+        return not task.arguments.injected
+    except WinchError:
+        return False  # reported when the job runs, as its outcome
