@@ -11,9 +11,10 @@ import pytest
 
 from winch import App
 from winch.core.job import CRASH_RULE
-from winch.engine.supervisor import supervisor as module
+from winch.engine.supervisor import child_process
+from winch.engine.supervisor.child_process import MOST_FAILED_STARTS
 from winch.engine.supervisor.messages import ENV, Hello
-from winch.engine.supervisor.supervisor import MOST_FAILED_STARTS, Supervisor
+from winch.engine.supervisor.supervisor import Supervisor
 from winch.storage.protocol import Driver
 
 
@@ -56,14 +57,14 @@ class Attempted:
             await asyncio.sleep(0.01)
         if running.done():
             return running.result()
-        self.supervisor._stop(0.0)
+        self.supervisor.stop(0.0)
         await running
         return None
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "doubled", lambda first, times, longest: 0.0)
+    monkeypatch.setattr(child_process, "doubled", lambda first, times, longest: 0.0)
 
 
 def test_a_worker_that_was_up_outlives_any_outage(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from winch.core.errors import StorageUnavailable
 from winch.drivers.memory import MemoryDriver
 from winch.engine.base.service import LONGEST_PAUSE, Backoff, Service, doubled
 from winch.engine.client.client import Surroundings
-from winch.engine.supervisor.supervisor import LONGEST_RESTART, Beating, Supervisor
+from winch.engine.supervisor.child_process import LONGEST_RESTART, Restarts
+from winch.engine.supervisor.supervisor import Beating, Supervisor
 from winch.testing import FlakyStorage
 
 LONG = 3600.0
@@ -123,15 +124,8 @@ def test_a_pause_can_be_doubled_any_number_of_times(times: int) -> None:
 
 
 def test_a_child_that_dies_at_once_is_started_again_however_often_it_died() -> None:
-    class Dying(Supervisor):
-        def __init__(self) -> None:
-            self._quick_deaths = self._failed_starts = 0
-
-        def next_delay(self) -> float:
-            return self._restart_delay(cast(Any, SimpleNamespace(started_at=time.monotonic())), 1)
-
-    supervisor = Dying()
-    delays = [supervisor.next_delay() for _ in range(2**11)]
+    restarts, dying = Restarts(), cast(Any, SimpleNamespace(started_at=time.monotonic()))
+    delays = [restarts.delay(dying, 1) for _ in range(2**11)]
     assert delays[:3] == [0.5, 1.0, 2.0]
     assert delays[-1] == LONGEST_RESTART
 

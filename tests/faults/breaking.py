@@ -35,7 +35,8 @@ from winch.engine.supervisor import isolated_child
 from winch.engine.supervisor.child import Child
 from winch.engine.supervisor.embedded import EmbeddedWorker
 from winch.engine.supervisor.heartbeat import Leases
-from winch.engine.supervisor.supervisor import Beating, Pulses, Supervisor
+from winch.engine.supervisor.kills import Kills, Pulses
+from winch.engine.supervisor.supervisor import Beating, Supervisor
 from winch.engine.worker.executor import Executor
 from winch.engine.worker.fetcher import Fetcher, GiveUps
 from winch.engine.worker.finisher import Finisher
@@ -126,7 +127,7 @@ IN_SUPERVISOR: dict[str, Callable[[], None]] = {
     "rescuer": _coroutine(Rescuer, "run"),
     "pruner": _coroutine(Pruner, "run"),
     "alerts": _coroutine(Alerts, "run"),
-    "watch": _coroutine(Supervisor, "_watch"),
+    "watch": _coroutine(Kills, "watch"),
     "reload": _coroutine(Supervisor, "_reload"),
     "child": _coroutine(Supervisor, "_bury"),
     "link": _coroutine(Supervisor, "_listen"),
@@ -171,9 +172,9 @@ async def alone(*, ctx: Context) -> None:
 
 if __name__ == "__main__":
     from winch.cli import main
-    from winch.engine.supervisor import supervisor
+    from winch.engine.supervisor import child_process
 
-    supervisor.QUICK_DEATH = 0.0  # a child that dies young is replaced at once
+    child_process.QUICK_DEATH = 0.0  # a child that dies young is replaced at once
     broken = sys.argv.pop(1)
     if broken != "none":
         (IN_SUPERVISOR | IN_REDIS_SUPERVISOR)[broken]()

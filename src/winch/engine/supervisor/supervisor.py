@@ -1,12 +1,12 @@
-"""The parent process: children, signals, heartbeats, kills, and whose fault a crash was. No user code.
+"""The parent process: keeps children running, beats for them, and finds the job that caused a crash.
 
 Because no user code runs here, nothing a handler does can keep the heart from beating or a sweep
 from happening. The supervisor learns where the store is from its first child's greeting: importing
 the application to find out would bring user code in.
 
-A child that dies is reaped at once; its board tells which jobs had started. Those are suspects, and
-the store is told in the same breath that the session has ended, so its jobs run again immediately,
-not after the lease.
+A child that dies is reaped at once; its page of started jobs shows which ones had started. Those are
+suspects, and the same verb ends the session in the store, so that its jobs run again immediately, not
+after the lease.
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 
 from winch.core.errors import StorageError
 from winch.core.job import CRASH_RULE
 from winch.core.lifecycle import JobState
 from winch.engine.base import operation
-from winch.engine.base.exit_reason import describe_death, oom_kills
 from winch.engine.base.log import log
 from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, tell, threads_watched, watch_tasks
-from winch.engine.base.service import Backoff, Service, doubled
+from winch.engine.base.service import Backoff, Service
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
@@ -36,7 +32,16 @@ from winch.engine.observe.store_ends import count_store_ends
 from winch.engine.observe.store_timing import watch
 from winch.engine.observe.throughput import RateWriter, Tally
 from winch.engine.observe.worker_metrics import Vitals
+from winch.engine.supervisor.child_process import (
+    EX_LEFT,
+    HOPELESS,
+    QUICK_DEATH,
+    ChildProcess,
+    Restarts,
+    start_child,
+)
 from winch.engine.supervisor.heartbeat import Heart, Leases
+from winch.engine.supervisor.kills import Kills, Pulses
 from winch.engine.supervisor.messages import (
     Counted,
     Drain,
@@ -44,50 +49,20 @@ from winch.engine.supervisor.messages import (
     DumpStacks,
     Hello,
     LeaseOver,
-    Link,
     Quiet,
     Retire,
     Retiring,
     SessionBegan,
     SessionLost,
-    child_env,
 )
+from winch.engine.supervisor.signals import handle_signals
 from winch.engine.worker.announce import WorkerStarted, summarize, warn_of_unserved
-from winch.engine.worker.started_jobs import StartedJobs
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 
-EX_LEFT = 70
-# Exit codes of a child that could not start: wrong usage, a store out of reach, an old schema.
-EX_UNREACHABLE = 3
-HOPELESS = (2, EX_UNREACHABLE, 4)
-WATCH_EVERY = 0.25
 KILL_AFTER = 10.0
 DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
-QUICK_DEATH = 5.0
 SETTLE = 5.0
-MOST_FAILED_STARTS = 8  # about a minute with the growing pauses between them
-LONGEST_RESTART = 30.0
-
-
-@dataclass
-class _Child:
-    """One child process and what is known about it."""
-
-    number: int
-    process: asyncio.subprocess.Process
-    started: StartedJobs
-    link: Link
-    started_at: float
-    ooms: int = field(default_factory=oom_kills)
-    sessions: list[str] = field(default_factory=list)
-    left: int = 0
-    guilty: list[ClaimRef] | None = None
-    cause: str | None = None
-    is_told_to_end: bool = False
-    is_retiring: bool = False
-    is_replaced: bool = False
-    still_since: float = 0.0  # the last pulse of a child whose un-started claims were released
 
 
 class Supervisor:
@@ -122,28 +97,25 @@ class Supervisor:
         )
         self._is_changed = asyncio.Event()
         self._is_quiet = False
-        self._lease = float("inf")
         self._crash_rule = CRASH_RULE  # until a child has said what its app wants
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, ChildProcess] = {}
+        self._kills = Kills(self._children, self.vitals)
+        self._restarts = Restarts()
         self._tending: set[asyncio.Task[None]] = set()
         self._driver: Driver | None = None
         self._heart: Heart | None = None
         self._services: list[Service] = []
         self._loops = Loops(self._broke)
         self._stopping = asyncio.Event()
-        self._stop_by = float("inf")
-        self._signals = 0
         self._left = 0
         self._code = 0
-        self._quick_deaths = 0
-        self._failed_starts = 0
         self._tally = Tally(os.urandom(8).hex())
         self._tally.on_rates = self.vitals.counters.add
         self._rates: RateWriter | None = None
 
     async def run(self) -> int:
         """Run until stopped; returns the exit code."""
-        self._handle_signals()
+        handle_signals(self)
         watch_tasks(self._broke)
         with threads_watched(self._broke):
             return await self._supervise()
@@ -152,7 +124,7 @@ class Supervisor:
         began = time.monotonic()
         for number in range(self._processes):
             self._spawn_soon(number, 0.0)
-        self._loops.start("watch", self._watch())
+        self._loops.start("watch", self._kills.watch())
         if self._changes is not None:
             self._loops.start("reload", self._reload(self._changes))
         while self._tending:
@@ -179,36 +151,30 @@ class Supervisor:
                 async with asyncio.timeout(2.0):
                     await self._rates.run_once()
 
-    # -- signals -----------------------------------------------------------------------------------
+    # -- what signals do ---------------------------------------------------------------------------
 
-    def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
-        loop.add_signal_handler(signal.SIGQUIT, self._stop, 0.0)
-        loop.add_signal_handler(signal.SIGTSTP, self._quiet, True)
-        loop.add_signal_handler(signal.SIGUSR1, self._quiet, True)
-        loop.add_signal_handler(signal.SIGCONT, self._quiet, False)
-        loop.add_signal_handler(signal.SIGTTIN, self._say, DumpStacks())
-        loop.add_signal_handler(signal.SIGUSR2, self._say, DumpStacks())
+    @property
+    def grace(self) -> float:
+        return DEFAULT_GRACE if self._grace is None else self._grace
 
-    def _asked_to_stop(self) -> None:
-        self._signals += 1
-        if self._signals == 1:
-            grace = DEFAULT_GRACE if self._grace is None else self._grace
-            log.info("stopping: no new jobs, running ones get %gs; a second signal stops at once", grace)
-            self._stop(grace)
-        else:
-            log.info("stopping at once")
-            self._stop(0.0)
-
-    def _stop(self, grace: float) -> None:
+    def stop(self, grace: float) -> None:
         self._stopping.set()
         self.vitals.is_stopping = True
-        self._stop_by = min(self._stop_by, time.monotonic() + grace + KILL_AFTER)
+        self._kills.stop_by = min(self._kills.stop_by, time.monotonic() + grace + KILL_AFTER)
         for child in self._children.values():
             child.is_told_to_end = True
-        self._say(Drain(grace))
+        self._send(Drain(grace))
+
+    def quiet(self, is_quiet: bool) -> None:
+        self._is_quiet = self.vitals.is_quiet = is_quiet  # children that follow get it, too
+        self._send(Quiet(is_quiet))
+
+    def dump_stacks(self) -> None:
+        self._send(DumpStacks())
+
+    def _send(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
+        for child in self._children.values():
+            child.link.send(message)
 
     def _broke(self, ended: LoopEnded) -> None:
         """A loop has ended that should not have: stop the children, and let a new process take over."""
@@ -216,22 +182,9 @@ class Supervisor:
             return
         tell(ended, "The supervisor stops its children and exits")
         self._code = EX_BROKEN
-        grace = DEFAULT_GRACE if self._grace is None else self._grace
-        self._stop(grace)
+        self.stop(self.grace)
         # The loop that ended may be the one that kills those that do not stop.
-        asyncio.get_running_loop().call_later(grace + KILL_AFTER + 1.0, self._kill_all)
-
-    def _kill_all(self) -> None:
-        for child in self._children.values():
-            child.process.kill()
-
-    def _quiet(self, is_quiet: bool) -> None:
-        self._is_quiet = self.vitals.is_quiet = is_quiet  # children that follow are told, too
-        self._say(Quiet(is_quiet))
-
-    def _say(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
-        for child in self._children.values():
-            child.link.send(message)
+        asyncio.get_running_loop().call_later(self.grace + KILL_AFTER + 1.0, self._kills.kill_all)
 
     # -- children ----------------------------------------------------------------------------------
 
@@ -263,25 +216,18 @@ class Supervisor:
         self._loops.cancel(listening)
         await self._bury(child, code)
 
-    async def _spawn(self, number: int) -> _Child:
-        ours, theirs = socket.socketpair()
-        started = StartedJobs.create(self._slots)
+    async def _spawn(self, number: int) -> ChildProcess:
         announces = self._processes if number == 0 and not self._has_started else 0
-        env = {**os.environ, **child_env(theirs, started, announces)}
-        process = await asyncio.create_subprocess_exec(
-            *self._command, env=env, pass_fds=(theirs.fileno(), started.fd)
-        )
-        theirs.close()
-        child = _Child(number, process, started, await Link.open(ours), time.monotonic())
-        self._children[process.pid] = child
+        child = await start_child(self._command, number, self._slots, announces=announces)
+        self._children[child.pid] = child
         if self._is_quiet:
             child.link.send(Quiet(True))
         if self._stopping.is_set():  # the signal came while the process was being made
             child.is_told_to_end = True
-            child.link.send(Drain(max(0.0, self._stop_by - KILL_AFTER - time.monotonic())))
+            child.link.send(Drain(max(0.0, self._kills.stop_by - KILL_AFTER - time.monotonic())))
         return child
 
-    async def _listen(self, child: _Child) -> None:
+    async def _listen(self, child: ChildProcess) -> None:
         async for message in child.link.messages():
             match message:
                 case Hello():
@@ -310,7 +256,7 @@ class Supervisor:
         if self._driver is not None:
             return
         self._driver = driver = self._connect(hello)
-        self._lease = self.vitals.lease = hello.lease
+        self.vitals.lease = hello.lease
         self._crash_rule = hello.crash_rule
         self.vitals.backend = driver.name
         watch(driver, self.vitals.timings)
@@ -322,7 +268,7 @@ class Supervisor:
         self._services = [
             Beating(self, hello.heartbeat),
             Leases(self._heart, min(hello.heartbeat, hello.lease / 10), self.lease_over),
-            Pulses(self),
+            Pulses(driver, self._children, hello.lease),
             Promoter(driver, hello.poll),
             ticker,
             Rescuer(driver, hello.sweep, self._heart.proven_at, self._tally),
@@ -346,23 +292,20 @@ class Supervisor:
         with contextlib.suppress(StorageError):  # a warning is worth no second try
             await operation.arun(driver, warn_of_unserved(driver, started))
 
-    async def _bury(self, child: _Child, code: int) -> None:
+    async def _bury(self, child: ChildProcess, code: int) -> None:
         """A child has ended: tell the store what died with it, then replace it."""
-        del self._children[child.process.pid]
+        del self._children[child.pid]
         started = [job.claim for job in child.started.started()]
-        cause = child.cause or (
-            None if code in (0, EX_LEFT) else _describe(code, is_oom=oom_kills() > child.ooms)
-        )
+        cause = child.death(code)
         if code == EX_BROKEN:  # no job's fault
             child.guilty = []
         guilty = started if child.guilty is None else child.guilty
         if cause is not None and child.sessions:
             self.vitals.deaths += 1
-            log.error("child %d died (%s) while running %d jobs", child.process.pid, cause, len(started))
-        is_told = await self._end_session(child, guilty, cause)
-        child.started.close()
-        child.link.close()
-        if child.left or not is_told:
+            log.error("child %d died (%s) while running %d jobs", child.pid, cause, len(started))
+        is_ended = await self._end_session(child, guilty, cause)
+        child.close()
+        if child.left or not is_ended:
             self._left += max(child.left, 1)
         if self._stopping.is_set():
             return
@@ -378,28 +321,13 @@ class Supervisor:
             log.error("the app cannot be started (exit code %d); waiting for the next change", code)
             self._spawn_soon(child.number, float("inf"))
             return
-        if self._is_hopeless(child, code):
+        has_been_up = self._driver is not None and not self._burst
+        if self._restarts.is_hopeless(child, code, has_been_up=has_been_up):
             log.error("children cannot be started (exit code %d); stopping", code)
             self._code = code
-            self._stop(DEFAULT_GRACE if self._grace is None else self._grace)
+            self.stop(self.grace)
             return
-        self._spawn_soon(child.number, self._restart_delay(child, code))
-
-    def _is_hopeless(self, child: _Child, code: int) -> bool:
-        """Whether starting another child would not help: none has ever come up, or a minute of tries has
-        ended with such exit codes. Code that is being replaced on disk is whole again by then.
-
-        A store that was there and is out of reach comes back, however long it takes: the other children
-        wait for it too.
-        """
-        if code not in HOPELESS or time.monotonic() - child.started_at > LONGEST_RESTART:
-            self._failed_starts = 0
-        if code not in HOPELESS:
-            return False
-        self._failed_starts += 1
-        if self._driver is None or self._burst:
-            return True
-        return code != EX_UNREACHABLE and self._failed_starts >= MOST_FAILED_STARTS
+        self._spawn_soon(child.number, self._restarts.delay(child, code))
 
     def _replace(self, number: int) -> None:
         """Start a retiring child's successor beside it: its last jobs may take long.
@@ -413,17 +341,9 @@ class Supervisor:
             waiting[0].is_replaced = True
             self._spawn_soon(number, 0.0)
 
-    def _restart_delay(self, child: _Child, code: int) -> float:
-        """A child that dies as soon as it starts is started again ever more slowly."""
-        if self._failed_starts:
-            return doubled(0.5, self._failed_starts - 1, LONGEST_RESTART)
-        if code == 0 or time.monotonic() - child.started_at > QUICK_DEATH:
-            self._quick_deaths = 0
-            return 0.0
-        self._quick_deaths += 1
-        return doubled(0.5, self._quick_deaths - 1, LONGEST_RESTART)
-
-    async def _end_session(self, child: _Child, guilty: Sequence[ClaimRef], cause: str | None) -> bool:
+    async def _end_session(
+        self, child: ChildProcess, guilty: Sequence[ClaimRef], cause: str | None
+    ) -> bool:
         """Whether the store knows that the child's session has ended."""
         if self._driver is None or self._heart is None or not child.sessions:
             return True
@@ -436,7 +356,7 @@ class Supervisor:
                     rescued = await self._driver.arun(verb)
             except (StorageError, TimeoutError) as error:
                 pause = backoff.failed(error)
-                if self._stopping.is_set() and time.monotonic() + pause > self._stop_by:
+                if self._stopping.is_set() and time.monotonic() + pause > self._kills.stop_by:
                     return False
                 await asyncio.sleep(pause)
                 continue
@@ -457,61 +377,13 @@ class Supervisor:
         """Replace the children whenever their code has changed."""
         async for what in changes():
             log.info("%s has changed; replacing the children", what)
-            self._quick_deaths = self._failed_starts = 0
-            self._say(Retire(f"{what} has changed"))
-            self._is_changed.set()  # and whoever waits after a failed start tries again now
+            self._restarts.forget()
+            self._send(Retire(f"{what} has changed"))
+            self._is_changed.set()  # a child that waits after a failed start is started now
             await asyncio.sleep(0)
             self._is_changed.clear()
 
-    # -- watching ----------------------------------------------------------------------------------
-
-    async def _watch(self) -> None:
-        """Kill children that are past a job's last moment, or past the shutdown's."""
-        while True:
-            await asyncio.sleep(WATCH_EVERY)
-            now = self.vitals.turned_at = time.monotonic()
-            for child in list(self._children.values()):
-                late = [job.claim for job in child.started.started() if 0 < job.deadline < now]
-                if child.cause is not None:
-                    continue  # killed, to be reaped in a moment
-                if late:
-                    child.guilty, child.cause = late, "timed out, and did not end when asked to"
-                    log.error("child %d is blocked past the deadline of job %s; killing it",
-                              child.process.pid, late[0].id)  # fmt: skip
-                    child.process.kill()
-                elif now > self._stop_by:
-                    child.guilty, child.cause = [], "did not stop in time"
-                    log.error("child %d did not stop in time; killing it", child.process.pid)
-                    child.process.kill()
-
-    async def release_unstarted(self) -> None:
-        """What a child holds and has not started, when its loop has not turned for a whole lease.
-
-        Its heart beats here, so nobody else would ever take these jobs. The child, should it wake up,
-        starts nothing that it sent for more than half a lease ago, and claims nothing without showing a
-        pulse first: whatever is read here while the pulse stays the same can be given away.
-        """
-        for child in list(self._children.values()):
-            pulse = child.started.last_pulse
-            is_still = pulse > 0 and time.monotonic() - pulse > self._lease
-            if not is_still or pulse == child.still_since or not child.sessions or self._driver is None:
-                continue
-            kept = child.started.kept()
-            try:
-                async with asyncio.timeout(self._lease):
-                    held = await self._driver.arun(self._driver.held(child.sessions[-1]))
-                    unstarted = [ref for ref in held if ref not in kept]
-                    if child.started.last_pulse != pulse:
-                        continue
-                    if unstarted:
-                        await self._driver.arun(self._driver.release(unstarted))
-            except (StorageError, TimeoutError) as error:
-                log.warning("child %d stands still; its un-started jobs are not released yet: %s",
-                            child.process.pid, error)  # fmt: skip
-                continue
-            child.still_since = pulse
-            log.warning("child %d has stood still for a lease; released %d jobs it had not started",
-                        child.process.pid, len(unstarted))  # fmt: skip
+    # -- heartbeats --------------------------------------------------------------------------------
 
     async def beat(self) -> None:
         if self._driver is None or self._heart is None:
@@ -529,18 +401,15 @@ class Supervisor:
             child.link.send(LeaseOver())
 
 
-def _describe(code: int, *, is_oom: bool) -> str:
-    return "one of its loops ended" if code == EX_BROKEN else describe_death(code, is_oom=is_oom)
-
-
 class Beating(Service):
     """The heart of all children, in one statement per beat."""
 
     name = "heartbeat"
 
     def __init__(self, supervisor: Supervisor, every: float) -> None:
-        # Others count a lease from the store's return. Who paused for longer than that would be given up
-        # though it lives, so a missed beat is tried again no later than the next would have been due.
+        # Others count a lease from the store's return. A supervisor that paused for longer than that
+        # would be given up though it lives, so a missed beat is tried again no later than the next
+        # would be due.
         super().__init__(longest_pause=every)
         self._supervisor = supervisor
         self._every = every
@@ -548,17 +417,3 @@ class Beating(Service):
     async def run_once(self) -> float:
         await self._supervisor.beat()
         return self._every
-
-
-class Pulses(Service):
-    """Looks for children that stand still; apart from the watch, which must not wait for a store."""
-
-    name = "pulses"
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        super().__init__()
-        self._supervisor = supervisor
-
-    async def run_once(self) -> float:
-        await self._supervisor.release_unstarted()
-        return WATCH_EVERY
