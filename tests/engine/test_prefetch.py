@@ -57,6 +57,6 @@ def test_jobs_that_wait_too_long_in_a_worker_go_back() -> None:
             assert states == [JobState.RUNNING, *[JobState.READY] * 50]
             attempts: Any = {j.record.attempt for j in jobs[1:]}
             assert attempts == {0}
-            assert worker.has_jobs
+            assert worker.attempts
 
     asyncio.run(main())

@@ -73,7 +73,7 @@ class HeldJobs:
     def drop_waiting(self) -> list[ClaimRef]:
         """Forget all that have not started."""
         with self.lock:
-            unstarted = [ref_of(claim) for claim, _, _ in self.waiting]
+            unstarted = [ClaimRef(claim.id, claim.token) for claim, _, _ in self.waiting]
             self.waiting.clear()
         return unstarted
 

@@ -56,11 +56,11 @@ class Recorder:
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
         has_gates = claim.options is not None and holds_something(claim.options)
-        outcome = _outcome(settled.to)
+        is_completed = settled.to is JobState.COMPLETED
+        outcome = "completed" if is_completed else _outcome(settled.to)
         self.tally.ended(claim, outcome, self._monotonic() - began)
-        is_usual = settled.to is JobState.COMPLETED and settled.log is None
         is_heard = self._is_verbose or self._events.is_heard
-        if is_usual and not is_heard and not has_gates:
+        if is_completed and settled.log is None and not is_heard and not has_gates:
             self.finisher.finish(
                 Finish(
                     id=claim.id,

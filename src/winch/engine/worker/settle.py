@@ -64,8 +64,10 @@ class Settler:
         self, attempt: Attempt, plan: JobPlan, value: object, spent: float = 0.0
     ) -> Settled | None:
         """How an attempt ends whose handler returned this."""
-        outcome = self.outcome_of(value, attempt.claim, plan.task)
-        return self._ended(attempt, plan, outcome, spent)
+        if isinstance(value, Directive):
+            return self._ended(attempt, plan, directed(value), spent)
+        done = self.done(value, attempt.claim, plan.task)
+        return Settled(JobState.COMPLETED, "completed", result=done.result, reason=done.note)
 
     def raised(
         self, attempt: Attempt, plan: JobPlan, error: BaseException, spent: float = 0.0
@@ -82,8 +84,6 @@ class Settler:
     ) -> Settled | None:
         if outcome is None:
             return None
-        if type(outcome) is Done:
-            return Settled(JobState.COMPLETED, "completed", result=outcome.result, reason=outcome.note)
         return self.settle(attempt.claim, outcome, plan.retry, timedelta(seconds=spent))
 
     def outcome_of(self, value: object, claim: Claim, task: Task[Any, Any]) -> Outcome:
@@ -92,7 +92,7 @@ class Settler:
             return directed(value)
         return self.done(value, claim, task)
 
-    def done(self, value: object, claim: Claim, task: Task[Any, Any]) -> Outcome:
+    def done(self, value: object, claim: Claim, task: Task[Any, Any]) -> Done:
         """Completed with this result, as it is stored."""
         if value is None:
             return Done(None)

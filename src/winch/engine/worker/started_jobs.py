@@ -140,10 +140,12 @@ class StartedPlaces:
 
     def end(self, job: str, token: str, place: int) -> None:
         """The handler has ended; `written` will follow."""
-        if self._page is not None and len(self._free) > self._spare:
+        if self._page is None:
+            self._free.append(place)
+        elif len(self._free) > self._spare:
             self._page.ended(place)
             self._unwritten[job, token] = place
-        else:  # nobody watches; or too many wait for a store that does not answer
+        else:  # too many wait for a store that does not answer
             self._give_back((place,))
 
     def over(self, attempt: Attempt) -> None:
