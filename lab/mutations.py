@@ -197,12 +197,12 @@ MUTATIONS = (
     ),
     Mutation(
         "offer, unheard", "postgres", OFFER_UNHEARD,
-        (("postgres/wakeups/handover.py", "if stood + len(offer.claims) < len(offer.queues):", "if stood < 0:"),),
+        (("postgres/fast/handover.py", "if stood + len(offer.claims) < len(offer.queues):", "if stood < 0:"),),
         ("test:tests/storage/test_postgres_offers.py::test_a_job_whose_word_is_lost_is_found_when_the_wait_ends",),
     ),
     Mutation(
         "offer, twice", "postgres", OFFER_TWICE,
-        (("postgres/wakeups/listen.py", "[claim for claim in offer.claims if claim.id not in known]", "list(offer.claims)"),),
+        (("postgres/fast/claiming_bell.py", "[claim for claim in offer.claims if claim.id not in known]", "list(offer.claims)"),),
         ("test:tests/storage/test_postgres_offers.py::test_what_a_ring_brings_and_what_was_handed_over_come_together",),
     ),
     Mutation(

@@ -16,7 +16,7 @@ from tests.storage.postgres_kit import new_job, new_session, new_token
 from winch.core.gates import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.statements import Step
+from winch.drivers.postgres.statements import Statement
 from winch.storage.params import ClaimParams
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -107,14 +107,14 @@ class SlowClaim:
         params = ClaimParams(session=session.id, token=new_token(), queues=(queue,), limit=1)
         self._conn = conn
         self._steps = driver.claim(params).steps()
-        self._step: Step = next(self._steps)
+        self._step: Statement = next(self._steps)
 
     def go_on(self, until: str | None = None) -> None:
         """Send the statements up to and with the one of this name, or all and the commit."""
         try:
             while True:
-                name = self._step.statement.name
-                cursor = self._conn.execute(self._step.statement.text, self._step.values)
+                name = self._step.sql.name
+                cursor = self._conn.execute(self._step.sql.text, self._step.values)
                 self._step = self._steps.send(cursor.fetchall() if cursor.description else [])
                 if name == until:
                     return

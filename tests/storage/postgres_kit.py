@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,7 +17,8 @@ from winch.core.job import Claim, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_id, random_id
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.statements import Step
+from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
+from winch.drivers.postgres.statements import Statement
 from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession
 from winch.storage.verbs import Verb
 
@@ -81,9 +82,15 @@ def completed(claim: Claim) -> Finish:
     return Finish(id=claim.id, token=claim.token, to=JobState.COMPLETED, what="completed")
 
 
-def recorded(verb: Verb[T]) -> tuple[Verb[T], list[Step]]:
+def claiming_bell(driver: PostgresDriver, queues: Sequence[str]) -> ClaimingPostgresBell:
+    bell = driver.claiming_bell(queues)
+    assert isinstance(bell, ClaimingPostgresBell)
+    return bell
+
+
+def recorded(verb: Verb[T]) -> tuple[Verb[T], list[Statement]]:
     """The verb again, and the list in which its steps will be found when it has run."""
-    seen: list[Step] = []
+    seen: list[Statement] = []
 
     def steps() -> Generator[Any, Any, T]:
         body = verb.steps()

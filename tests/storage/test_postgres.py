@@ -39,7 +39,7 @@ from winch.drivers._shared import sql
 from winch.drivers.connect import connect
 from winch.drivers.postgres.address import parse_url
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.statements import STATEMENTS, Step
+from winch.drivers.postgres.statements import STATEMENTS, Statement
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -279,13 +279,13 @@ def test_a_repeat_finds_a_first_try_that_was_stored_and_run_meanwhile(store: Sto
     """The look comes before the insert; here the job is stored, run and archived in between."""
     new = new_job()
     steps = store.driver.enqueue([new], is_repeat=True).steps()
-    assert isinstance(next(steps), Step)
+    assert isinstance(next(steps), Statement)
     (job,) = store.add(id=new.id)
     store.complete(*store.claim(store.session()))
     look = steps.send([(job, 0)])  # as if its snapshot had been older than all this
-    assert look.statement.name == "enqueue.final"
+    assert look.sql.name == "enqueue.final"
     undo = steps.send([(job,)])
-    assert undo.statement.name == "enqueue.undo"
+    assert undo.sql.name == "enqueue.undo"
     with pytest.raises(StopIteration) as stop:
         steps.send([])
     assert stop.value.value == [Enqueued(new.id, is_new=False)]
@@ -489,7 +489,7 @@ def test_a_beat_is_one_statement_whatever_runs(store: Store) -> None:
     assert all(pulse.is_live for pulse in store.driver.run(verb))
     (step,) = steps
     assert step.is_alone
-    assert ".job" not in step.statement.text
+    assert ".job" not in step.sql.text
 
 
 def test_plain_verbs_are_one_statement_each(store: Store) -> None:

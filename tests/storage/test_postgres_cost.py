@@ -58,7 +58,7 @@ class Meter:
         before = self._position()
         answer = self._driver.run(verb)
         self.wal.append((self._position() - before) / BATCH)
-        self.statements += [step.statement.name for step in steps]
+        self.statements += [step.sql.name for step in steps]
         return answer
 
     def _position(self) -> int:
@@ -121,10 +121,10 @@ def test_a_finish_that_takes_whole_sends_no_row_for_each_job(store: Store) -> No
     step = next(steps)
     with connected(store.url) as conn:
         values = {**step.values, "places": None}  # as if another process had claimed them
-        rows = conn.execute(step.statement.text, values, prepare=False).fetchall()
+        rows = conn.execute(step.sql.text, values, prepare=False).fetchall()
         assert rows == [(None,)]
         # The same once more: it takes none of them, and says so.
-        assert conn.execute(step.statement.text, values, prepare=False).fetchall() == [([],)]
+        assert conn.execute(step.sql.text, values, prepare=False).fetchall() == [([],)]
 
 
 def test_a_finish_looks_jobs_up_by_id_whatever_the_planner_believes(store: Store) -> None:
@@ -138,9 +138,9 @@ def test_a_finish_looks_jobs_up_by_id_whatever_the_planner_believes(store: Store
         claims = store.claim(session, BATCH)
         step = next(store.driver.finish(list(map(completed, claims))).steps())
         values = {**step.values, "places": None}
-        rows = conn.execute(f"EXPLAIN {step.statement.text}", values, prepare=False).fetchall()
+        rows = conn.execute(f"EXPLAIN {step.sql.text}", values, prepare=False).fetchall()
         adapt(conn)
-        hinted = conn.execute(f"EXPLAIN {step.statement.text}", step.values, prepare=False).fetchall()
+        hinted = conn.execute(f"EXPLAIN {step.sql.text}", step.values, prepare=False).fetchall()
     plan = "\n".join(row[0] for row in rows)
     assert "Seq Scan on job" not in "\n".join(row[0] for row in hinted)
     assert "Index Scan using job_pkey" in plan
@@ -157,7 +157,7 @@ def test_jobs_that_are_not_alike_are_stored_as_they_are(store: Store) -> None:
     ]
     verb, steps = recorded(store.driver.enqueue(jobs))
     store.driver.run(verb)
-    assert [step.statement.name for step in steps] == ["enqueue.alike"]
+    assert [step.sql.name for step in steps] == ["enqueue.alike"]
     found = store.driver.run(store.driver.get([job.id for job in jobs]))
     assert [(job.args, job.headers) for job in found if job] == [(job.args, job.headers) for job in jobs]
     unlikes: list[dict[str, Any]] = [
@@ -171,7 +171,7 @@ def test_jobs_that_are_not_alike_are_stored_as_they_are(store: Store) -> None:
         mixed = [new_job(), new_job(**unlike)]
         verb, steps = recorded(store.driver.enqueue(mixed))
         store.driver.run(verb)
-        assert [step.statement.name for step in steps] == ["enqueue"]
+        assert [step.sql.name for step in steps] == ["enqueue"]
         _, other = store.driver.run(store.driver.get([job.id for job in mixed]))
         assert all(getattr(other, name) == value for name, value in unlike.items())
 
@@ -290,5 +290,5 @@ def test_results_that_differ_reach_their_own_jobs(store: Store) -> None:
     verb, steps = recorded(store.driver.finish(outcomes))
     answers = store.driver.run(verb)
     assert set(answers) == {Answer.TOOK}
-    assert [step.statement.name for step in steps] == ["finish"]
+    assert [step.sql.name for step in steps] == ["finish"]
     assert {job: store.get(job).result for job in told} == told

@@ -414,7 +414,7 @@ def test_an_async_driver_outlives_its_server() -> None:
                     break
                 await asyncio.sleep(0.05)
             assert bell._listener.is_up
-            bell._said_at = -100.0
+            bell._announced_at = -100.0
             await bell.arm()
             await driver.arun(driver.enqueue([new_job()]))
             assert await bell.wait(5)

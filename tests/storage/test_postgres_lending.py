@@ -66,7 +66,7 @@ def test_after_an_error_the_next_one_is_another_and_nothing_is_written(driver: P
 
 def test_a_connection_that_was_cut_while_nobody_had_it_is_noticed(driver: PostgresDriver) -> None:
     cut = who(driver)
-    with psycopg.connect(**driver._place.params, autocommit=True) as other:
+    with psycopg.connect(**driver._address.params, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s)", (cut,))
     assert who(driver) != cut
 

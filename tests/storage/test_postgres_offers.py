@@ -15,6 +15,7 @@ import pytest
 from tests.storage.postgres_kit import (
     Background,
     Store,
+    claiming_bell,
     connected,
     new_job,
     new_token,
@@ -24,8 +25,8 @@ from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.wakeups.handover import Offer
-from winch.drivers.postgres.wakeups.listen import ClaimingPostgresBell
+from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
+from winch.drivers.postgres.fast.handover import Offer
 from winch.storage.params import ClaimParams
 
 pytestmark = pytest.mark.servers
@@ -77,7 +78,7 @@ async def waiting(
     **fields: Any,
 ) -> AsyncIterator[Waiting]:
     driver = store.driver
-    bell = driver.claiming_bell(queues)
+    bell = claiming_bell(driver, queues)
 
     try:
         await bell.arm()
@@ -395,7 +396,7 @@ def test_every_job_is_had_by_one_worker_once(store: Store) -> None:
             had.extend(looked + await bell.claim_when_rung(verb, 0.02, is_idle=True))
 
     async def main() -> None:
-        bells = [store.driver.claiming_bell(["default"]) for _ in range(3)]
+        bells = [claiming_bell(store.driver, ["default"]) for _ in range(3)]
         workers = [asyncio.ensure_future(work(bell, store.session())) for bell in bells]
         producers = [Background(produce) for _ in range(2)]
         deadline = time.monotonic() + 60

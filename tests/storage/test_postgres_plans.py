@@ -20,10 +20,10 @@ from tests.storage.postgres_kit import (
     new_token,
 )
 from winch.core.lifecycle import JobState
-from winch.drivers._shared.sql import Statement
+from winch.drivers._shared.sql import SqlText
 from winch.drivers.postgres.binary import adapt
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.statements import PREPARED, Step
+from winch.drivers.postgres.statements import PREPARED, Statement
 from winch.storage.params import Answer, ClaimParams, Finish, GroupFilter, JobFilter, Trim
 from winch.storage.verbs import Verb
 
@@ -79,11 +79,11 @@ def plans_of(store: Store, verb: Verb[Any]) -> list[tuple[str, str]]:
         adapt(conn)
         steps = verb.steps()
         try:
-            step: Step = next(steps)
+            step: Statement = next(steps)
             while True:
-                explained = conn.execute(f"EXPLAIN {step.statement.text}", step.values, prepare=False)
-                plans.append((step.statement.name, "\n".join(row[0] for row in explained)))
-                cursor = conn.execute(step.statement.text, step.values, prepare=False)
+                explained = conn.execute(f"EXPLAIN {step.sql.text}", step.values, prepare=False)
+                plans.append((step.sql.name, "\n".join(row[0] for row in explained)))
+                cursor = conn.execute(step.sql.text, step.values, prepare=False)
                 step = steps.send(cursor.fetchall() if cursor.description else [])
         except StopIteration:
             conn.rollback()
@@ -211,8 +211,8 @@ def test_only_inserts_are_ever_prepared(store: Store) -> None:
 
     def steps() -> Any:
         return (
-            yield Step(
-                Statement("test", "SELECT statement FROM pg_prepared_statements", (), ""),
+            yield Statement(
+                SqlText("test", "SELECT statement FROM pg_prepared_statements", (), ""),
                 {},
                 is_alone=True,
             )

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.storage.postgres_kit import TERMINATE, Store, connected
-from winch.drivers.postgres.connections.libpq import Answer, AsyncOwn
+from winch.drivers.postgres.connections.libpq import AsyncOwn, PendingResult
 from winch.drivers.postgres.driver import PostgresDriver
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -58,7 +58,7 @@ def test_an_answer_that_is_cut_off_is_watched_no_more(store: Store) -> None:
         connection = await AsyncOwn.connect(store.url, autocommit=True)
         fileno = connection.pgconn.socket
         connection.pgconn.send_query(b"SELECT pg_terminate_backend(pg_backend_pid())")
-        answer = Answer(connection)
+        answer = PendingResult(connection)
         watched: list[bool] = []
         answer._whole.add_done_callback(lambda _: watched.append(loop.remove_reader(fileno)))
         with pytest.raises(psycopg.OperationalError):
@@ -74,7 +74,7 @@ def test_a_connection_that_is_cut_ends_also_what_nobody_watches(store: Store) ->
         loop = asyncio.get_running_loop()
         connection = await AsyncOwn.connect(store.url, autocommit=True)
         connection.pgconn.send_query(b"SELECT pg_sleep(60)")
-        answer = Answer(connection)
+        answer = PendingResult(connection)
         assert loop.remove_reader(connection.fileno())
         loop.call_later(0.1, connection.cut)
         with pytest.raises(psycopg.OperationalError, match="cut"):

@@ -17,10 +17,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.storage.postgres_kit import Store, connected, new_id, new_job, new_token, recorded
+from tests.storage.postgres_kit import (
+    Store,
+    claiming_bell,
+    connected,
+    new_id,
+    new_job,
+    new_token,
+    recorded,
+)
 from winch.core.job import Claim
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.wakeups.listen import RENEW, ClaimingPostgresBell, PostgresBell
+from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
+from winch.drivers.postgres.wakeups.listen import RENEW, PostgresBell
 from winch.storage.decide.waits import ALL, AWAITED_HEADER, EACH, JOB
 from winch.storage.params import ClaimParams
 
@@ -109,7 +118,7 @@ def test_a_job_of_another_process_is_heard_at_once(store: Store) -> None:
 
 
 def test_nothing_is_sent_while_nobody_waits(store: Store) -> None:
-    with ears(store.url, store.driver._place.channel) as listening:
+    with ears(store.url, store.driver._address.channel) as listening:
         store.add(5)
         store.add(delay=timedelta(seconds=1))
         store.driver.run(store.driver.promote())
@@ -122,7 +131,7 @@ def test_one_call_sends_one_wake_up_with_its_queues(store: Store) -> None:
             jobs = [new_job(queue=queue) for queue in ("a", "b", "b", "other") for _ in range(50)]
             await store.driver.arun(store.driver.enqueue(jobs))
 
-    with ears(store.url, store.driver._place.channel) as listening:
+    with ears(store.url, store.driver._address.channel) as listening:
         asyncio.run(work())
         (payload,) = heard(listening)
         assert sorted(payload.strip("[]").replace('"', "").split(", ")) == ["a", "b"]
@@ -136,14 +145,14 @@ def test_one_job_rings_whatever_it_has_with_it(store: Store) -> None:
             for job in (plain, timed, *two):
                 verb, steps = recorded(store.driver.enqueue([job], now=NOW if job is timed else None))
                 await store.driver.arun(verb)
-                names.append(steps[0].statement.name)
+                names.append(steps[0].sql.name)
             await store.driver.arun(store.driver.enqueue(many))
 
     names: list[str] = []
     plain, timed = new_job(max_attempts=7, priority=3), new_job(max_attempts=7, priority=3)
     many = [new_job(max_attempts=7, priority=3) for _ in range(2)]
     two = [new_job(headers={"a": "b"}), new_job(expires=timedelta(hours=1))]
-    with ears(store.url, store.driver._place.channel) as listening:
+    with ears(store.url, store.driver._address.channel) as listening:
         asyncio.run(work())
         assert heard(listening) == ['["default"]'] * 5
     assert names == ["enqueue.plain", "enqueue.one", "enqueue.one", "enqueue.one"]
@@ -167,7 +176,7 @@ def test_too_many_queues_for_a_payload_ring_for_all(store: Store) -> None:
             await store.driver.arun(store.driver.enqueue([new_job(queue=queue) for queue in queues]))
             return await bell.wait(5)
 
-    with ears(store.url, store.driver._place.channel) as listening:
+    with ears(store.url, store.driver._address.channel) as listening:
         assert asyncio.run(work())
         assert heard(listening) == ["[]"]
 
@@ -269,7 +278,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
     """The claim of a worker that waited; it would take jobs with gates, too, and there are none."""
 
     async def work() -> list[str]:
-        bell = store.driver.claiming_bell(["default"])
+        bell = claiming_bell(store.driver, ["default"])
         await bell.arm()
         await store.driver.arun(store.driver.claim(claim_of(store, session)))  # the look before the wait
         verb, steps = recorded(store.driver.claim(claim_of(store, session)))
@@ -279,7 +288,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
         assert len(await waiting) == 1
         await bell.aclose()
         await store.driver.aclose()
-        return [step.statement.name for step in steps]
+        return [step.sql.name for step in steps]
 
     session = store.session()
     assert asyncio.run(work()) == ["claim.few"]
@@ -287,7 +296,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
 
 def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:
     async def work() -> None:
-        bell = store.driver.claiming_bell(["default"])
+        bell = claiming_bell(store.driver, ["default"])
         await bell.arm()
         waiting = asyncio.ensure_future(
             bell.claim_when_rung(store.driver.claim(claim_of(store, session)), 20)
@@ -312,7 +321,7 @@ async def waiting_claim(
     store: Store, session: str
 ) -> AsyncIterator[tuple[ClaimingPostgresBell, asyncio.Task[list[Claim]]]]:
     """A claim that waits for its ring, on connections that know the statement."""
-    bell = store.driver.claiming_bell(["default"])
+    bell = claiming_bell(store.driver, ["default"])
     await bell.arm()
     await store.driver.arun(store.driver.claim(claim_of(store, session)))
     verb = store.driver.claim(claim_of(store, session))
@@ -333,7 +342,7 @@ def test_what_a_ring_brings_is_handed_over_before_the_wait_is_over(store: Store)
             assert not waiting.done()
             given.append([claim.id for claim in claims])
 
-        bell = store.driver.claiming_bell(["default"])
+        bell = claiming_bell(store.driver, ["default"])
         bell.on_claims = hand_over
         await bell.arm()
         await store.driver.arun(store.driver.claim(claim_of(store, session)))
@@ -429,7 +438,7 @@ def test_a_claim_that_may_take_jobs_with_gates_misses_none(store: Store) -> None
     verb, steps = recorded(store.driver.claim(claim_of(store, session)))
     store.add()
     assert len(store.driver.run(verb)) == 1
-    assert [step.statement.name for step in steps] == ["claim.few"]
+    assert [step.sql.name for step in steps] == ["claim.few"]
 
 
 def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> None:
@@ -438,7 +447,7 @@ def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> Non
             await store.driver.arun(store.driver.enqueue([new_job()]))
             await store.driver.arun(store.driver.enqueue([new_job(delay=timedelta(seconds=1))]))
 
-    place = store.driver._place
+    place = store.driver._address
     with ears(store.url, place.due_channel) as due, ears(store.url, place.channel) as all_of_them:
         asyncio.run(work())
         assert heard(due) == ['[""]']
@@ -459,7 +468,7 @@ def test_members_that_end_ring_only_when_none_is_left_unclaimed(store: Store) ->
 
     asyncio.run(wait())  # somebody has said that he waits, and stays heard for a while
     first, second, third = store.claim(session), store.claim(session), store.claim(session, limit=2)
-    with ears(store.url, store.driver._place.due_channel) as due:
+    with ears(store.url, store.driver._address.due_channel) as due:
         store.complete(*third)
         store.complete(*first)
         assert heard(due) == ['[""]', '[""]']  # all were claimed

@@ -2,7 +2,7 @@
 
 A file is made of sections. Each begins with a comment line that names it, `-- claim: …` for the
 verb itself or `-- finish.archive: …` for a further statement of it; the comment lines that follow say
-why. Comments are for readers: they are kept in `Statement.header` and not sent to the store.
+why. Comments are for readers: they are kept in `SqlText.header` and not sent to the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"('(?:[^']|'')*')|(?<![:\w]):([a-z_]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class SqlText:
     """One statement: its text with the store's own placeholders, and its parameters' names in order."""
 
     name: str
@@ -32,23 +32,23 @@ class Statement:
         return tuple(map(values.__getitem__, self.names))
 
 
-def load(package: str, placeholder: Callable[[str, int], str]) -> dict[str, Statement]:
+def load(package: str, placeholder: Callable[[str, int], str]) -> dict[str, SqlText]:
     """Every statement in the package's `sql` folder by its name.
 
     `placeholder(name, number)` is the text that stands for a parameter in this store; the number
     counts the names of one statement from 1, and a name used twice keeps its number.
     """
-    found: dict[str, Statement] = {}
+    found: dict[str, SqlText] = {}
     for file in sorted(resources.files(package).joinpath("sql").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".sql"):
             found.update(parse(file.read_text(encoding="utf-8"), file.name, placeholder))
     return found
 
 
-def parse(text: str, file: str, placeholder: Callable[[str, int], str]) -> dict[str, Statement]:
+def parse(text: str, file: str, placeholder: Callable[[str, int], str]) -> dict[str, SqlText]:
     """The statements of one file; raises ValueError for a section that is not the file's verb's."""
     verb = file.removesuffix(".sql")
-    found: dict[str, Statement] = {}
+    found: dict[str, SqlText] = {}
     for name, header, body in _sections(text, file):
         if name.partition(".")[0] != verb or name in found:
             raise ValueError(f"{file} holds a section {name!r}; expected {verb} or {verb}.<part>, once")
@@ -71,7 +71,7 @@ def _sections(text: str, file: str) -> list[tuple[str, str, str]]:
     return [(name, "\n".join(header), "\n".join(body)) for name, header, body in sections]
 
 
-def _statement(name: str, header: str, body: str, placeholder: Callable[[str, int], str]) -> Statement:
+def _statement(name: str, header: str, body: str, placeholder: Callable[[str, int], str]) -> SqlText:
     names: list[str] = []
 
     def replace(match: re.Match[str]) -> str:
@@ -82,4 +82,4 @@ def _statement(name: str, header: str, body: str, placeholder: Callable[[str, in
         return placeholder(match[2], names.index(match[2]) + 1)
 
     text = _NAME.sub(replace, body).strip().removesuffix(";")
-    return Statement(name, text, tuple(names), header)
+    return SqlText(name, text, tuple(names), header)

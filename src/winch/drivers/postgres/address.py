@@ -22,7 +22,7 @@ _LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """One schema of one database, and how to talk to it."""
 
     params: dict[str, Any]
@@ -59,17 +59,17 @@ class Place:
 
     def describe(self) -> str:
         """The address for people: no password, nor any other option that could hold one."""
-        said = self.params
-        user = f"{quote(str(said['user']), safe='')}@" if said.get("user") else ""
-        port = f":{said['port']}" if said.get("port") else ""
-        name = quote(str(said.get("dbname") or ""), safe="")
-        host = str(said.get("host") or "localhost")
+        params = self.params
+        user = f"{quote(str(params['user']), safe='')}@" if params.get("user") else ""
+        port = f":{params['port']}" if params.get("port") else ""
+        name = quote(str(params.get("dbname") or ""), safe="")
+        host = str(params.get("host") or "localhost")
         if host.startswith("/"):
             return f"postgresql://{user}/{name}?host={host}&schema={self.schema}"
         return f"postgresql://{user}{host}{port}/{name}?schema={self.schema}"
 
 
-def parse_url(url: str, *, schema: str | None = None) -> Place:
+def parse_url(url: str, *, schema: str | None = None) -> Address:
     """Take a URL apart; raises ConfigError that names what is wrong with it.
 
     `schema`, `timeout`, `pool` and `prepare` in the query are Winch's; the rest goes to libpq.
@@ -83,7 +83,7 @@ def parse_url(url: str, *, schema: str | None = None) -> Place:
         elif name != "schema" or not schema:  # a setting of the app beats the URL's
             ours[name] = value
     bare = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(theirs), ""))
-    return Place(
+    return Address(
         params=connection_params(bare, timeout := _seconds(ours["timeout"])),
         schema=check_schema_name(ours["schema"] or DEFAULT_SCHEMA),
         timeout=timeout,
@@ -98,7 +98,7 @@ def connection_params(url: str, timeout: float) -> dict[str, Any]:
     Without them a connection whose other end has vanished stays half open for hours.
     """
     try:
-        said = {k: v for k, v in conninfo_to_dict(url).items() if v is not None}
+        params = {k: v for k, v in conninfo_to_dict(url).items() if v is not None}
     except psycopg.Error as error:
         raise ConfigError(f"the PostgreSQL URL is not one that libpq understands: {error}") from error
     limits = {
@@ -110,7 +110,7 @@ def connection_params(url: str, timeout: float) -> dict[str, Any]:
         "tcp_user_timeout": round(timeout * 1000),
         "application_name": "winch",
     }
-    return {**limits, **said}
+    return {**limits, **params}
 
 
 def check_schema_name(name: str) -> str:

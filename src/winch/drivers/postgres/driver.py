@@ -9,6 +9,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -17,17 +18,19 @@ import psycopg
 from winch.drivers._shared.composed import ComposedDriver
 from winch.drivers._shared.migrate import Status
 from winch.drivers.postgres import schema
-from winch.drivers.postgres.address import Place, connection_params, parse_url
+from winch.drivers.postgres.address import Address, connection_params, parse_url
 from winch.drivers.postgres.connections import callers
 from winch.drivers.postgres.connections.apool import AsyncPool
-from winch.drivers.postgres.connections.pool import Pool
+from winch.drivers.postgres.connections.pool import SyncPool
 from winch.drivers.postgres.connections.transactions import AsyncLending, Lending
 from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.facts import ServerFacts, read_facts
+from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
+from winch.drivers.postgres.fast.handover import Offers
 from winch.drivers.postgres.fast.lone_enqueue import LoneEnqueue
 from winch.drivers.postgres.fast.low_water import LowWater
 from winch.drivers.postgres.fast.row_hints import KnownRows
-from winch.drivers.postgres.statements import Body, Statements
+from winch.drivers.postgres.statements import Body, SchemaStatements
 from winch.drivers.postgres.verbs.base import Base, ClaimStarts, RowHints
 from winch.drivers.postgres.verbs.claim import ClaimVerbs
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
@@ -41,14 +44,7 @@ from winch.drivers.postgres.verbs.schedules import ScheduleVerbs
 from winch.drivers.postgres.verbs.sessions import SessionVerbs
 from winch.drivers.postgres.verbs.upkeep import UpkeepVerbs
 from winch.drivers.postgres.verbs.waits import WaitVerbs
-from winch.drivers.postgres.wakeups.handover import Offers
-from winch.drivers.postgres.wakeups.listen import (
-    ENOUGH,
-    WAITING,
-    ClaimingPostgresBell,
-    Listener,
-    PostgresBell,
-)
+from winch.drivers.postgres.wakeups.listen import ENOUGH, WAITING, Listener, PostgresBell
 from winch.storage.capabilities import Capabilities
 from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock
@@ -69,19 +65,21 @@ class PostgresDriver(ComposedDriver):
         joins_transactions=True,
     )
 
-    def __init__(self, place: Place, *, events: bool = False) -> None:
-        self._place = place
+    def __init__(self, address: Address, *, events: bool = False) -> None:
+        self._is_fast = is_fast()
+        if not self._is_fast:  # prepared statements go over libpq; without them psycopg sends everything
+            address = replace(address, prepares=False)
+        self._address = address
         self._keeps_events = events
-        is_quick = is_fast()
         base = self._base = Base(
-            Statements(place.quoted),
+            SchemaStatements(address.quoted),
             keeps_events=events,
-            claim_starts=LowWater() if is_quick else ClaimStarts(),
-            row_hints=KnownRows() if is_quick else RowHints(),
+            claim_starts=LowWater() if self._is_fast else ClaimStarts(),
+            row_hints=KnownRows() if self._is_fast else RowHints(),
         )
         self._gated_claims = GatedClaims(base)
         enqueue = EnqueueVerbs(base)
-        self._enqueue_verbs = LoneEnqueue(base, enqueue) if is_quick else enqueue
+        self._enqueue_verbs = LoneEnqueue(base, enqueue) if self._is_fast else enqueue
         self._claim_verbs = ClaimVerbs(base, self._gated_claims)
         self._finish_verbs = FinishVerbs(base)
         self._session_verbs = SessionVerbs(base)
@@ -92,8 +90,8 @@ class PostgresDriver(ComposedDriver):
         self._operator_verbs = OperatorVerbs(base)
         self._read_verbs = ReadVerbs(base)
         self._kv_verbs = KvVerbs(base)
-        self._pool = Pool(place)
-        self._lending = Lending(place)
+        self._pool = SyncPool(address)
+        self._lending = Lending(address)
         self._guard = ProcessLock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (
             weakref.WeakKeyDictionary()
@@ -107,13 +105,17 @@ class PostgresDriver(ComposedDriver):
         verb may take, 10s), `pool` (connections of the sync side, 8), `prepare=off` (never keep prepared
         statements). All others are libpq's.
         """
-        place = parse_url(url, schema=schema)
-        if place.is_remote and place.params.get("sslmode", "prefer") in ("disable", "allow", "prefer"):
+        address = parse_url(url, schema=schema)
+        if address.is_remote and address.params.get("sslmode", "prefer") in (
+            "disable",
+            "allow",
+            "prefer",
+        ):
             log.warning(
                 "%s may be reached without encryption; add sslmode=verify-full to the URL",
-                place.describe(),
+                address.describe(),
             )
-        return cls(place, events=events)
+        return cls(address, events=events)
 
     # -- runners -----------------------------------------------------------------------------------
 
@@ -127,16 +129,16 @@ class PostgresDriver(ComposedDriver):
         return await self._side().pool.run(verb)
 
     def run_on(self, conn: object, verb: Verb[T]) -> T:
-        return callers.run_on(conn, verb, self._place)
+        return callers.run_on(conn, verb, self._address)
 
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
-        return await callers.arun_on(conn, verb, self._place)
+        return await callers.arun_on(conn, verb, self._address)
 
     @contextmanager
     def transaction(self, conn: object = None) -> Iterator[Any]:
         """A connection in a transaction that commits at the end and rolls back on an exception: one of
         our own, or the caller's connection or session."""
-        with self._lending.lend() if conn is None else callers.joined(conn, self._place) as connection:
+        with self._lending.lend() if conn is None else callers.joined(conn, self._address) as connection:
             yield connection
 
     @asynccontextmanager
@@ -146,7 +148,7 @@ class PostgresDriver(ComposedDriver):
             async with self._side().lending.lend() as connection:
                 yield connection
         else:
-            async with callers.ajoined(conn, self._place) as joined:
+            async with callers.ajoined(conn, self._address) as joined:
                 yield joined
 
     def _side(self) -> _AsyncSide:
@@ -172,15 +174,17 @@ class PostgresDriver(ComposedDriver):
             listeners.append(side.listener)
         return PostgresBell(listeners, queues, due=due)
 
-    def claiming_bell(self, queues: Sequence[str]) -> ClaimingPostgresBell:
+    def claiming_bell(self, queues: Sequence[str]) -> PostgresBell:
+        """The bell of a worker: it claims as soon as it rings."""
+        if not self._is_fast:
+            return self.bell(queues)
         side = self._side()
-        return ClaimingPostgresBell(
-            [side.listener], queues, side.pool, Offers(self.arun, self._base.step)
-        )
+        offers = Offers(self.arun, self._base.statement)
+        return ClaimingPostgresBell([side.listener], queues, side.pool, offers)
 
     async def _announce(self, names: Sequence[str]) -> None:
         def body() -> Body[None]:
-            yield self._base.step(
+            yield self._base.statement(
                 "wait",
                 is_alone=True,
                 queues=list(names),
@@ -194,28 +198,28 @@ class PostgresDriver(ComposedDriver):
 
     def check_schema(self) -> Status:
         try:
-            with schema.own_connection(self._place) as connection:
-                return schema.read_status(connection, self._place, events=self._keeps_events)
+            with schema.own_connection(self._address) as connection:
+                return schema.read_status(connection, self._address, events=self._keeps_events)
         except psycopg.Error as error:
-            raise translated(error, self._place, maybe_applied=False) from error
+            raise translated(error, self._address, maybe_applied=False) from error
 
     def migrate(self) -> list[str]:
         try:
-            with schema.own_connection(self._place) as connection:
-                return schema.upgrade(connection, self._place, events=self._keeps_events)
+            with schema.own_connection(self._address) as connection:
+                return schema.upgrade(connection, self._address, events=self._keeps_events)
         except psycopg.Error as error:
-            raise translated(error, self._place, maybe_applied=True) from error
+            raise translated(error, self._address, maybe_applied=True) from error
 
     def migration_sql(self) -> str:
         try:
-            with schema.own_connection(self._place) as connection:
-                return schema.pending_sql(connection, self._place, events=self._keeps_events)
+            with schema.own_connection(self._address) as connection:
+                return schema.pending_sql(connection, self._address, events=self._keeps_events)
         except psycopg.Error as error:
-            raise translated(error, self._place, maybe_applied=False) from error
+            raise translated(error, self._address, maybe_applied=False) from error
 
     def roles_sql(self) -> str:
         """The statements that make least-privilege roles, with what `migrate` would run."""
-        return schema.roles_sql(self._place, self.migration_sql())
+        return schema.roles_sql(self._address, self.migration_sql())
 
     def facts(self) -> ServerFacts:
         """What there is to know about the server, for `winch doctor`."""
@@ -228,13 +232,13 @@ class PostgresDriver(ComposedDriver):
             }
         )
         try:
-            with schema.own_connection(self._place) as connection:
+            with schema.own_connection(self._address) as connection:
                 return read_facts(connection, listener=", ".join(states) or "not started")
         except psycopg.Error as error:
-            raise translated(error, self._place, maybe_applied=False) from error
+            raise translated(error, self._address, maybe_applied=False) from error
 
     def describe(self) -> str:
-        return self._place.describe()
+        return self._address.describe()
 
     def close(self) -> None:
         """Give back the sync side's connections, and those of event loops that have closed."""
@@ -255,15 +259,15 @@ class _AsyncSide:
     """What a driver holds in one event loop."""
 
     def __init__(self, driver: PostgresDriver) -> None:
-        place = driver._place
-        self.pool = AsyncPool(place)
-        self.lending = AsyncLending(place)
+        address = driver._address
+        self.pool = AsyncPool(address)
+        self.lending = AsyncLending(address)
         # Through a pooler LISTEN needs a way around it.
         direct = os.environ.get("WINCH_LISTEN_URL")
-        params = connection_params(direct, place.timeout) if direct else place.params
-        self.listener = Listener(place, place.channel, params, driver._announce)
-        # Of its own: who waits for due jobs, a supervisor, need not hear of every job.
-        self.due_listener = Listener(place, place.due_channel, params, driver._announce)
+        params = connection_params(direct, address.timeout) if direct else address.params
+        self.listener = Listener(address, address.channel, params, driver._announce)
+        # A connection of its own: a supervisor waits for due jobs and need not hear of every job.
+        self.due_listener = Listener(address, address.due_channel, params, driver._announce)
 
     async def close(self) -> None:
         await self.listener.close()

@@ -18,7 +18,7 @@ from winch.core.errors import (
     StorageUnavailable,
     WinchError,
 )
-from winch.drivers.postgres.address import Place
+from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.statements import Progress
 
 # The store asks to start over: a deadlock, a snapshot that is no longer good enough, or a prepared
@@ -79,7 +79,7 @@ def _code(error: BaseException) -> str | None:
     return code if isinstance(code, str) else None
 
 
-def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchError:
+def translated(error: Exception, address: Address, *, maybe_applied: bool) -> WinchError:
     """What Winch raises for this error; the caller raises it from the original."""
     if isinstance(error, WinchError):
         return error
@@ -87,7 +87,7 @@ def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchE
     diag = getattr(error, "diag", None)  # asyncpg has the fields of it on the error itself
     primary = getattr(diag, "message_primary", None)
     text = " ".join((primary or str(error) or type(error).__name__).split())
-    where = f"{place.describe()}: {text}"
+    where = f"{address.describe()}: {text}"
     if is_connection_lost(error) or not is_database_error(error):
         return StorageUnavailable(where, maybe_applied=maybe_applied)
     if code in START_OVER:
@@ -98,10 +98,10 @@ def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchE
         return StorageFull(f"{where}; nothing was written")
     if code in _NO_SCHEMA:
         return SchemaMismatch(
-            f"{where}; schema {place.schema!r} is missing or of another release: run `winch migrate`"
+            f"{where}; schema {address.schema!r} is missing or of another release: run `winch migrate`"
         )
     if code == "42501":
-        return StorageError(f"{where}; {_missing_grant(text, place)}")
+        return StorageError(f"{where}; {_missing_grant(text, address)}")
     if code == "23505" and getattr(diag or error, "constraint_name", None) == "job_pkey":
         detail = getattr(diag, "message_detail", None) or getattr(error, "detail", None)
         return ConfigError(f"a job id was drawn twice: {detail or text}")
@@ -110,25 +110,25 @@ def translated(error: Exception, place: Place, *, maybe_applied: bool) -> WinchE
     return StorageError(where)
 
 
-def no_answer(place: Place, progress: Progress) -> StorageUnavailable:
+def no_answer(address: Address, progress: Progress) -> StorageUnavailable:
     """The error for a connection that was cut because the server did not answer in time."""
     return StorageUnavailable(
-        f"{place.describe()}: no answer within {place.timeout:g} s (timeout= in the URL)",
+        f"{address.describe()}: no answer within {address.timeout:g} s (timeout= in the URL)",
         maybe_applied=progress.maybe_applied,
     )
 
 
-def _missing_grant(text: str, place: Place) -> str:
+def _missing_grant(text: str, address: Address) -> str:
     """The statement that would give the right that "permission denied for table job" speaks of."""
     kind, _, name = text.partition("permission denied for ")[2].partition(" ")
-    role = place.params.get("user") or "the role that connects"
+    role = address.params.get("user") or "the role that connects"
     grant = {
-        "table": f"GRANT SELECT, INSERT, UPDATE, DELETE ON {place.quoted}.{name} TO {role}",
-        "function": f"GRANT EXECUTE ON FUNCTION {place.quoted}.{name} TO {role}",
-        "schema": f"GRANT USAGE ON SCHEMA {place.quoted} TO {role}",
-        "sequence": f"GRANT USAGE ON SEQUENCE {place.quoted}.{name} TO {role}",
+        "table": f"GRANT SELECT, INSERT, UPDATE, DELETE ON {address.quoted}.{name} TO {role}",
+        "function": f"GRANT EXECUTE ON FUNCTION {address.quoted}.{name} TO {role}",
+        "schema": f"GRANT USAGE ON SCHEMA {address.quoted} TO {role}",
+        "sequence": f"GRANT USAGE ON SEQUENCE {address.quoted}.{name} TO {role}",
     }.get(kind)
-    return f"missing: {grant}" if grant else f"role {role} lacks a right in schema {place.schema!r}"
+    return f"missing: {grant}" if grant else f"role {role} lacks a right in schema {address.schema!r}"
 
 
 def sever(fileno: int) -> None:

@@ -11,7 +11,7 @@ from winch.drivers.postgres.connections.pool import WHO_ANSWERS, Connection, is_
 from winch.drivers.postgres.records import read_moment
 
 
-class Holder(msgspec.Struct, frozen=True):
+class SnapshotHolder(msgspec.Struct, frozen=True):
     """A transaction that keeps vacuum from removing dead rows, and claims walk over them."""
 
     pid: int
@@ -32,7 +32,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_standby: bool
     listener: str
     clock_ahead: timedelta
-    oldest: Holder | None
+    oldest: SnapshotHolder | None
 
 
 _SERVER = """
@@ -81,5 +81,5 @@ def read_facts(connection: Connection, *, listener: str) -> ServerFacts:
         clock_ahead=read_moment(moment[0]) - (asked + half),
         oldest=None
         if oldest is None
-        else Holder(oldest[0], timedelta(seconds=oldest[1]), oldest[2], oldest[3]),
+        else SnapshotHolder(oldest[0], timedelta(seconds=oldest[1]), oldest[2], oldest[3]),
     )

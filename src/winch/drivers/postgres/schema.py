@@ -15,7 +15,7 @@ import psycopg
 from winch.core.errors import ConfigError
 from winch.drivers._shared import migrate
 from winch.drivers._shared.migrate import Migration, Status
-from winch.drivers.postgres.address import Place
+from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.connections.pool import Connection
 from winch.drivers.postgres.statements import Row
 
@@ -31,9 +31,9 @@ _TRIGGER = re.compile(r"CREATE TRIGGER (\w+)")
 class PostgresLedger:
     """What the migration runner needs, on a connection of its own."""
 
-    def __init__(self, connection: Connection, place: Place) -> None:
+    def __init__(self, connection: Connection, address: Address) -> None:
         self._connection = connection
-        self._place = place
+        self._address = address
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -42,40 +42,40 @@ class PostgresLedger:
             self._connection.execute("SELECT set_config('lock_timeout', %s, true)", ["60s"])
             self._connection.execute(
                 "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
-                [f"winch migrate {self._place.schema}"],
+                [f"winch migrate {self._address.schema}"],
             )
             self._connection.execute("SELECT set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
             yield
 
     def applied(self) -> dict[int, str] | None:
-        return read_applied(self._connection, self._place)
+        return read_applied(self._connection, self._address)
 
     def execute(self, script: str) -> None:
         self._connection.execute(script)
 
     def record(self, migration: Migration) -> None:
         self._connection.execute(
-            f"INSERT INTO {self._place.quoted}.winch_migration (number, name) VALUES (%s, %s)",  # noqa: S608  # the schema's name was checked
+            f"INSERT INTO {self._address.quoted}.winch_migration (number, name) VALUES (%s, %s)",  # noqa: S608  # the schema's name was checked
             [migration.number, migration.name],
         )
 
 
-def migrations(place: Place) -> tuple[Migration, ...]:
+def migrations(address: Address) -> tuple[Migration, ...]:
     """The migrations with the schema's name filled in."""
     return tuple(
-        Migration(step.number, step.name, step.sql.replace("{schema}", place.quoted))
+        Migration(step.number, step.name, step.sql.replace("{schema}", address.quoted))
         for step in MIGRATIONS
     )
 
 
-def events_sql(place: Place) -> str:
+def events_sql(address: Address) -> str:
     text = resources.files(PACKAGE).joinpath("events.sql").read_text(encoding="utf-8")
-    return text.replace("{schema}", place.quoted)
+    return text.replace("{schema}", address.quoted)
 
 
-def read_applied(connection: Connection, place: Place) -> dict[int, str] | None:
+def read_applied(connection: Connection, address: Address) -> dict[int, str] | None:
     """The migrations applied to the schema, or None when it has none of our tables."""
-    table = f"{place.quoted}.winch_migration"
+    table = f"{address.quoted}.winch_migration"
     found = connection.execute("SELECT to_regclass(%s)", [table]).fetchone()
     if found is None or found[0] is None:
         return None
@@ -83,80 +83,85 @@ def read_applied(connection: Connection, place: Place) -> dict[int, str] | None:
     return {row[0]: row[1] for row in rows}
 
 
-def has_triggers(connection: Connection, place: Place) -> bool:
-    wanted = set(_TRIGGER.findall(events_sql(place)))
+def has_triggers(connection: Connection, address: Address) -> bool:
+    wanted = set(_TRIGGER.findall(events_sql(address)))
     rows = connection.execute(
         """
         SELECT tgname
         FROM pg_trigger
         WHERE tgrelid IN (to_regclass(%s), to_regclass(%s))
         """,
-        [f"{place.quoted}.job", f"{place.quoted}.archive"],
+        [f"{address.quoted}.job", f"{address.quoted}.archive"],
     )
     return wanted <= {row[0] for row in rows}
 
 
-def read_status(connection: Connection, place: Place, *, events: bool) -> Status:
+def read_status(connection: Connection, address: Address, *, events: bool) -> Status:
     """Where the schema stands. With `events`, it is ready only when the triggers are there."""
-    status = migrate.status(read_applied(connection, place), MIGRATIONS)
-    if events and status.is_ready and not has_triggers(connection, place):
+    status = migrate.status(read_applied(connection, address), MIGRATIONS)
+    if events and status.is_ready and not has_triggers(connection, address):
         return Status(status.current, status.newest, is_ready=False)
     return status
 
 
-def upgrade(connection: Connection, place: Place, *, events: bool) -> list[str]:
+def upgrade(connection: Connection, address: Address, *, events: bool) -> list[str]:
     """Bring the schema up to date; returns the names of the steps taken."""
-    ledger = PostgresLedger(connection, place)
-    taken = migrate.migrate(ledger, migrations(place))
+    ledger = PostgresLedger(connection, address)
+    taken = migrate.migrate(ledger, migrations(address))
     if events:
         with ledger.transaction():
-            if not has_triggers(connection, place):
-                ledger.execute(events_sql(place))
+            if not has_triggers(connection, address):
+                ledger.execute(events_sql(address))
                 taken.append(EVENTS_STEP)
     return taken
 
 
-def pending_sql(connection: Connection, place: Place, *, events: bool) -> str:
+def pending_sql(connection: Connection, address: Address, *, events: bool) -> str:
     """The statements that `upgrade` would run now."""
     # With the ledger's rows, so that an administrator can run it where Winch itself may not.
-    ledger = f"INSERT INTO {place.quoted}.winch_migration (number, name) VALUES"  # as above
+    ledger = f"INSERT INTO {address.quoted}.winch_migration (number, name) VALUES"  # as above
     recorded = [
         Migration(
             step.number,
             step.name,
             f"{step.sql.rstrip()}\n\n{ledger} ({step.number}, '{step.name}');",
         )
-        for step in migrations(place)
+        for step in migrations(address)
     ]
-    text = migrate.pending_sql(read_applied(connection, place), recorded)
-    if events and not has_triggers(connection, place):
-        text += f"\n-- {EVENTS_STEP}\n{events_sql(place).strip()}\n"
+    text = migrate.pending_sql(read_applied(connection, address), recorded)
+    if events and not has_triggers(connection, address):
+        text += f"\n-- {EVENTS_STEP}\n{events_sql(address).strip()}\n"
     return text
 
 
 ROLES = ("producer", "worker", "reader", "migrator")
 
 
-def roles_sql(place: Place, pending: str) -> str:
+def roles_sql(address: Address, pending: str) -> str:
     """The statements, for an administrator, that make the roles of this schema and grant them their
     rights; `pending` migrations run in between, as the migrator."""
     longest = max(map(len, ROLES)) + 1
-    if len(place.schema) + longest > 63:
+    if len(address.schema) + longest > 63:
         raise ConfigError(
-            f"a schema with roles has a name of at most {63 - longest} characters, got {place.schema!r}"
+            f"a schema with roles has a name of at most {63 - longest} characters, "
+            f"got {address.schema!r}"
         )
     text = resources.files(PACKAGE).joinpath("roles.sql").read_text(encoding="utf-8")
-    text = text.replace("{schema}", place.quoted)
+    text = text.replace("{schema}", address.quoted)
     for role in ROLES:
-        text = text.replace(f"{{{role}}}", f'"{place.schema}_{role}"')
+        text = text.replace(f"{{{role}}}", f'"{address.schema}_{role}"')
     roles, grants = text.split("-- grants\n")
-    between = f'SET ROLE "{place.schema}_migrator";\n{pending.strip()}\nRESET ROLE;\n' if pending else ""
+    between = (
+        f'SET ROLE "{address.schema}_migrator";\n{pending.strip()}\nRESET ROLE;\n' if pending else ""
+    )
     return "\n".join(part for part in (roles.strip(), between.strip(), grants.strip()) if part) + "\n"
 
 
 @contextmanager
-def own_connection(place: Place) -> Iterator[Connection]:
+def own_connection(address: Address) -> Iterator[Connection]:
     """A connection without the deadline of verbs: a migration takes as long as it takes."""
-    connection = psycopg.Connection[Row].connect(**place.params, autocommit=True, prepare_threshold=None)
+    connection = psycopg.Connection[Row].connect(
+        **address.params, autocommit=True, prepare_threshold=None
+    )
     with connection:
         yield connection

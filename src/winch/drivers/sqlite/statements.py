@@ -21,7 +21,7 @@ T = TypeVar("T")
 _NAME = re.compile(r":([a-z_]+)")
 
 # By name: numbered placeholders with a sequence of values are deprecated from Python 3.12 on.
-SQL: dict[str, sql.Statement] = sql.load("winch.drivers.sqlite", lambda name, _: f":{name}")
+SQL: dict[str, sql.SqlText] = sql.load("winch.drivers.sqlite", lambda name, _: f":{name}")
 
 
 def by_place(name: str, *places: str) -> str:

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
-from winch.drivers.postgres.address import Place
+from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.connections import libpq
 from winch.drivers.postgres.connections.libpq import AsyncOwn
@@ -34,7 +34,7 @@ from winch.drivers.postgres.statements import (
     Progress,
     Row,
     Rows,
-    Step,
+    Statement,
     script,
 )
 from winch.storage.verbs import Verb
@@ -60,13 +60,13 @@ KEEP_PLANS = (
 class AsyncPool:
     """Carries verbs out without blocking its event loop."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._lanes = {
-            name: _Lane(place, size, keeps_plans=name == "work") for name, size in SIZES.items()
+            name: _Lane(address, size, keeps_plans=name == "work") for name, size in SIZES.items()
         }
 
-    async def run(self, verb: Verb[T], loaded: Loaded[T] | None = None) -> T:
+    async def run(self, verb: Verb[T], loaded: PreparedVerb[T] | None = None) -> T:
         lane = self._lanes[LANES.get(verb.name, "rest")]
         for tries in range(1, TRIES + 1):
             is_sent = loaded is not None and loaded.is_sent and tries == 1
@@ -79,12 +79,14 @@ class AsyncPool:
                 if error.sqlstate in START_OVER and tries < TRIES:
                     await asyncio.sleep(start_over_delay(tries))
                     continue
-                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+                raise translated(error, self._address, maybe_applied=progress.maybe_applied) from error
             except OSError as error:  # of the event loop, or of the system
-                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+                raise translated(error, self._address, maybe_applied=progress.maybe_applied) from error
         raise AssertionError("unreachable")
 
-    def load(self, verb: Verb[T], on_result: Callable[[T], None] | None = None) -> Loaded[T] | None:
+    def load(
+        self, verb: Verb[T], on_result: Callable[[T], None] | None = None
+    ) -> PreparedVerb[T] | None:
         """The verb written ahead, to be sent in the moment it is wanted; None where it cannot be.
         `on_result` is called with what its first answer gives, where that is all, before the verb has
         returned."""
@@ -103,9 +105,9 @@ class AsyncPool:
 class _Lane:
     """Up to `size` connections that wait for nobody else's."""
 
-    def __init__(self, place: Place, size: int, *, keeps_plans: bool = False) -> None:
-        self._place = place
-        self._keeps_plans = keeps_plans and place.prepares
+    def __init__(self, address: Address, size: int, *, keeps_plans: bool = False) -> None:
+        self._address = address
+        self._keeps_plans = keeps_plans and address.prepares
         self._free = asyncio.Semaphore(size)
         self._idle: list[AsyncOwn] = []
         self._is_closed = False
@@ -130,14 +132,14 @@ class _Lane:
         try:
             # Not asyncio.timeout: a cancelled psycopg call first asks the server to cancel, over a new
             # connection, and a server that does not answer would not answer that either.
-            deadline = self._loop.time() + self._place.timeout
+            deadline = self._loop.time() + self._address.timeout
             cut = self._loop.call_at(deadline, connection.cut)
             try:
                 result = await carrying
             except BaseException as error:
                 await self._recover(connection, error)
                 if is_connection_lost(error) and self._loop.time() >= deadline:
-                    raise no_answer(self._place, progress) from error
+                    raise no_answer(self._address, progress) from error
                 raise
             finally:
                 cut.cancel()
@@ -146,15 +148,15 @@ class _Lane:
         finally:
             self._free.release()
 
-    def load(self, verb: Verb[T], on_result: Callable[[T], None] | None) -> Loaded[T] | None:
+    def load(self, verb: Verb[T], on_result: Callable[[T], None] | None) -> PreparedVerb[T] | None:
         if not self._keeps_plans:
             return None
         progress = Progress(verb)
         steps = script(verb, progress)
         action = next(steps, None)
-        if isinstance(action, Step) and action.is_fixed and action.statement.name in libpq.WORKING:
+        if isinstance(action, Statement) and action.is_fixed and action.sql.name in libpq.WORKING:
             with suppress(psycopg.Error):  # what cannot be written is told when the verb is run
-                return Loaded(self, progress, steps, action, on_result)
+                return PreparedVerb(self, progress, steps, action, on_result)
         steps.close()
         return None
 
@@ -176,15 +178,15 @@ class _Lane:
 
     async def _until_free(self) -> None:
         try:
-            async with asyncio.timeout(self._place.timeout):
+            async with asyncio.timeout(self._address.timeout):
                 await self._free.acquire()
         except TimeoutError:
             raise StorageUnavailable(
-                f"{self._place.describe()}: all connections were busy for {self._place.timeout:g} s"
+                f"{self._address.describe()}: all connections were busy for {self._address.timeout:g} s"
             ) from None
 
     async def _carry(self, connection: AsyncOwn, verb: Verb[T], progress: Progress) -> T:
-        keeps_statements = self._place.prepares and connection.prepare_threshold is not None
+        keeps_statements = self._address.prepares and connection.prepare_threshold is not None
         if isinstance(verb.lone, libpq.StoreOne) and keeps_statements:
             progress.maybe_applied = True
             stored: T = await verb.lone.acall(connection)  # type: ignore[assignment]  # it is an enqueue
@@ -207,15 +209,15 @@ class _Lane:
             return result
 
     async def send(self, connection: AsyncOwn, action: Action) -> Rows:
-        if not isinstance(action, Step):
+        if not isinstance(action, Statement):
             await connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
-        name = action.statement.name
-        prepare = self._keeps_plans or (self._place.prepares and name in PREPARED)
+        name = action.sql.name
+        prepare = self._keeps_plans or (self._address.prepares and name in PREPARED)
         is_short = name in (libpq.WORKING if self._keeps_plans else libpq.STATEMENTS)
         if prepare and is_short and connection.prepare_threshold is not None:
             return await libpq.asend(connection, action)
-        text, values = action.statement.text, action.values
+        text, values = action.sql.text, action.values
         cursor = connection.cursor(binary=True)
         if name in BARE_MOMENTS:
             bare_moments(cursor)
@@ -250,7 +252,7 @@ class _Lane:
         return None
 
     async def _connect(self) -> AsyncOwn:
-        params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
+        params = {**self._address.params, "autocommit": True, "prepare_threshold": 0}
         made = await AsyncOwn.connect(**params, row_factory=tuple_row)
         adapt(made)
         try:
@@ -275,16 +277,16 @@ class _Lane:
             self._idle.pop().pgconn.finish()
 
 
-class Loaded(Generic[T]):
+class PreparedVerb(Generic[T]):
     """A verb written ahead. What happens while it waits to be sent changes nothing about its first
-    statement (`Step.is_fixed`)."""
+    statement (`Statement.is_fixed`)."""
 
     def __init__(
         self,
         lane: _Lane,
         progress: Progress,
         steps: Generator[Action, Rows, T],
-        first: Step,
+        first: Statement,
         on_result: Callable[[T], None] | None = None,
     ) -> None:
         self._lane = lane
@@ -293,7 +295,7 @@ class Loaded(Generic[T]):
         self._steps = steps
         self._written = libpq.Written(first)
         self._connection: AsyncOwn | None = None
-        self._answer: libpq.Answer | None = None
+        self._answer: libpq.PendingResult | None = None
         self._error: BaseException | None = None
         # What its first answer has led to: the verb's result, or what is to be sent next.
         self._results: list[T] = []
@@ -305,7 +307,7 @@ class Loaded(Generic[T]):
 
     def send(self) -> None:
         """Send it now, where a connection is free; else it stays as it is, and is run as any verb."""
-        connection = self._lane.take(self._written.statement.name)
+        connection = self._lane.take(self._written.sql.name)
         if connection is None:
             return
         self._connection = connection
@@ -320,7 +322,7 @@ class Loaded(Generic[T]):
         """Read the answer as soon as it is whole, and hand on what it gives."""
         assert self._answer is not None  # noqa: S101  # whose moment this is
         try:
-            rows = libpq.rows_in(self._answer, self._written.statement.name)
+            rows = libpq.rows_in(self._answer, self._written.sql.name)
             self._next = self._steps.send(rows)
         except StopIteration as stop:
             self._results.append(stop.value)

@@ -3,11 +3,14 @@
 Never commits and never rolls back. On a connection in autocommit mode with no transaction open there is
 none to join: the verb is then a transaction of its own. `joined` is the exception: the application lends
 its session to a job, whose end commits it.
+
+psycopg, psycopg2 and asyncpg differ in how they write parameters, how they return rows, and how they
+show whether a transaction is open: each has a class below, made for one verb.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -15,14 +18,19 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from winch.core.errors import ConfigError
 from winch.drivers._shared import callers
-from winch.drivers.postgres.address import Place
-from winch.drivers.postgres.connections.caller_wires import AsyncWire, Wire, async_wire, wire
+from winch.drivers._shared.callers import ASYNCPG, PSYCOPG2
+from winch.drivers.postgres.address import Address
+from winch.drivers.postgres.binary import Tids
 from winch.drivers.postgres.errors import is_connection_lost, is_database_error, translated
-from winch.drivers.postgres.statements import Progress, Step, script
+from winch.drivers.postgres.statements import Progress, Row, Rows, Statement, numbered, script
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -31,42 +39,46 @@ SUPPORTED = (
     "Connection or AsyncConnection over one of them (or psycopg2), and django.db.connection"
 )
 
+# The loaders that the rows are read with, whatever the application has registered for its own.
+_DEFAULTS = psycopg.adapters
+_TYPES = ("text", "int4", "int8", "float8", "bool", "timestamptz", "text[]")
 
-def run_on(conn: object, verb: Verb[T], place: Place) -> T:
+
+def run_on(conn: object, verb: Verb[T], address: Address) -> T:
     """Carry the verb out on a caller's connection; raises ConfigError for one that cannot carry it."""
-    line = _line(conn)
-    is_alone = line.is_on_its_own
-    own: AbstractContextManager[Any] = line.own() if is_alone else nullcontext()
+    caller = _caller_of(conn)
+    is_alone = caller.is_on_its_own
+    own: AbstractContextManager[Any] = caller.own() if is_alone else nullcontext()
     sending = script(verb, Progress(verb))
     try:
         with own:
             try:
                 action = next(sending)
                 while True:
-                    action = sending.send(line.send(action) if isinstance(action, Step) else [])
+                    action = sending.send(caller.send(action) if isinstance(action, Statement) else [])
             except StopIteration as stop:
                 result: T = stop.value
                 return result
     except Exception as error:
         if not is_database_error(error):
             raise
-        raise translated(error, place, maybe_applied=is_alone and not verb.is_read) from error
+        raise translated(error, address, maybe_applied=is_alone and not verb.is_read) from error
 
 
-async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
+async def arun_on(conn: object, verb: Verb[T], address: Address) -> T:
     """`run_on` for an async connection; a sync one blocks the event loop for as long as it takes."""
     if not callers.is_async(conn):
-        return run_on(conn, verb, place)
-    line = await _aline(conn)
-    is_alone = line.is_on_its_own
-    own: AbstractAsyncContextManager[Any] = line.own() if is_alone else nullcontext()
+        return run_on(conn, verb, address)
+    caller = await _async_caller_of(conn)
+    is_alone = caller.is_on_its_own
+    own: AbstractAsyncContextManager[Any] = caller.own() if is_alone else nullcontext()
     sending = script(verb, Progress(verb))
     try:
         async with own:
             try:
                 action = next(sending)
                 while True:
-                    rows = await line.send(action) if isinstance(action, Step) else []
+                    rows = await caller.send(action) if isinstance(action, Statement) else []
                     action = sending.send(rows)
             except StopIteration as stop:
                 result: T = stop.value
@@ -74,28 +86,30 @@ async def arun_on(conn: object, verb: Verb[T], place: Place) -> T:
     except Exception as error:
         if not is_database_error(error):
             raise
-        raise translated(error, place, maybe_applied=is_alone and not verb.is_read) from error
+        raise translated(error, address, maybe_applied=is_alone and not verb.is_read) from error
 
 
 @contextmanager
-def joined(conn: object, place: Place) -> Iterator[Any]:
+def joined(conn: object, address: Address) -> Iterator[Any]:
     """The caller's connection or session for one block, committed at its end."""
     if callers.kind_of(conn) is None or callers.is_async(conn):
         raise refusal(conn)
-    with callers.joined(conn, lambda error: _unknown(error, place)) as same:
-        if _line(same).is_on_its_own:
+    with callers.joined(conn, lambda error: _unknown(error, address)) as same:
+        if _caller_of(same).is_on_its_own:
             raise _autocommit(same)
         yield same
 
 
 @asynccontextmanager
-async def ajoined(conn: object, place: Place) -> AsyncIterator[Any]:
+async def ajoined(conn: object, address: Address) -> AsyncIterator[Any]:
     """`joined` in an async handler."""
     if callers.kind_of(conn) is None:
         raise refusal(conn)
-    async with callers.ajoined(conn, lambda error: _unknown(error, place)) as same:
-        line: Wire | AsyncWire = await _aline(same) if callers.is_async(same) else _line(same)
-        if line.is_on_its_own:
+    async with callers.ajoined(conn, lambda error: _unknown(error, address)) as same:
+        caller: Caller | AsyncCaller = (
+            await _async_caller_of(same) if callers.is_async(same) else _caller_of(same)
+        )
+        if caller.is_on_its_own:
             raise _autocommit(same)
         yield same
 
@@ -110,19 +124,19 @@ def refusal(conn: object) -> ConfigError:
     return ConfigError(f"conn= must be a connection to join the transaction of: {SUPPORTED}; got {kind}")
 
 
-def _line(conn: object) -> Wire:
+def _caller_of(conn: object) -> Caller:
     if callers.is_async(conn):
         raise refusal(conn)
     under = callers.raw(conn)
-    found = wire(under)
+    found = _caller(under)
     if found is None:
         raise refusal(conn) if under is conn else _other_driver(conn, under)
     return found
 
 
-async def _aline(conn: object) -> AsyncWire:
+async def _async_caller_of(conn: object) -> AsyncCaller:
     under = await callers.araw(conn)
-    found = async_wire(under)
+    found = _async_caller(under)
     if found is None:
         raise refusal(conn) if under is conn else _other_driver(conn, under)
     return found
@@ -130,7 +144,7 @@ async def _aline(conn: object) -> AsyncWire:
 
 def _other_driver(conn: object, under: object) -> ConfigError:
     hint = ""
-    if async_wire(under) is not None:
+    if _async_caller(under) is not None:
         hint = "; it is an async driver's, so hand over the AsyncSession or AsyncConnection and await"
     return ConfigError(
         f"conn= got {callers.describe(conn)} over {callers.describe(under)}, which cannot carry a job "
@@ -145,8 +159,8 @@ def _autocommit(conn: object) -> ConfigError:
     )
 
 
-def _unknown(error: BaseException, place: Place) -> Exception | None:
-    """An error of the COMMIT: the one to raise when nobody knows whether it took effect."""
+def _unknown(error: BaseException, address: Address) -> Exception | None:
+    """An error of the COMMIT: the one to raise when it is unknown whether it took effect."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and len(chain) < 5:
@@ -155,5 +169,157 @@ def _unknown(error: BaseException, place: Place) -> Exception | None:
         link = getattr(link, "orig", None) or link.__cause__
     for link in chain:
         if isinstance(link, Exception) and is_connection_lost(link):
-            return translated(link, place, maybe_applied=True)
+            return translated(link, address, maybe_applied=True)
     return None
+
+
+class Caller(Protocol):
+    """A connection that blocks. `is_on_its_own`: autocommit, and no transaction is open."""
+
+    @property
+    def is_on_its_own(self) -> bool: ...
+
+    def own(self) -> AbstractContextManager[Any]:
+        """A transaction for the verb alone."""
+        ...
+
+    def send(self, statement: Statement) -> Rows: ...
+
+
+class AsyncCaller(Protocol):
+    """An async connection."""
+
+    @property
+    def is_on_its_own(self) -> bool: ...
+
+    def own(self) -> AbstractAsyncContextManager[Any]: ...
+
+    async def send(self, statement: Statement) -> Rows: ...
+
+
+def _caller(conn: object) -> Caller | None:
+    """For a connection of psycopg or psycopg2; None for any other, and for an async one."""
+    if isinstance(conn, psycopg.Connection):
+        return PsycopgCaller(conn)
+    if callers.kind_of(conn) == PSYCOPG2:
+        return Psycopg2Caller(conn)
+    return None
+
+
+def _async_caller(conn: object) -> AsyncCaller | None:
+    if isinstance(conn, psycopg.AsyncConnection):
+        return AsyncPsycopgCaller(conn)
+    if callers.kind_of(conn) in ASYNCPG:
+        return AsyncpgCaller(conn)
+    return None
+
+
+class PsycopgCaller:
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self._conn = conn
+
+    @property
+    def is_on_its_own(self) -> bool:
+        return _is_on_its_own(self._conn)
+
+    def own(self) -> AbstractContextManager[Any]:
+        return self._conn.transaction()
+
+    def send(self, statement: Statement) -> Rows:
+        # A cursor of psycopg's own kind: the connection's may bind in another style or give other rows.
+        with psycopg.Cursor[Row](self._conn, row_factory=tuple_row) as cursor:
+            _use_default_loaders(cursor)
+            cursor.execute(statement.sql.text, _values(statement), prepare=False)
+            return cursor.fetchall() if cursor.description is not None else []
+
+
+class AsyncPsycopgCaller:
+    def __init__(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._conn = conn
+
+    @property
+    def is_on_its_own(self) -> bool:
+        return _is_on_its_own(self._conn)
+
+    def own(self) -> AbstractAsyncContextManager[Any]:
+        return self._conn.transaction()
+
+    async def send(self, statement: Statement) -> Rows:
+        async with psycopg.AsyncCursor[Row](self._conn, row_factory=tuple_row) as cursor:
+            _use_default_loaders(cursor)
+            await cursor.execute(statement.sql.text, _values(statement), prepare=False)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+
+def _values(statement: Statement) -> Mapping[str, Any]:
+    """The statement's values without hints that only our own connections can write."""
+    return {name: None if isinstance(value, Tids) else value for name, value in statement.values.items()}
+
+
+def _is_on_its_own(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    return conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE
+
+
+def _use_default_loaders(cursor: psycopg.Cursor[Row] | psycopg.AsyncCursor[Row]) -> None:
+    for name in _TYPES:
+        info = _DEFAULTS.types[name]
+        loader = _DEFAULTS.get_loader(info.oid, psycopg.pq.Format.TEXT)
+        if loader is not None:
+            cursor.adapters.register_loader(info.oid, loader)
+
+
+class Psycopg2Caller:
+    """psycopg2 writes parameters as psycopg does."""
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+
+    @property
+    def is_on_its_own(self) -> bool:
+        return bool(self._conn.autocommit) and self._conn.info.transaction_status == 0
+
+    def own(self) -> AbstractContextManager[Any]:
+        return _Psycopg2Transaction(self._conn)
+
+    def send(self, statement: Statement) -> Rows:
+        from psycopg2.extensions import cursor as plain_cursor  # the connection's may give other rows
+
+        with self._conn.cursor(cursor_factory=plain_cursor) as cursor:
+            cursor.execute(statement.sql.text, _values(statement))
+            rows: Rows = cursor.fetchall() if cursor.description is not None else []
+            return rows
+
+
+class _Psycopg2Transaction:
+    """psycopg2 has no block that begins a transaction on a connection in autocommit mode."""
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+
+    def __enter__(self) -> None:
+        self._execute("BEGIN")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._conn.closed:
+            self._execute("COMMIT" if kind is None else "ROLLBACK")
+
+    def _execute(self, command: str) -> None:
+        with self._conn.cursor() as cursor:
+            cursor.execute(command)
+
+
+class AsyncpgCaller:
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+
+    @property
+    def is_on_its_own(self) -> bool:
+        return not self._conn.is_in_transaction()
+
+    def own(self) -> AbstractAsyncContextManager[Any]:
+        own: AbstractAsyncContextManager[Any] = self._conn.transaction()
+        return own
+
+    async def send(self, statement: Statement) -> Rows:
+        text, values = numbered(statement.sql.text, _values(statement))
+        return [tuple(row) for row in await self._conn.fetch(text, *values)]

@@ -20,7 +20,7 @@ from psycopg import adapt, errors
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format
 from psycopg.rows import RowFactory, tuple_row
 
-from winch.drivers._shared.sql import Statement
+from winch.drivers._shared.sql import SqlText
 from winch.drivers.postgres.binary import (
     Ids,
     Texts,
@@ -30,9 +30,8 @@ from winch.drivers.postgres.binary import (
     write_texts,
     write_tids,
 )
-from winch.drivers.postgres.connections.caller_wires import numbered_names
 from winch.drivers.postgres.errors import sever
-from winch.drivers.postgres.statements import BARE_MOMENTS, Row, Rows, Step
+from winch.drivers.postgres.statements import BARE_MOMENTS, Row, Rows, Statement, numbered_names
 from winch.storage.params import Enqueued
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class AsyncOwn(psycopg.AsyncConnection[Row]):
         super().__init__(pgconn, row_factory)  # type: ignore[arg-type]  # rows are made alike on both sides
         self.kept: dict[str, Kept] = {}
         self.readers: dict[str, Transformer] = {}
-        self.answer: Answer | None = None  # the last that was waited for
+        self.answer: PendingResult | None = None  # the last that was waited for
         self.poll = select.poll()
         self.poll.register(pgconn.socket, select.POLLIN)
 
@@ -95,54 +94,54 @@ class AsyncOwn(psycopg.AsyncConnection[Row]):
 class Written:
     """A statement with its values as they travel."""
 
-    __slots__ = ("formats", "statement", "values")
+    __slots__ = ("formats", "sql", "values")
 
-    def __init__(self, step: Step) -> None:
-        self.statement = step.statement
-        self.values, self.formats = _written(step.values, numbered_names(step.statement.text)[1])
+    def __init__(self, statement: Statement) -> None:
+        self.sql = statement.sql
+        self.values, self.formats = _written(statement.values, numbered_names(statement.sql.text)[1])
 
 
-def send(connection: Own, step: Step) -> None:
+def send(connection: Own, statement: Statement) -> None:
     """Carry the statement out; raises what psycopg would.
 
     Short on purpose: between two waits Python runs with cold caches, three times slower than in a loop.
     """
-    name, names = connection.kept.get(step.statement.name) or _kept(connection, step.statement)
-    connection.pgconn.send_query_prepared(name, *_written(step.values, names))
+    name, names = connection.kept.get(statement.sql.name) or _kept(connection, statement.sql)
+    connection.pgconn.send_query_prepared(name, *_written(statement.values, names))
     answer(connection)
 
 
 class StoreOne(msgspec.Struct, frozen=True):
     """The enqueue of one plain job, on a connection that has it to itself: `Verb.lone`."""
 
-    step: Step
+    statement: Statement
     stored: list[Enqueued]
 
     def __call__(self, connection: Own) -> list[Enqueued]:
-        send(connection, self.step)
+        send(connection, self.statement)
         return self.stored
 
     async def acall(self, connection: AsyncOwn) -> list[Enqueued]:
-        await asend(connection, self.step)
+        await asend(connection, self.statement)
         return self.stored
 
 
 def begin(connection: Own, written: Written) -> None:
     """Send the statement, as far as the socket takes it; `answer` sends the rest."""
-    name, _ = _kept(connection, written.statement)
+    name, _ = _kept(connection, written.sql)
     connection.pgconn.send_query_prepared(name, written.values, written.formats)
     connection.pgconn.flush()
 
 
-def _kept(connection: Own, statement: Statement) -> Kept:
+def _kept(connection: Own, sql: SqlText) -> Kept:
     """The statement as this connection keeps it; prepared when it is first asked for."""
-    kept = connection.kept.get(statement.name)
+    kept = connection.kept.get(sql.name)
     if kept is None:
-        text, names = numbered_names(statement.text)
-        kept = _server_name(statement.name), names
+        text, names = numbered_names(sql.text)
+        kept = _server_name(sql.name), names
         connection.pgconn.send_prepare(kept[0], text.encode())
         answer(connection)
-        connection.kept[statement.name] = kept
+        connection.kept[sql.name] = kept
     return kept
 
 
@@ -150,36 +149,36 @@ def _server_name(name: str) -> bytes:
     return b"winch " + name.encode()
 
 
-async def asend(connection: AsyncOwn, step: Step) -> Rows:
+async def asend(connection: AsyncOwn, statement: Statement) -> Rows:
     """The same without blocking the event loop; and the rows, read as a binary cursor would."""
-    name = step.statement.name
+    name = statement.sql.name
     kept = connection.kept.get(name)
     if kept is None:
-        text, names = numbered_names(step.statement.text)
+        text, names = numbered_names(statement.sql.text)
         kept = _server_name(name), names
         connection.pgconn.send_prepare(kept[0], text.encode())
-        await Answer(connection).whole()
+        await PendingResult(connection).whole()
         connection.kept[name] = kept
-    values, formats = _written(step.values, kept[1])
+    values, formats = _written(statement.values, kept[1])
     connection.pgconn.send_query_prepared(kept[0], values, formats, result_format=Format.BINARY)
-    return await rows_of(Answer(connection), name)
+    return await rows_of(PendingResult(connection), name)
 
 
-def abegin(connection: AsyncOwn, written: Written) -> Answer:
+def abegin(connection: AsyncOwn, written: Written) -> PendingResult:
     """Send a statement that the connection has prepared; `rows_of` waits for what it gives."""
-    name, _ = connection.kept[written.statement.name]
+    name, _ = connection.kept[written.sql.name]
     connection.pgconn.send_query_prepared(
         name, written.values, written.formats, result_format=Format.BINARY
     )
-    return Answer(connection)
+    return PendingResult(connection)
 
 
-async def rows_of(answer: Answer, name: str) -> Rows:
+async def rows_of(answer: PendingResult, name: str) -> Rows:
     await answer.whole()
     return rows_in(answer, name)
 
 
-def rows_in(answer: Answer, name: str) -> Rows:
+def rows_in(answer: PendingResult, name: str) -> Rows:
     """The rows of an answer that is whole and no error."""
     result = answer.last
     if result is None or not (count := result.ntuples):
@@ -274,7 +273,7 @@ def _send_rest(connection: Own) -> None:
         poll.modify(pgconn.socket, select.POLLIN)
 
 
-class Answer:
+class PendingResult:
     """The answer to what was sent on an async connection, read as it comes."""
 
     __slots__ = (

@@ -17,7 +17,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
-from winch.drivers.postgres.address import Place
+from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.connections import libpq
 from winch.drivers.postgres.connections.libpq import Own
@@ -39,7 +39,7 @@ from winch.drivers.postgres.statements import (
     Progress,
     Row,
     Rows,
-    Step,
+    Statement,
     script,
 )
 from winch.storage.verbs import Sending, Unhurried, Verb
@@ -50,22 +50,22 @@ Connection = psycopg.Connection[Row]
 WHO_ANSWERS = "SELECT pg_backend_pid()"
 
 
-class Pool:
+class SyncPool:
     """Carries verbs out and waits for the answers. Safe from any thread, and after a fork."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._forget()
 
     def _forget(self) -> None:
         self._idle: list[Own] = []
         # A semaphore whose two ends are one call of C each.
         self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(self._place.pool):
+        for _ in range(self._address.pool):
             self._free.put(None)
         # One connection is left for what a caller does between the two halves of a verb.
-        self._halves = threading.BoundedSemaphore(max(self._place.pool - 1, 1))
-        self._watchdog = Watchdog(self._place.timeout)
+        self._halves = threading.BoundedSemaphore(max(self._address.pool - 1, 1))
+        self._watchdog = Watchdog(self._address.timeout)
         self._pid = os.getpid()  # last: other threads of the child look at it
 
     def run(self, verb: Verb[T]) -> T:
@@ -77,18 +77,18 @@ class Pool:
                 if error.sqlstate in START_OVER and tries < TRIES:
                     time.sleep(start_over_delay(tries))
                     continue
-                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+                raise translated(error, self._address, maybe_applied=progress.maybe_applied) from error
         raise AssertionError("unreachable")
 
     def _once(self, verb: Verb[T], progress: Progress) -> T:
         if self._pid != os.getpid():
             self._forget()  # the parent's connections are the parent's; psycopg leaves them alone
         try:
-            self._free.get(timeout=self._place.timeout)
+            self._free.get(timeout=self._address.timeout)
         except Empty:
             raise StorageUnavailable(
-                f"{self._place.describe()}: all {self._place.pool} connections were in use for "
-                f"{self._place.timeout:g} s; raise pool= in the URL or use fewer threads"
+                f"{self._address.describe()}: all {self._address.pool} connections were in use for "
+                f"{self._address.timeout:g} s; raise pool= in the URL or use fewer threads"
             ) from None
         try:
             connection = self._healthy() or self._connect()
@@ -103,7 +103,7 @@ class Pool:
                 self._watchdog.unwatch(connection)
                 self._recover(connection, error)
                 if connection.is_cut:
-                    raise no_answer(self._place, progress) from error
+                    raise no_answer(self._address, progress) from error
                 raise
             self._watchdog.unwatch(connection)
             self._idle.append(connection)
@@ -113,12 +113,12 @@ class Pool:
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
         """The verb in two halves, where it is one statement that goes the short way."""
-        if self._place.prepares and self._place.pool > 1:
+        if self._address.prepares and self._address.pool > 1:
             progress = Progress(verb)
             steps = script(verb, progress)
             with suppress(StopIteration):  # one that has nothing to say
                 action = next(steps)
-                if isinstance(action, Step) and action.statement.name in libpq.STATEMENTS:
+                if isinstance(action, Statement) and action.sql.name in libpq.STATEMENTS:
                     return _Halves(self, verb, progress, steps, libpq.Written(action))
                 steps.close()
         return Unhurried(self.run, verb)
@@ -166,9 +166,9 @@ class Pool:
             self._watchdog.unwatch(connection)
             self._recover(connection, error)
             if connection.is_cut:
-                raise no_answer(self._place, progress) from error
+                raise no_answer(self._address, progress) from error
             if isinstance(error, psycopg.Error) and error.sqlstate not in START_OVER:
-                raise translated(error, self._place, maybe_applied=progress.maybe_applied) from error
+                raise translated(error, self._address, maybe_applied=progress.maybe_applied) from error
             raise
         else:
             self._watchdog.unwatch(connection)
@@ -188,17 +188,17 @@ class Pool:
             return result
 
     def _send(self, connection: Own, action: Action) -> Rows:
-        if not isinstance(action, Step):
+        if not isinstance(action, Statement):
             connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
             return []
-        prepare = self._place.prepares and action.statement.name in PREPARED
-        if prepare and action.statement.name in libpq.STATEMENTS and connection.keeps_statements:
+        prepare = self._address.prepares and action.sql.name in PREPARED
+        if prepare and action.sql.name in libpq.STATEMENTS and connection.keeps_statements:
             libpq.send(connection, action)
             return []
         # Binary answers: moments are read faster, and whatever DateStyle the database is set to.
-        text, values = action.statement.text, action.values
+        text, values = action.sql.text, action.values
         cursor = connection.cursor(binary=True)
-        if action.statement.name in BARE_MOMENTS:
+        if action.sql.name in BARE_MOMENTS:
             bare_moments(cursor)
         cursor.execute(text, values, prepare=prepare)
         return cursor.fetchall() if cursor.description is not None else []
@@ -226,13 +226,13 @@ class Pool:
             connection.close()
 
     def _connect(self) -> Own:
-        params = {**self._place.params, "autocommit": True, "prepare_threshold": 0}
+        params = {**self._address.params, "autocommit": True, "prepare_threshold": 0}
         made = Own.connect(**params, row_factory=tuple_row)
         adapt(made)
         try:
             if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
                 made.prepare_threshold = None
-            made.keeps_statements = self._place.prepares and made.prepare_threshold is not None
+            made.keeps_statements = self._address.prepares and made.prepare_threshold is not None
         except BaseException:  # nobody else knows of this connection yet
             made.close()
             raise
@@ -262,7 +262,7 @@ class _Halves(Generic[T]):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: SyncPool,
         verb: Verb[T],
         progress: Progress,
         steps: Generator[Action, Rows, T],

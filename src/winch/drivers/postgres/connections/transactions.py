@@ -19,7 +19,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn
 from psycopg.rows import tuple_row
 
-from winch.drivers.postgres.address import Place
+from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.connections.apool import AsyncConnection
 from winch.drivers.postgres.connections.pool import WHO_ANSWERS, Connection, is_pooled, is_readable
 from winch.drivers.postgres.errors import translated
@@ -35,8 +35,8 @@ _CONNECT: dict[str, Any] = {"row_factory": tuple_row, "prepare_threshold": None}
 class Lending:
     """For threads, and after a fork."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._pid = os.getpid()
         self._idle: list[tuple[PGconn, int]] = []
 
@@ -56,9 +56,9 @@ class Lending:
                 raise
         except psycopg.Error as error:
             if in_commit or isinstance(error, psycopg.OperationalError):
-                raise translated(error, self._place, maybe_applied=in_commit) from error
+                raise translated(error, self._address, maybe_applied=in_commit) from error
             raise
-        if loans < MOST_LOANS and len(self._idle) < self._place.pool and _is_clean(connection):
+        if loans < MOST_LOANS and len(self._idle) < self._address.pool and _is_clean(connection):
             self._idle.append((_taken_from(connection), loans + 1))
         else:
             connection.close()
@@ -87,7 +87,7 @@ class Lending:
             connection.close()
 
     def _connect(self) -> tuple[Connection, int]:
-        made = psycopg.Connection[Row].connect(**self._place.params, **_CONNECT, autocommit=True)
+        made = psycopg.Connection[Row].connect(**self._address.params, **_CONNECT, autocommit=True)
         try:
             loans = _first(is_pooled(made, made.execute(WHO_ANSWERS).fetchone()))
             made.autocommit = False
@@ -107,8 +107,8 @@ class Lending:
 class AsyncLending:
     """For one event loop."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._idle: list[tuple[PGconn, int]] = []
 
     @asynccontextmanager
@@ -126,9 +126,9 @@ class AsyncLending:
                 raise
         except psycopg.Error as error:
             if in_commit or isinstance(error, psycopg.OperationalError):
-                raise translated(error, self._place, maybe_applied=in_commit) from error
+                raise translated(error, self._address, maybe_applied=in_commit) from error
             raise
-        if loans < MOST_LOANS and len(self._idle) < self._place.pool and _is_clean(connection):
+        if loans < MOST_LOANS and len(self._idle) < self._address.pool and _is_clean(connection):
             self._idle.append((_taken_from(connection), loans + 1))
         else:
             await connection.close()
@@ -154,7 +154,7 @@ class AsyncLending:
 
     async def _connect(self) -> tuple[AsyncConnection, int]:
         made = await psycopg.AsyncConnection[Row].connect(
-            **self._place.params, **_CONNECT, autocommit=True
+            **self._address.params, **_CONNECT, autocommit=True
         )
         try:
             answer = await made.execute(WHO_ANSWERS)

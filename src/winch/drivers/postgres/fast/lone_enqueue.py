@@ -12,7 +12,7 @@ from datetime import datetime
 
 from winch.drivers.postgres.connections.libpq import StoreOne
 from winch.drivers.postgres.records import write_one
-from winch.drivers.postgres.statements import Step
+from winch.drivers.postgres.statements import Statement
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.storage.params import Enqueued, NewJob
@@ -36,9 +36,9 @@ class LoneEnqueue:
             name = "enqueue.noted" if self._base.keeps_events else "enqueue.handed"
         elif self._base.keeps_events:
             return self._plain.enqueue(jobs, now=now)
-        step = Step(self._base.sql[name], values, is_alone=True)
+        statement = Statement(self._base.sql[name], values, is_alone=True)
         return Verb(
             "enqueue",
             lambda: self._plain.enqueue(jobs, now=now).steps(),
-            lone=StoreOne(step, [Enqueued(jobs[0].id, True)]),
+            lone=StoreOne(statement, [Enqueued(jobs[0].id, True)]),
         )

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from winch.drivers.postgres.binary import Tids
-from winch.drivers.postgres.statements import Body, Rows, Statements, Step
+from winch.drivers.postgres.statements import Body, Rows, SchemaStatements, Statement
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Base:
 
     def __init__(
         self,
-        sql: Statements,
+        sql: SchemaStatements,
         *,
         keeps_events: bool,
         claim_starts: ClaimStarts,
@@ -69,10 +69,10 @@ class Base:
         # A claim of at least this many jobs writes one row for all of them: see claim.sql.
         self.batch_from: int = MANY
 
-    def step(
+    def statement(
         self, name: str, /, *, is_alone: bool = False, is_fixed: bool = False, **values: Any
-    ) -> Step:
-        return Step(self.sql[name], values, is_alone, is_fixed)
+    ) -> Statement:
+        return Statement(self.sql[name], values, is_alone, is_fixed)
 
     def read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
         return Verb(name, body, is_read=True)
@@ -83,7 +83,7 @@ class Base:
 
         def witnessed() -> Body[T]:
             at = None if now is None else now.isoformat()
-            yield self.step("events.hint", verb=name, at=at)
+            yield self.statement("events.hint", verb=name, at=at)
             return (yield from body())
 
         return Verb(name, witnessed)

@@ -7,7 +7,7 @@ from time import monotonic
 
 from winch.core.job import Claim
 from winch.drivers.postgres.records import read_claims
-from winch.drivers.postgres.statements import Body, Step
+from winch.drivers.postgres.statements import Body, Statement
 from winch.drivers.postgres.verbs.base import BEGINNING, MANY, Base
 from winch.drivers.postgres.verbs.gated_claims import GatedClaims
 from winch.storage.params import ClaimParams
@@ -25,8 +25,8 @@ class ClaimVerbs:
         # The first place of a queue counts: a second one would find what the first has locked.
         queues = list(dict.fromkeys(params.queues))
 
-        def step(starts: list[int], *, is_wary: bool = False) -> Step:
-            return self._base.step(
+        def statement(starts: list[int], *, is_wary: bool = False) -> Statement:
+            return self._base.statement(
                 "claim",
                 is_alone=True,
                 is_fixed=is_wary,  # it begins at the beginning, wherever others have come
@@ -41,10 +41,10 @@ class ClaimVerbs:
                 now=now,
             )
 
-        def wary_step() -> Step:
+        def wary_statement() -> Statement:
             if len(queues) != 1 or params.limit >= self._base.batch_from:
-                return step([BEGINNING] * len(queues), is_wary=True)
-            return self._base.step(
+                return statement([BEGINNING] * len(queues), is_wary=True)
+            return self._base.statement(
                 "claim.few",
                 is_alone=True,
                 is_fixed=True,
@@ -59,11 +59,11 @@ class ClaimVerbs:
         def wary() -> Body[list[Claim]]:
             # Jobs with gates are rare: one statement where there are none, else a transaction.
             if not self._gated.may_be_needed(queues):
-                rows = yield wary_step()
+                rows = yield wary_statement()
                 if rows:
                     self._base.row_hints.learn(rows)
                     return read_claims(rows, params.token, queues)
-                ((has_gated,),) = yield self._base.step("has_gated", is_alone=True, queues=queues)
+                ((has_gated,),) = yield self._base.statement("has_gated", is_alone=True, queues=queues)
                 if not has_gated:
                     return []
             return (yield from self._gated.claim(params, now))
@@ -74,11 +74,11 @@ class ClaimVerbs:
             starts_at, tasks = self._base.claim_starts, params.tasks
             starts = starts_at.starts(queues, tasks)
             sent = monotonic()
-            rows = yield step(starts)
+            rows = yield statement(starts)
             if not rows and any(start > BEGINNING for start in starts):
                 starts = [BEGINNING] * len(queues)
                 sent = monotonic()
-                rows = yield step(starts)
+                rows = yield statement(starts)
             seconds = monotonic() - sent
             claims = read_claims(rows, params.token, queues)
             self._base.row_hints.learn(rows)

@@ -8,21 +8,21 @@ from datetime import datetime
 from winch.core.job import UNDO_LIVES, Failure, SuspectRule
 from winch.core.values.fingerprint import trace
 from winch.drivers.postgres.records import write_claims
-from winch.drivers.postgres.statements import Step
+from winch.drivers.postgres.statements import Statement
 from winch.drivers.postgres.verbs.base import Base
 from winch.storage.params import ClaimRef
 
 
-def crash_step(
+def crash_statement(
     base: Base,
     session: str | None,
     started: Sequence[ClaimRef],
     cause: str | None,
     rule: SuspectRule,
     now: datetime | None,
-) -> Step:
+) -> Statement:
     """Take back the claims that `started`, or, with a session, all claims of the session."""
-    return base.step(
+    return base.statement(
         "crash",
         session=session,
         started=write_claims(started),

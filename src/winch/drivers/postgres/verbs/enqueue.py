@@ -11,7 +11,7 @@ import msgspec
 from winch.core.errors import ConfigError
 from winch.core.policy.unique import Duplicate
 from winch.drivers.postgres.records import write_alike, write_jobs, write_one
-from winch.drivers.postgres.statements import Body, Step
+from winch.drivers.postgres.statements import Body, Statement
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.decide.unique import Holder, filled, planned, takes_over
@@ -48,12 +48,12 @@ class EnqueueVerbs:
         if is_repeat or any(job.is_given_id for job in jobs):
             return (yield from self._insert_checked(jobs, is_repeat, now))
         if len(jobs) == 1 and (one := write_one(jobs[0], now)):
-            yield Step(self._base.sql[one[0]], one[1], is_alone=True)
+            yield Statement(self._base.sql[one[0]], one[1], is_alone=True)
         elif alike := write_alike(jobs):
-            yield self._base.step("enqueue.alike", is_alone=True, now=now, **alike)
+            yield self._base.statement("enqueue.alike", is_alone=True, now=now, **alike)
         else:
             text = write_jobs(jobs)
-            yield self._base.step(
+            yield self._base.statement(
                 "enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS
             )
         return [Enqueued(job.id, True) for job in jobs]
@@ -62,7 +62,7 @@ class EnqueueVerbs:
         self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
     ) -> Body[list[Enqueued]]:
         """Store the jobs whose ids are not known yet."""
-        rows = yield self._base.step(
+        rows = yield self._base.statement(
             "enqueue.checked",
             is_alone=not is_repeat,
             jobs=write_jobs(_each_once(jobs)),
@@ -71,9 +71,9 @@ class EnqueueVerbs:
         )
         stored = {row[0] for row in rows}
         if is_repeat and stored:
-            rows = yield self._base.step("enqueue.final", ids=list(stored))
+            rows = yield self._base.statement("enqueue.final", ids=list(stored))
             if final := [row[0] for row in rows]:
-                yield self._base.step("enqueue.undo", ids=final)
+                yield self._base.statement("enqueue.undo", ids=final)
                 stored.difference_update(final)
         answers = []
         for job in jobs:
@@ -87,7 +87,7 @@ class EnqueueVerbs:
         """Take the unique keys of the jobs, and store what `planned` makes of their holders."""
         known: set[str] = set()
         if looked_up := [job.id for job in jobs if is_repeat or job.is_given_id]:
-            known = {row[0] for row in (yield self._base.step("cancel.states", ids=looked_up))}
+            known = {row[0] for row in (yield self._base.statement("cancel.states", ids=looked_up))}
         wanted: dict[str, str] = {}
         replacing: set[str] = set()
         for job in jobs:
@@ -99,16 +99,16 @@ class EnqueueVerbs:
         won = [key for key in wanted if key not in held]
         within = {job.unique_key for job in jobs if job.unique_within is not None}
         if looked_up := [key for key in won if key in within]:
-            for key, holder in (yield self._base.step("enqueue.kept", keys=looked_up, now=now)):
+            for key, holder in (yield self._base.statement("enqueue.kept", keys=looked_up, now=now)):
                 held[key] = Holder(holder, None)
         plan = planned(jobs, held, known)
         if plan.is_refused:
             if won:
-                yield self._base.step("enqueue.unkey", keys=won)
+                yield self._base.statement("enqueue.unkey", keys=won)
             return filled(plan, [])
         if plan.take_over:
             winners = {job.unique_key: job.id for job in reversed(plan.store)}
-            yield self._base.step(
+            yield self._base.statement(
                 "enqueue.take_over",
                 keys=list(plan.take_over),
                 losers=list(plan.take_over.values()),
@@ -118,11 +118,11 @@ class EnqueueVerbs:
         if within:
             yield from self._keep_keys(plan.store, stored, now)
         if won and (within or not all(answer.is_new for answer in stored)):
-            yield self._base.step("enqueue.unkey", keys=won)
+            yield self._base.statement("enqueue.unkey", keys=won)
         if plan.replace:
             changed = [msgspec.structs.replace(new, id=i) for i, new in plan.replace.items()]
             text = write_jobs(changed)
-            yield self._base.step("enqueue.replace", jobs=text, now=now, soon_seconds=SOON_SECONDS)
+            yield self._base.statement("enqueue.replace", jobs=text, now=now, soon_seconds=SOON_SECONDS)
         return filled(plan, stored)
 
     def _keep_keys(
@@ -135,7 +135,7 @@ class EnqueueVerbs:
             if answer.is_new and job.unique_key is not None and job.unique_within is not None
         }
         if kept:
-            yield self._base.step(
+            yield self._base.statement(
                 "enqueue.keep",
                 keys=list(kept),
                 jobs=[job.id for job in kept.values()],

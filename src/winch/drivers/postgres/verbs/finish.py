@@ -17,9 +17,9 @@ from winch.drivers.postgres.records import (
     write_outcomes,
     write_span,
 )
-from winch.drivers.postgres.statements import Body, Step
+from winch.drivers.postgres.statements import Body, Statement
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base, rounds
-from winch.drivers.postgres.verbs.crashes import crash_step
+from winch.drivers.postgres.verbs.crashes import crash_statement
 from winch.drivers.postgres.verbs.gated_finish import finish_gated
 from winch.storage.params import Answer, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
@@ -56,16 +56,16 @@ class FinishVerbs:
     ) -> Body[list[Answer]]:
         may_be_alone = is_alone
 
-        def others(places: Sequence[int], *, is_alone: bool) -> Step:
+        def others(places: Sequence[int], *, is_alone: bool) -> Statement:
             text = write_outcomes([outcomes[place] for place in places])
-            return self._base.step(
+            return self._base.statement(
                 "finish.other", is_alone=is_alone, outcomes=text, soon_seconds=SOON_SECONDS, now=now
             )
 
-        def again(places: Sequence[int]) -> Step:
+        def again(places: Sequence[int]) -> Statement:
             return others(places, is_alone=may_be_alone and not has_waits)
 
-        def steps(places: Sequence[int]) -> list[Step]:
+        def statements(places: Sequence[int]) -> list[Statement]:
             completed = [outcomes[place] for place in places if _is_plain(outcomes[place])]
             rest = [place for place in places if not _is_plain(outcomes[place])]
             is_all = len(places) == len(outcomes) and not (completed and rest)
@@ -73,7 +73,7 @@ class FinishVerbs:
             made = []
             if completed:
                 values = write_completed(completed, None)
-                made.append(self._base.step("finish", is_alone=is_alone, now=now, **values))
+                made.append(self._base.statement("finish", is_alone=is_alone, now=now, **values))
             if rest:
                 made.append(others(rest, is_alone=is_alone))
             return made
@@ -84,14 +84,14 @@ class FinishVerbs:
             values = write_completed(
                 outcomes, self._base.row_hints.take([outcome.id for outcome in outcomes])
             )
-            ((took,),) = yield self._base.step("finish", is_alone=may_be_alone, now=now, **values)
+            ((took,),) = yield self._base.statement("finish", is_alone=may_be_alone, now=now, **values)
             if took is None:
                 return [Answer.TOOK] * len(outcomes)
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
         ends = [(outcome.to, outcome.what) for outcome in outcomes]
         if took is not None:
             return (yield from self._answers(refs, range(len(refs)), set(took), ends, again))
-        answers = yield from self._end_claims(refs, steps, ends, again)
+        answers = yield from self._end_claims(refs, statements, ends, again)
         if has_waits:
             pairs = zip(refs, answers, strict=True)
             blocked = {ref.id for ref, answer in pairs if answer is Answer.TOOK}
@@ -101,36 +101,36 @@ class FinishVerbs:
     def release(
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
     ) -> Verb[list[Answer]]:
-        def steps(places: Sequence[int]) -> list[Step]:
+        def statements(places: Sequence[int]) -> list[Statement]:
             text = write_claims(claims[place] for place in places)
             is_alone = len(places) == len(claims)
-            step = self._base.step(
+            statement = self._base.statement(
                 "release", is_alone=is_alone, claims=text, has_started=has_started, now=now
             )
-            return [step]
+            return [statement]
 
         ends = [(JobState.READY, changes.RELEASED)] * len(claims)
-        return self._base.write("release", lambda: self._end_claims(claims, steps, ends), now)
+        return self._base.write("release", lambda: self._end_claims(claims, statements, ends), now)
 
     def _end_claims(
         self,
         refs: Sequence[ClaimRef],
-        steps: Callable[[Sequence[int]], list[Step]],
+        statements: Callable[[Sequence[int]], list[Statement]],
         ends: Sequence[changes.End] | None = None,
-        again: Callable[[Sequence[int]], Step] | None = None,
+        again: Callable[[Sequence[int]], Statement] | None = None,
     ) -> Body[list[Answer]]:
-        """Send the steps for the claims' places and say for each pair whether it took."""
+        """Send the statements for the claims' places and return for each claim whether it took."""
         answers = [Answer.LOST] * len(refs)
         for places in rounds([ref.id for ref in refs]):
             took: set[str] = set()
-            for step in steps(places):
-                rows = yield step
-                if step.statement.name != "finish":
+            for statement in statements(places):
+                rows = yield statement
+                if statement.sql.name != "finish":
                     took.update(row[0] for row in rows)
                 else:  # NULL: all of them
-                    took.update(step.values["ids"] if rows[0][0] is None else rows[0][0])
-            told = yield from self._answers(refs, places, took, ends, again)
-            for place, answer in zip(places, told, strict=True):
+                    took.update(statement.values["ids"] if rows[0][0] is None else rows[0][0])
+            answered = yield from self._answers(refs, places, took, ends, again)
+            for place, answer in zip(places, answered, strict=True):
                 answers[place] = answer
         return answers
 
@@ -140,20 +140,20 @@ class FinishVerbs:
         places: Sequence[int],
         took: set[str],
         ends: Sequence[changes.End] | None,
-        again: Callable[[Sequence[int]], Step] | None,
+        again: Callable[[Sequence[int]], Statement] | None,
     ) -> Body[list[Answer]]:
         """The answers for these places; what did not take is looked up, and is a repeat only where the
         claim ended as `ends` names it (None: in any way). `again` ends those that are live
-        after all: somebody wrote to their row at the same moment, and `finish` passed it over."""
+        after all: another transaction wrote to their row at the same moment, and `finish` skipped it."""
         found: dict[str, tuple[JobState, str | None, dict[str, str]]] = {}
         if missing := [place for place in places if refs[place].id not in took]:
             ids = [refs[place].id for place in missing]
-            rows = yield self._base.step("finish.ended", is_alone=True, ids=ids)
+            rows = yield self._base.statement("finish.ended", is_alone=True, ids=ids)
             live = {(row[0], row[1]) for row in rows}
             passed = [place for place in missing if (refs[place].id, refs[place].token) in live]
             if passed and again is not None:
                 took = took | {row[0] for row in (yield again(passed))}
-                rows = yield self._base.step("finish.ended", is_alone=True, ids=ids)
+                rows = yield self._base.statement("finish.ended", is_alone=True, ids=ids)
             found = {row[0]: read_ended(*row[2:]) for row in rows}
         answers = []
         for place in places:
@@ -169,7 +169,7 @@ class FinishVerbs:
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
-            ((count, _),) = yield self._base.step(
+            ((count, _),) = yield self._base.statement(
                 "give_up", is_alone=True, session=session, tokens=list(tokens), now=now
             )
             return int(count)
@@ -184,15 +184,17 @@ class FinishVerbs:
         rule: SuspectRule = CRASH_RULE,
         now: datetime | None = None,
     ) -> Verb[list[Answer]]:
-        def steps(places: Sequence[int]) -> list[Step]:
-            return [crash_step(self._base, None, [claims[place] for place in places], cause, rule, now)]
+        def statements(places: Sequence[int]) -> list[Statement]:
+            return [
+                crash_statement(self._base, None, [claims[place] for place in places], cause, rule, now)
+            ]
 
-        return self._base.write("crash", lambda: self._end_claims(claims, steps), now)
+        return self._base.write("crash", lambda: self._end_claims(claims, statements), now)
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
             self._base.row_hints.forget(claim.id)
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 "note",
                 is_alone=True,
                 id=claim.id,
@@ -210,8 +212,8 @@ class FinishVerbs:
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         def body() -> Body[list[Standing]]:
             ids = [ref.id for ref in claims]
-            yield self._base.step("standing", ids=ids)
-            rows = yield self._base.step("finish.ended", ids=ids)
+            yield self._base.statement("standing", ids=ids)
+            rows = yield self._base.statement("finish.ended", ids=ids)
             live = {(row[0], row[1]) for row in rows}
             found = {row[0]: read_ended(*row[2:]) for row in rows}
             return [
@@ -237,9 +239,9 @@ class FinishVerbs:
                 seconds = write_span(outcome.timeout)
                 waits += [_WaitRow(outcome.id, key, enough, seconds) for key, enough in keys]
         if waits:
-            yield self._base.step("finish.waits", ids=list({wait.job for wait in waits}))
+            yield self._base.statement("finish.waits", ids=list({wait.job for wait in waits}))
             text = msgspec.json.encode(waits).decode()
-            yield self._base.step("finish.wait", waits=text, now=now)
+            yield self._base.statement("finish.wait", waits=text, now=now)
 
 
 class _WaitRow(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from winch.core import gates
 from winch.core.gates import Admission, Candidate, Draw, Fair, GateUse, Look
 from winch.core.job import Claim
 from winch.drivers.postgres.records import read_claims
-from winch.drivers.postgres.statements import Body, Step
+from winch.drivers.postgres.statements import Body, Statement
 from winch.drivers.postgres.verbs.base import BEGINNING, Base
 from winch.drivers.postgres.verbs.permits import look_at, to_json, write_looks
 from winch.storage.decide.gates import AHEAD, ROUNDS
@@ -36,7 +36,7 @@ class GatedClaims:
     def claim(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
         """Claims from queues that may have jobs with gates; those without go the plain way."""
         queues = list(dict.fromkeys(params.queues))
-        rows = yield self._base.step("admit.begin", session=params.session, queues=queues)
+        rows = yield self._base.statement("admit.begin", session=params.session, queues=queues)
         with_gates = {row[0] for row in rows}
         self._met_gates(queues, is_any=bool(with_gates))
         found: list[Claim] = []
@@ -72,7 +72,7 @@ class GatedClaims:
         holding = 0
         for _ in range(ROUNDS):
             left = limit - len(found)
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 "admit.candidates",
                 queue=queue,
                 tasks=None if params.tasks is None else list(params.tasks),
@@ -104,8 +104,8 @@ class GatedClaims:
 
     def _claim_plain(
         self, params: ClaimParams, queues: Sequence[str], limit: int, now: datetime | None
-    ) -> Step:
-        return self._base.step(
+    ) -> Statement:
+        return self._base.statement(
             "claim",
             session=params.session,
             token=params.token,
@@ -133,7 +133,7 @@ class GatedClaims:
         tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
         turn = gates.tenant_key(queue)
         keys = [*uses, *([turn] if tenants else [])]
-        yield self._base.step("admit.lock_keys", keys=keys)
+        yield self._base.statement("admit.lock_keys", keys=keys)
         weighed = [GateUse(f"tenant:{tenant}", "", f"tenant:{tenant}") for tenant in tenants]
         extra = [GateUse(turn, ""), *weighed] if tenants else []
         looks, at = yield from look_at(self._base, [*uses.values(), *extra], now)
@@ -155,7 +155,7 @@ class GatedClaims:
         self, admission: Admission, params: ClaimParams, now: datetime | None
     ) -> Body[list[Claim]]:
         at = admission.now
-        rows = yield self._base.step(
+        rows = yield self._base.statement(
             "admit.take",
             gates=write_looks(admission.changed.values()),
             held=to_json([{"id": i, "gate": key} for i, key in admission.held.items()]),
@@ -172,5 +172,5 @@ class GatedClaims:
             at=at,
         )
         if any(look.open_at is not None for look in admission.changed.values()):
-            yield self._base.step("admit.ring")
+            yield self._base.statement("admit.ring")
         return read_claims(rows, params.token, [row[2] for row in rows])

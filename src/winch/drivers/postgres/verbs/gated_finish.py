@@ -23,13 +23,13 @@ def finish_gated(
 ) -> Body[list[Answer]]:
     """End claims of jobs with gates: the gates are locked before the rows, and scopes count the ends."""
     brakes = sorted({f"scope:{o.brake}" for o in outcomes if o.brake is not None})
-    rows = yield base.step("admit.lock", ids=[o.id for o in outcomes], keys=brakes)
+    rows = yield base.statement("admit.lock", ids=[o.id for o in outcomes], keys=brakes)
     uses = {row[0]: gates.gates_of(row[1]) for row in rows}
     claimed = {row[0]: row[2] for row in rows}
     answers = yield from end(outcomes)
     took = [o for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
     if leaving := [outcome.id for outcome in took if outcome.leaves_turn]:
-        left = yield base.step("admit.leave_turn", ids=leaving)
+        left = yield base.statement("admit.leave_turn", ids=leaving)
         if left:
             yield from open_gates(base, [row[0] for row in left], now)
     counted = {
@@ -42,7 +42,7 @@ def finish_gated(
     keys = sorted(counted | {f"scope:{o.brake}" for o in took if o.brake is not None})
     if not keys:
         return answers
-    yield base.step("admit.lock_keys", keys=keys)
+    yield base.statement("admit.lock_keys", keys=keys)
     looks, at = yield from look_at(base, [GateUse(key, gates.SCOPE) for key in keys], now)
     before = {key: look.state for key, look in looks.items()}
     for outcome in took:
@@ -59,7 +59,7 @@ def finish_gated(
                     gate.state = gates.counted(
                         gate.state, use.breaker, is_ok, claimed[outcome.id], at, why
                     )
-    yield base.step("admit.keep", gates=write_looks(looks.values()))
+    yield base.statement("admit.keep", gates=write_looks(looks.values()))
     # What only counted opens nothing.
     is_open = [k for k in keys if gates.scope_state(before[k]) or gates.scope_state(looks[k].state)]
     if is_open:

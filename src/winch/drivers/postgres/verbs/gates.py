@@ -31,16 +31,16 @@ class GateVerbs:
             count = 0
             # Looked for outside of a transaction: mostly there is nothing, and nothing is locked.
             if is_sweep:
-                yield self._base.step("admit.forget", is_alone=True)
-                yield self._base.step("admit.tidy", is_alone=True, limit=limit)
-                rows = yield self._base.step("admit.all", is_alone=True, limit=limit)
+                yield self._base.statement("admit.forget", is_alone=True)
+                yield self._base.statement("admit.tidy", is_alone=True, limit=limit)
+                rows = yield self._base.statement("admit.all", is_alone=True, limit=limit)
             else:
                 most = min(limit, GATES_AT_ONCE)
-                rows = yield self._base.step("admit.due", is_alone=True, limit=most, now=now)
+                rows = yield self._base.statement("admit.due", is_alone=True, limit=most, now=now)
             if keys := [row[0] for row in rows]:
-                yield self._base.step("admit.lock_keys", keys=keys)
+                yield self._base.statement("admit.lock_keys", keys=keys)
                 count = yield from open_gates(self._base, keys, now)
-            ((next_at, at),) = yield self._base.step("admit.next", is_alone=True, now=now)
+            ((next_at, at),) = yield self._base.statement("admit.next", is_alone=True, now=now)
             return Promoted(count, None if next_at is None else read_moment(next_at), read_moment(at))
 
         return self._base.write("admit", body, now)
@@ -57,9 +57,9 @@ class GateVerbs:
             removed = sorted(name for name, spec in specs.items() if spec is None)
             kept = {name: spec for name, spec in sorted(specs.items()) if spec is not None}
             if removed:
-                yield self._base.step("set_limits.remove", names=removed, is_live=is_live)
+                yield self._base.statement("set_limits.remove", names=removed, is_live=is_live)
             if kept:
-                yield self._base.step(
+                yield self._base.statement(
                     "set_limits",
                     names=list(kept),
                     specs=[to_json(spec) for spec in kept.values()],
@@ -67,10 +67,10 @@ class GateVerbs:
                     by=by,
                     now=now,
                 )
-            rows = yield self._base.step("admit.all", limit=10_000)
+            rows = yield self._base.statement("admit.all", limit=10_000)
             keys = [row[0] for row in rows if name_of_key(row[0]) in specs]
             if keys:
-                yield self._base.step("admit.lock_keys", keys=keys)
+                yield self._base.statement("admit.lock_keys", keys=keys)
                 yield from open_gates(self._base, keys, now)
 
         return self._base.write("set_limits", body, now)
@@ -78,7 +78,9 @@ class GateVerbs:
     def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
         def body() -> Body[list[bool]]:
             text = to_json(sorted(changes, key=lambda change: change.id))
-            took = {row[0] for row in (yield self._base.step("rebind", is_alone=True, changes=text))}
+            took = {
+                row[0] for row in (yield self._base.statement("rebind", is_alone=True, changes=text))
+            }
             return [change.id in took for change in changes]
 
         return self._base.write("rebind", body, now)
@@ -87,17 +89,17 @@ class GateVerbs:
         def body() -> Body[list[LimitInfo]]:
             settings = {
                 row[0]: Setting(read_spec(row[1]), row[2], row[3], read_moment(row[4]))
-                for row in (yield self._base.step("limits", is_alone=True))
+                for row in (yield self._base.statement("limits", is_alone=True))
             }
-            used = yield self._base.step("limits.used", is_alone=True)
-            waiting = yield self._base.step("limits.waiting", is_alone=True)
+            used = yield self._base.statement("limits.used", is_alone=True)
+            waiting = yield self._base.statement("limits.waiting", is_alone=True)
             return named_limits(settings, used, waiting)
 
         return self._base.read("limits", body)
 
     def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
         def body() -> Body[bool]:
-            ((found,),) = yield self._base.step("has_gated", is_alone=True, queues=list(queues))
+            ((found,),) = yield self._base.statement("has_gated", is_alone=True, queues=list(queues))
             return bool(found)
 
         return self._base.read("has_gated", body)

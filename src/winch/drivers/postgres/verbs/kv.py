@@ -23,8 +23,8 @@ class KvVerbs:
 
     def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
-            yield self._base.step("write_lines.over", now=now)
-            yield self._base.step(
+            yield self._base.statement("write_lines.over", now=now)
+            yield self._base.statement(
                 "write_lines",
                 books=[record.book for record in records],
                 keys=[record.key for record in records],
@@ -42,7 +42,7 @@ class KvVerbs:
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             for _ in range(LOOKS):
-                kept = yield self._base.step(
+                kept = yield self._base.statement(
                     "swap_line",
                     book=record.book,
                     key=record.key,
@@ -53,7 +53,7 @@ class KvVerbs:
                 )
                 if kept:
                     return None
-                rows = yield self._base.step("swap_line.there", book=record.book, key=record.key)
+                rows = yield self._base.statement("swap_line.there", book=record.book, key=record.key)
                 if rows:
                     there: str = rows[0][0]
                     return there
@@ -63,7 +63,7 @@ class KvVerbs:
 
     def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
         def body() -> Body[list[KvRecord]]:
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 "read_lines.newest" if which.is_newest_first else "read_lines",
                 is_alone=True,
                 book=which.book,
@@ -79,7 +79,7 @@ class KvVerbs:
     def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
             return len(
-                (yield self._base.step("strike_lines", is_alone=True, book=book, keys=list(keys)))
+                (yield self._base.statement("strike_lines", is_alone=True, book=book, keys=list(keys)))
             )
 
         return self._base.write("kv_delete", body)

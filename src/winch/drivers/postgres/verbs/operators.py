@@ -44,12 +44,12 @@ class OperatorVerbs:
 
         def body() -> Body[list[Acted]]:
             held = {}
-            if rows := (yield self._base.step("retry.keyed", ids=list(dict.fromkeys(ids)))):
+            if rows := (yield self._base.statement("retry.keyed", ids=list(dict.fromkeys(ids)))):
                 held = yield from self._take_again(ids, rows)
             free = [job_id for job_id in ids if job_id not in held]
             acted = iter((yield from self._operated("retry", free, values)) if free else [])
             if rows:
-                yield self._base.step("enqueue.unkey", keys=[row[2] for row in rows])
+                yield self._base.statement("enqueue.unkey", keys=[row[2] for row in rows])
             return [held[job_id] if job_id in held else next(acted) for job_id in ids]
 
         return self._base.write("retry", body, now)
@@ -94,12 +94,12 @@ class OperatorVerbs:
         for _ in range(LOOKS):
             if not left:
                 break
-            rows = yield self._base.step(verb, ids=left, **values)
+            rows = yield self._base.statement(verb, ids=left, **values)
             found.update((row[0], JobState(row[1])) for row in rows)
             if not (left := [job_id for job_id in left if job_id not in found]):
                 break
             # Not there, or final, or on its way between the tables while the statement looked.
-            rows = yield self._base.step("cancel.states", ids=left)
+            rows = yield self._base.statement("cancel.states", ids=left)
             states = {row[0]: JobState(row[1]) for row in rows}
             found.update((i, s) for i, s in states.items() if s not in TRANSITIONS[verb])
             left = [job_id for job_id in states if job_id not in found]
@@ -109,12 +109,12 @@ class OperatorVerbs:
         self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> Body[None]:
-            yield self._base.step("pause", is_alone=True, queue=queue, reason=reason, now=now)
+            yield self._base.statement("pause", is_alone=True, queue=queue, reason=reason, now=now)
 
         return self._base.write("pause", body, now)
 
     def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
-            yield self._base.step("resume", is_alone=True, queue=queue)
+            yield self._base.statement("resume", is_alone=True, queue=queue)
 
         return self._base.write("resume", body, now)

@@ -30,7 +30,7 @@ def look_at(
     """The gates, whose rows are locked, as they are; and the store's time."""
     # A job may stand among those with gates and have none: then only the time is wanted.
     wanted = list({use.key: use for use in uses}.values()) or [GateUse("", "")]
-    rows = yield base.step(
+    rows = yield base.statement(
         "admit.look",
         keys=[use.key for use in wanted],
         names=[use.name for use in wanted],
@@ -44,7 +44,7 @@ def look_at(
 def open_gates(base: Base, keys: Sequence[str], now: datetime | None) -> Body[int]:
     """Make ready the jobs that these gates let through; the gates' rows are locked."""
     waiting: dict[str, list[Row]] = {key: [] for key in keys}
-    for row in (yield base.step("admit.waiting", keys=list(keys), limit=OPENED_AT_ONCE)):
+    for row in (yield base.statement("admit.waiting", keys=list(keys), limit=OPENED_AT_ONCE)):
         waiting[row[0]].append(row)
     uses = {key: _use_of(key, rows[0][2] if rows else None) for key, rows in waiting.items()}
     looks, at = yield from look_at(base, uses.values(), now)
@@ -64,10 +64,10 @@ def open_gates(base: Base, keys: Sequence[str], now: datetime | None) -> Body[in
             look.open_at = open_at
             changed.append(look)
     if changed:
-        yield base.step("admit.keep", gates=write_looks(changed))
+        yield base.statement("admit.keep", gates=write_looks(changed))
     if not chosen:
         return 0
-    ((count, _),) = yield base.step("admit", ids=list(chosen), gates=list(chosen.values()))
+    ((count, _),) = yield base.statement("admit", ids=list(chosen), gates=list(chosen.values()))
     return int(count)
 
 
@@ -77,7 +77,7 @@ def read_gate(base: Base, job: JobRecord, now: datetime | None) -> Body[GateInfo
     if use is None or job.state is not JobState.BLOCKED:
         return None
     looks, _ = yield from look_at(base, [use], now)
-    ((holders, ahead),) = yield base.step(
+    ((holders, ahead),) = yield base.statement(
         "admit.holders", is_alone=True, key=use.key, id=job.id, limit=AHEAD
     )
     return gate_info(looks[use.key], use, holders, ahead)

@@ -49,7 +49,7 @@ class ReadVerbs:
         found: dict[str, JobRecord] = {}
         for name in ("get", "get.both"):
             if left := [job_id for job_id in dict.fromkeys(ids) if job_id not in found]:
-                rows = yield self._base.step(name, is_alone=True, ids=left)
+                rows = yield self._base.statement(name, is_alone=True, ids=left)
                 found.update((row[0], read_job(row)) for row in rows)
         return [found.get(job_id) for job_id in ids]
 
@@ -58,11 +58,11 @@ class ReadVerbs:
             if not ids:
                 return []
             if lie_together(ids):
-                rows = yield self._base.step(
+                rows = yield self._base.statement(
                     "results.together", is_alone=True, first=min(ids), last=max(ids)
                 )
             else:
-                rows = yield self._base.step("results", is_alone=True, ids=list(ids))
+                rows = yield self._base.statement("results", is_alone=True, ids=list(ids))
             found = {row[0]: Ending(_STATES[row[1]], row[2], row[3]) for row in rows}
             return [found.get(job_id) for job_id in ids]
 
@@ -75,7 +75,7 @@ class ReadVerbs:
             name = "list_jobs.alike"
 
         def body() -> Body[Page]:
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 name,
                 is_alone=True,
                 is_live=bool(states & LIVE),
@@ -98,14 +98,14 @@ class ReadVerbs:
         """As `SnapshotStore` has it."""
 
         def body() -> Body[timedelta]:
-            ((seconds,),) = yield self._base.step("oldest_snapshot", is_alone=True)
+            ((seconds,),) = yield self._base.statement("oldest_snapshot", is_alone=True)
             return timedelta(seconds=float(seconds))
 
         return self._base.read("oldest_snapshot", body)
 
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         def body() -> Body[list[DeadGroup]]:
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 "groups", is_alone=True, task=which.task, queue=which.queue, limit=which.limit
             )
             samples = yield from self._find([row[4] for row in rows])
@@ -120,7 +120,7 @@ class ReadVerbs:
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:
-            rows = yield self._base.step("counts", is_alone=True, cap=cap)
+            rows = yield self._base.statement("counts", is_alone=True, cap=cap)
             found = {row[0]: row[1] for row in rows}
             return {state: found[state] for state in JobState}
 
@@ -128,7 +128,7 @@ class ReadVerbs:
 
     def queues(self) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
-            rows = yield self._base.step("queues", is_alone=True)
+            rows = yield self._base.statement("queues", is_alone=True)
             # By code point, as other stores do; the database's own order depends on its locale.
             return sorted(map(read_queue, rows), key=lambda queue: queue.name)
 
@@ -136,7 +136,7 @@ class ReadVerbs:
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
-            ((ready, waited),) = yield self._base.step(
+            ((ready, waited),) = yield self._base.statement(
                 "depth", is_alone=True, queue=queue, cap=cap, now=now
             )
             return Depth(ready, None if waited is None else timedelta(seconds=float(waited)))
@@ -145,7 +145,7 @@ class ReadVerbs:
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:
-            rows = yield self._base.step("sessions", is_alone=True, is_ended_too=is_ended_too)
+            rows = yield self._base.statement("sessions", is_alone=True, is_ended_too=is_ended_too)
             return list(map(read_session, rows))
 
         return self._base.read("sessions", body)
@@ -155,7 +155,7 @@ class ReadVerbs:
             (job,) = yield from self._find([job_id])
             if job is None:
                 return None
-            ((at, paused_at, reason, ahead, serving, knowing),) = yield self._base.step(
+            ((at, paused_at, reason, ahead, serving, knowing),) = yield self._base.statement(
                 "explain",
                 is_alone=True,
                 id=job.id,
@@ -166,10 +166,12 @@ class ReadVerbs:
             )
             rows = []
             if job.session is not None:
-                rows = yield self._base.step("explain.session", is_alone=True, session=job.session)
+                rows = yield self._base.statement("explain.session", is_alone=True, session=job.session)
             holder = None
             if job.unique_key is not None and job.state in FINAL:
-                held = yield self._base.step("enqueue.holders", is_alone=True, keys=[job.unique_key])
+                held = yield self._base.statement(
+                    "enqueue.holders", is_alone=True, keys=[job.unique_key]
+                )
                 holder = next((row[1] for row in held if row[2] is not None), None)
             return Facts(
                 job=job,
@@ -188,7 +190,7 @@ class ReadVerbs:
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:
-            rows = yield self._base.step("events", is_alone=True, after=after, limit=limit)
+            rows = yield self._base.statement("events", is_alone=True, after=after, limit=limit)
             return list(map(read_event, rows))
 
         return self._base.read("events", body)

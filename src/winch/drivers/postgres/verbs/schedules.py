@@ -41,16 +41,16 @@ class ScheduleVerbs:
 
     def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
-            ((at,),) = yield self._base.step("schedules.now", is_alone=True, now=now)
-            rows = yield self._base.step("schedules", is_alone=True, name=name)
+            ((at,),) = yield self._base.statement("schedules.now", is_alone=True, now=now)
+            rows = yield self._base.statement("schedules", is_alone=True, name=name)
             return Schedules(read_moment(at), tuple(map(_read_row, rows)))
 
         return self._base.read("schedules", body)
 
     def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
-            rows = yield self._base.step("due_schedules", is_alone=True, limit=limit, now=now)
-            ((at, next_at),) = yield self._base.step("due_schedules.next", is_alone=True, now=now)
+            rows = yield self._base.statement("due_schedules", is_alone=True, limit=limit, now=now)
+            ((at, next_at),) = yield self._base.statement("due_schedules.next", is_alone=True, now=now)
             return Schedules(read_moment(at), tuple(map(_read_row, rows)), read_maybe_moment(next_at))
 
         return self._base.read("due_schedules", body)
@@ -60,13 +60,13 @@ class ScheduleVerbs:
     ) -> Verb[Changed]:
         def body() -> Body[Changed]:
             for _ in range(LOOKS):
-                yield self._base.step("change_schedule", name=name)
-                rows = yield self._base.step("schedules", name=name)
-                ((moment,),) = yield self._base.step("schedules.now", now=now)
+                yield self._base.statement("change_schedule", name=name)
+                rows = yield self._base.statement("schedules", name=name)
+                ((moment,),) = yield self._base.statement("schedules.now", now=now)
                 at = read_moment(moment)
                 live = 0
                 if needs_live(change):
-                    ((live,),) = yield self._base.step("change_schedule.live", name=name)
+                    ((live,),) = yield self._base.statement("change_schedule.live", name=name)
                 row = _read_row(rows[0]) if rows else None
                 effect = changed(name, row, change, at, live)
                 if effect.answer is not Answered.DONE:
@@ -81,10 +81,10 @@ class ScheduleVerbs:
     def _write_row(self, name: str, is_new: bool, effect: Effect) -> Body[bool]:
         row = effect.row
         if row is None:
-            yield self._base.step("change_schedule.remove", name=name)
-            yield self._base.step("change_schedule.forget", name=name)
+            yield self._base.statement("change_schedule.remove", name=name)
+            yield self._base.statement("change_schedule.forget", name=name)
         elif is_new:
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 "change_schedule.add",
                 name=name,
                 definition=row.definition,
@@ -93,7 +93,7 @@ class ScheduleVerbs:
             )
             return bool(rows)
         elif effect.is_written:
-            yield self._base.step(
+            yield self._base.statement(
                 "change_schedule.put",
                 name=name,
                 definition=row.definition if effect.is_defined else None,
@@ -111,7 +111,7 @@ class ScheduleVerbs:
     ) -> Body[tuple[ScheduleRun, ...]]:
         if not effect.runs:
             return ()
-        rows = yield self._base.step(
+        rows = yield self._base.statement(
             "change_schedule.run",
             name=name,
             runs=msgspec.json.encode(
@@ -141,7 +141,7 @@ class ScheduleVerbs:
         kept = []
         for run in told(runs, answers):
             if run.kind is RunKind.HELD:
-                yield self._base.step(
+                yield self._base.statement(
                     "change_schedule.held",
                     name=name,
                     window_at=run.window,
@@ -150,15 +150,15 @@ class ScheduleVerbs:
                     note=run.note,
                 )
             elif run.kind is RunKind.TRIGGERED and not answers[run.job or ""].is_new:
-                yield self._base.step("change_schedule.again", name=name, window_at=run.window)
+                yield self._base.statement("change_schedule.again", name=name, window_at=run.window)
                 continue
             kept.append(run)
-        yield self._base.step("change_schedule.trim", name=name, keep=KEEP_RUNS)
+        yield self._base.statement("change_schedule.trim", name=name, keep=KEEP_RUNS)
         return tuple(kept)
 
     def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
         def body() -> Body[list[ScheduleRun]]:
-            rows = yield self._base.step("schedule_runs", is_alone=True, name=name, limit=limit)
+            rows = yield self._base.statement("schedule_runs", is_alone=True, name=name, limit=limit)
             return [
                 ScheduleRun(
                     schedule=schedule,

@@ -12,7 +12,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
-from winch.drivers.postgres.verbs.crashes import crash_step
+from winch.drivers.postgres.verbs.crashes import crash_statement
 from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
 
@@ -25,7 +25,7 @@ class SessionVerbs:
 
     def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
         def body() -> Body[datetime]:
-            ((moment,),) = yield self._base.step(
+            ((moment,),) = yield self._base.statement(
                 "start_session",
                 is_alone=not session.schedules,
                 id=session.id,
@@ -41,14 +41,16 @@ class SessionVerbs:
             )
             if session.schedules:
                 text = msgspec.json.encode(session.schedules).decode()
-                yield self._base.step("start_session.declare", id=session.id, schedules=text, now=now)
+                yield self._base.statement(
+                    "start_session.declare", id=session.id, schedules=text, now=now
+                )
             return read_moment(moment)
 
         return self._base.write("start_session", body, now)
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
-            rows = yield self._base.step("beat", is_alone=True, sessions=list(sessions), now=now)
+            rows = yield self._base.statement("beat", is_alone=True, sessions=list(sessions), now=now)
             at = read_moment(rows[0][0])
             beats = {row[1]: row[2] for row in rows}
             return [Pulse(s, is_live=s in beats, beats=beats.get(s, 0), now=at) for s in sessions]
@@ -65,23 +67,25 @@ class SessionVerbs:
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
-            yield self._base.step("end_session", session=session, reason=cause or "stopped", now=now)
-            yield self._base.step("admit.lock_running", session=session)
-            rows = yield crash_step(self._base, session, started, cause, rule, now)
+            yield self._base.statement(
+                "end_session", session=session, reason=cause or "stopped", now=now
+            )
+            yield self._base.statement("admit.lock_running", session=session)
+            rows = yield crash_statement(self._base, session, started, cause, rule, now)
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in rows]
 
         return self._base.write("end_session", body, now)
 
     def held(self, session: str) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
-            rows = yield self._base.step("held", is_alone=True, session=session)
+            rows = yield self._base.statement("held", is_alone=True, session=session)
             return [ClaimRef(row[0], row[1]) for row in rows]
 
         return self._base.read("held", body)
 
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
-            rows = yield self._base.step("cancels", is_alone=True, sessions=list(sessions))
+            rows = yield self._base.statement("cancels", is_alone=True, sessions=list(sessions))
             place = {session: number for number, session in enumerate(sessions)}
             rows.sort(key=lambda row: place[row[2]])
             return [ClaimRef(row[0], row[1]) for row in rows]

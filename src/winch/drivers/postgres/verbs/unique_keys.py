@@ -28,23 +28,23 @@ def take_keys(
         if not left:
             return held
         order = list(left)
-        rows = yield base.step("enqueue.keys", keys=order, jobs=[left[key] for key in order])
+        rows = yield base.statement("enqueue.keys", keys=order, jobs=[left[key] for key in order])
         for row in rows:
             del left[row[0]]
         if not left:
             return held
         stale = []
-        for key, job_id, state in (yield base.step("enqueue.holders", keys=list(left))):
+        for key, job_id, state in (yield base.statement("enqueue.holders", keys=list(left))):
             if state is None:
                 stale.append(key)
             else:
                 held[key] = Holder(job_id, JobState(state))
                 del left[key]
         if stale:
-            yield base.step("enqueue.unkey", keys=stale)
+            yield base.statement("enqueue.unkey", keys=stale)
         locking = {held[key].id: key for key in replacing if key in held and key not in left}
         if locking:
-            rows = yield base.step("enqueue.lock", ids=list(locking))
+            rows = yield base.statement("enqueue.lock", ids=list(locking))
             states = {(row[0], row[2]): JobState(row[1]) for row in rows}
             for job_id, key in locking.items():
                 if (job_id, key) in states:

@@ -35,9 +35,9 @@ class UpkeepVerbs:
         self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
-            yield self._base.step("rescue", as_of=as_of, now=now)
-            yield self._base.step("admit.lock_running", session=None)
-            rows = yield self._base.step(
+            yield self._base.statement("rescue", as_of=as_of, now=now)
+            yield self._base.statement("admit.lock_running", session=None)
+            rows = yield self._base.statement(
                 "rescue.jobs",
                 limit=limit,
                 cause=LEASE_OVER,
@@ -47,17 +47,17 @@ class UpkeepVerbs:
                 window_seconds=RESCUE_RULE.within.total_seconds(),
                 now=now,
             )
-            yield self._base.step(
+            yield self._base.statement(
                 "rescue.leases", limit=LEASES, most=OLD_LEASES, old_seconds=OLD_SECONDS, now=now
             )
-            yield self._base.step("rescue.file", most=OLD_LEASES, old_seconds=OLD_SECONDS, now=now)
+            yield self._base.statement("rescue.file", most=OLD_LEASES, old_seconds=OLD_SECONDS, now=now)
             return [Rescued(row[0], row[1], row[2], JobState(row[3])) for row in rows]
 
         return self._base.write("rescue", body, now)
 
     def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
-            ((at, count, next_at, _),) = yield self._base.step(
+            ((at, count, next_at, _),) = yield self._base.statement(
                 "promote", is_alone=True, limit=limit, now=now
             )
             later = None if next_at is None else read_moment(next_at)
@@ -67,14 +67,14 @@ class UpkeepVerbs:
 
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
-            ((count,),) = yield self._base.step(
+            ((count,),) = yield self._base.statement(
                 "prune",
                 is_alone=True,
                 limit=limit,
                 session_seconds=KEEP_SESSIONS.total_seconds(),
                 now=now,
             )
-            yield self._base.step(
+            yield self._base.statement(
                 "prune.waits",
                 is_alone=True,
                 taken_seconds=KEEP_TAKEN.total_seconds(),
@@ -101,7 +101,7 @@ class UpkeepVerbs:
         def body() -> Body[int]:
             counts: dict[str, int] = {}
             ranked: list[dict[str, Any]] = []
-            rows = yield self._base.step("trim", is_alone=True, task=which.task, queue=which.queue)
+            rows = yield self._base.statement("trim", is_alone=True, task=which.task, queue=which.queue)
             for task, options in rows:
                 own = DeadLimits() if which.is_forced else dead_limits(options)
                 count = which.count if own.dead_count is None else own.dead_count
@@ -114,12 +114,12 @@ class UpkeepVerbs:
             if which.is_dry_run:
                 total = 0
                 for values in ranked:
-                    ((number,),) = yield self._base.step("trim.matched", is_alone=True, **values)
+                    ((number,),) = yield self._base.statement("trim.matched", is_alone=True, **values)
                     total += number
                 return total
             ids: list[str] = []
             if counts:
-                rows = yield self._base.step(
+                rows = yield self._base.statement(
                     "trim.many",
                     is_alone=True,
                     tasks=list(counts),
@@ -130,11 +130,11 @@ class UpkeepVerbs:
             for values in ranked:
                 if len(ids) >= which.limit:
                     break
-                rows = yield self._base.step("trim.over", is_alone=True, **values)
+                rows = yield self._base.statement("trim.over", is_alone=True, **values)
                 ids += [row[0] for row in rows]
             if not ids:
                 return 0
-            ((gone,),) = yield self._base.step("trim.delete", is_alone=True, ids=ids[: which.limit])
+            ((gone,),) = yield self._base.statement("trim.delete", is_alone=True, ids=ids[: which.limit])
             return int(gone)
 
         return self._base.write("trim", body, now)

@@ -25,7 +25,7 @@ class WaitVerbs:
 
     def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
         def body() -> Body[Sent]:
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 "signal", is_alone=True, name=name, id=id, payload=payload, now=now
             )
             return Sent(id, is_new=bool(rows))
@@ -36,12 +36,12 @@ class WaitVerbs:
         self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
     ) -> Verb[Taken]:
         def body() -> Body[Taken]:
-            if not (yield self._base.step("take_signal", id=claim.id, token=claim.token)):
+            if not (yield self._base.statement("take_signal", id=claim.id, token=claim.token)):
                 return Taken(Answer.LOST)
             values: dict[str, Any] = {"id": claim.id, "wanted_by": wanted_by, "name": name}
-            rows = yield self._base.step("take_signal.again", **values)
+            rows = yield self._base.statement("take_signal.again", **values)
             if not rows:
-                rows = yield self._base.step("take_signal.first", **values)
+                rows = yield self._base.statement("take_signal.first", **values)
             return Taken(Answer.TOOK, rows[0][0] if rows else None)
 
         return self._base.write("take_signal", body, now)
@@ -57,7 +57,7 @@ class WaitVerbs:
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             # Also the first statement of a transaction: what follows would be one of its own without it.
-            rows = yield self._base.step(
+            rows = yield self._base.statement(
                 "take_signal.live",
                 id=None if claim is None else claim.id,
                 token=None if claim is None else claim.token,
@@ -71,10 +71,10 @@ class WaitVerbs:
             known = {job.id for job in jobs} - new
             held = sorted(new & {job_id for job_id, _ in waits})
             if held:
-                yield self._base.step("enqueue.after", ids=held, reason=BLOCKED_REASON)
+                yield self._base.statement("enqueue.after", ids=held, reason=BLOCKED_REASON)
             begun = [(job_id, wait) for job_id, some in waits if job_id not in known for wait in some]
             if begun:
-                yield self._base.step(
+                yield self._base.statement(
                     "enqueue.waits",
                     jobs=[job_id for job_id, _ in begun],
                     keys=[wait.key for _, wait in begun],
@@ -86,25 +86,25 @@ class WaitVerbs:
 
     def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
-            ((at, is_any, next_at),) = yield self._base.step("unblock", is_alone=True, now=now)
+            ((at, is_any, next_at),) = yield self._base.statement("unblock", is_alone=True, now=now)
             later = None if next_at is None else read_moment(next_at)
             if not is_any:
                 return Promoted(0, later, read_moment(at))
-            keys = [row[0] for row in (yield self._base.step("unblock.keys", limit=limit))]
+            keys = [row[0] for row in (yield self._base.statement("unblock.keys", limit=limit))]
             looked = dict.fromkeys(keys)
             looked |= {DEAD + key.removeprefix(JOB): None for key in keys if key.startswith(JOB)}
-            rows = yield self._base.step("unblock.waiters", keys=list(looked), limit=limit, now=now)
+            rows = yield self._base.statement("unblock.waiters", keys=list(looked), limit=limit, now=now)
             if asked := [key.removeprefix(DEAD) for _, key in rows if (key or "").startswith(DEAD)]:
-                dead = {DEAD + row[0] for row in (yield self._base.step("unblock.dead", ids=asked))}
+                dead = {DEAD + row[0] for row in (yield self._base.statement("unblock.dead", ids=asked))}
                 rows = [row for row in rows if row[1] in dead or not (row[1] or "").startswith(DEAD)]
             ids = list(dict.fromkeys(row[0] for row in rows))
             count = 0
             if ids:
-                locked = [row[0] for row in (yield self._base.step("unblock.lock", ids=ids))]
+                locked = [row[0] for row in (yield self._base.statement("unblock.lock", ids=ids))]
                 if len(locked) < len(ids):
-                    yield self._base.step("unblock.stale", ids=ids)
+                    yield self._base.statement("unblock.stale", ids=ids)
                 came = [row for row in rows if row[1] is not None]
-                ((count, _),) = yield self._base.step(
+                ((count, _),) = yield self._base.statement(
                     "unblock.ready",
                     jobs=[row[0] for row in came],
                     keys=[row[1] for row in came],

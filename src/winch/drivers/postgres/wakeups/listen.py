@@ -1,12 +1,10 @@
 """Wake-ups: one LISTEN connection for all bells of a driver in one event loop, and one for due jobs.
 
-A wake-up is a hint. Whoever waits says so in the store (`arm`), looks once more, and waits; producers
-notify only while somebody has said so. What goes wrong here (a connection that breaks or hangs, a pooler
-that cannot carry LISTEN) makes waking slower, never wrong: the waiting worker looks again by itself.
+A wake-up is a hint. A waiting worker announces itself in the store (`arm`), looks once more, and waits.
+Producers notify only while an announcement is valid. A failure here (a connection that breaks or hangs,
+a pooler that cannot carry LISTEN) makes waking slower, never wrong: the waiting worker polls as well.
 
-The way from the server's word to the claim is short, because somebody waits for that job: the event
-loop itself reads the socket, and the claim is sent by whoever was waiting. Where an offer stands
-(handover.py), the word is the job itself.
+The event loop itself reads the socket. `fast/claiming_bell.py` sends the claim in that moment.
 """
 
 from __future__ import annotations
@@ -22,20 +20,16 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from winch.core.errors import StorageError, StorageUnavailable
-from winch.core.job import Claim
+from winch.core.errors import StorageError
 from winch.drivers._shared import background
-from winch.drivers.postgres.address import Place
-from winch.drivers.postgres.connections.apool import AsyncPool, Loaded
+from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.connections.pool import WHO_ANSWERS, is_pooled
 from winch.drivers.postgres.statements import Row
-from winch.drivers.postgres.wakeups.handover import Offer, Offers, values_of
-from winch.storage.verbs import Verb
 
 log: logging.Logger = logging.getLogger("winch.postgres")
 
-# What a waiter says is good for WAITING seconds; it says so again after RENEW, so that there is always
-# time left. Nobody writes while somebody else's word is good for ENOUGH seconds more.
+# An announcement is valid for WAITING seconds, and the waiter renews it after RENEW, so that there is
+# always time left. No waiter writes while another's announcement is valid for ENOUGH seconds more.
 WAITING = 15.0
 RENEW = 5.0
 ENOUGH = 10.0
@@ -51,11 +45,11 @@ class Listener:
     """The connection that hears the wake-ups of one channel, opened again whenever it breaks."""
 
     def __init__(
-        self, place: Place, channel: str, params: dict[str, object], announce: Announce
+        self, address: Address, channel: str, params: dict[str, object], announce: Announce
     ) -> None:
-        self._place = place
+        self._address = address
         self._channel = channel
-        # Of this listener alone: what is said there is for one of its bells, and nobody else hears it.
+        # Of this listener alone: a message there is for one of its bells.
         self.own_channel: str = f"winch_{secrets.token_hex(16)}"
         self._params = params
         self._announce = announce
@@ -84,11 +78,11 @@ class Listener:
         await self._tried.wait()
 
     async def announce(self, names: Iterable[str]) -> None:
-        """Say in the store that somebody waits for these."""
+        """Write into the store that a worker waits for these."""
         try:
             await self._announce(sorted(names))
         except StorageError as error:
-            log.debug("cannot say that somebody waits: %s", error)
+            log.debug("cannot announce a waiting worker: %s", error)
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -138,11 +132,11 @@ class Listener:
             self.is_up = True
             self.state = "up"
             self._tried.set()
-            self._ring([])  # whatever happened while nobody listened
+            self._ring([])  # for what was missed before
             while True:
                 await self._until_silent(connection)
                 # Silence may be peace, or a connection whose other end is gone.
-                async with asyncio.timeout(self._place.timeout):
+                async with asyncio.timeout(self._address.timeout):
                     await connection.execute("SELECT 1")
 
     async def _until_silent(self, connection: psycopg.AsyncConnection[Row]) -> None:
@@ -165,7 +159,7 @@ class Listener:
                     over.set_exception(error)
 
         def stop() -> None:
-            """As `express.Answer.stop`: libpq has closed the socket of a connection that is lost."""
+            """As `libpq.PendingResult.stop`: libpq closes the socket of a lost connection."""
             nonlocal is_read
             if is_read:
                 is_read = False
@@ -206,7 +200,7 @@ class PostgresBell:
         self._listener = listeners[0]
         self._has_rung = False
         self._waiter: asyncio.Future[bool | None] | None = None
-        self._said_at = -RENEW
+        self._announced_at = -RENEW
         for listener in listeners:
             listener.add(self)
 
@@ -222,8 +216,8 @@ class PostgresBell:
             self._waiter.set_result(is_ring)
 
     async def arm(self) -> None:
-        if time.monotonic() - self._said_at >= RENEW:
-            self._said_at = time.monotonic()
+        if time.monotonic() - self._announced_at >= RENEW:
+            self._announced_at = time.monotonic()
             for listener in self._listeners:
                 await listener.listening()
             await self._listener.announce(self.names)
@@ -249,79 +243,3 @@ class PostgresBell:
     async def aclose(self) -> None:
         for listener in self._listeners:
             listener.discard(self)
-
-
-class ClaimingPostgresBell(PostgresBell):
-    """Sends the claim, which is written ahead, in the moment it rings, without a turn of its worker; and
-    leaves it in the store meanwhile, as an offer."""
-
-    stays_armed = True
-
-    def __init__(
-        self,
-        listeners: Sequence[Listener],
-        queues: Sequence[str],
-        pool: AsyncPool,
-        offers: Offers,
-    ) -> None:
-        super().__init__(listeners, queues, due=False)
-        self._pool = pool
-        self._offers = offers
-        self.on_claims: Callable[[list[Claim]], None] | None = None
-        self._loaded: Loaded[list[Claim]] | None = None
-        self._offer: Offer | None = None
-
-    def ring(self) -> None:
-        if self._loaded is not None and self._waiter is not None and not self._waiter.done():
-            self._loaded.send()
-        super().ring()
-
-    def hand(self, word: bytes) -> None:
-        claims = None if self._offer is None else self._offer.hear(word)
-        if claims is not None:
-            if claims and self.on_claims is not None:
-                self.on_claims(claims)
-            self._wake(False)
-
-    async def claim_when_rung(
-        self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
-    ) -> list[Claim]:
-        loaded = self._loaded = self._pool.load(verb, self.on_claims)
-        is_wanted = is_idle and self._listener.is_up and self._offers.may_be_made
-        values = values_of(verb) if is_wanted else None
-        if values is None:
-            return await self._claim(verb, loaded, timeout)
-        offer = self._offer = Offer(values, self._listener.own_channel)
-        claims: list[Claim] = []
-        try:
-            await self._offers.make(offer, timeout)
-            if not offer.is_taken:  # else it was before the wait began
-                claims = await self._claim(verb, loaded, timeout)
-            await self._offers.ended(offer)
-        except StorageUnavailable as error:
-            # Jobs that are known may run already, so their token must not be given up: what else is
-            # under it is released when they are done with. Without any, the claim's answer was lost.
-            if not claims and not offer.claims:
-                raise StorageUnavailable(str(error), maybe_applied=True) from error
-            log.warning("an offer could not be withdrawn, its time ends it: %s", error)
-        finally:
-            self._loaded = self._offer = None
-        # One token for both, and who looks for the jobs of a token finds all of them.
-        known = {claim.id for claim in claims}
-        return claims + [claim for claim in offer.claims if claim.id not in known]
-
-    async def _claim(
-        self, verb: Verb[list[Claim]], loaded: Loaded[list[Claim]] | None, timeout: float
-    ) -> list[Claim]:
-        try:
-            has_rung = await self._wait(timeout)
-        except BaseException:
-            if loaded is not None:
-                loaded.drop()
-            raise
-        finally:
-            self._loaded = None
-        return [] if has_rung is False else await self._pool.run(verb, loaded)
-
-    def rouse(self) -> None:
-        self._wake(False)

@@ -1,12 +1,13 @@
-"""Offers: claims that wait in the store, so that a job can be handed over by who stores it.
+"""Offers: claims that wait in the store, so that a producer can assign a job to a worker.
 
-An offer is a claim, under a token of its own, that finds nothing yet. Who stores a plain job while one
-stands stores it as claimed under that token, and says so on the channel of the worker's listener
-(`hand_over`, a function of the schema). The worker need not ask, and waits for the disk once, not twice.
+An offer is a claim, under a token of its own, that finds nothing yet. A producer that stores a plain job
+while an offer stands stores the job as claimed under that token, and notifies the channel of the
+worker's listener (`hand_over`, a function of the schema). This saves the worker's claim: one round trip
+and one commit on the way from enqueue to start. Equals a ring followed by the claim.
 
-A word that is lost, or has no room for the job, makes it slower, never wrong: when the wait ends,
-whatever ended it, the offer is withdrawn, and what was handed over without a word is looked for by its
-token. A worker that dies leaves an offer that is good for a second or two, or until its session ends.
+A notification that is lost, or has no room for the job, makes the start slower, never wrong: when the
+wait ends, the offer is withdrawn, and jobs assigned without a notification are looked up by the token. A
+worker that dies leaves an offer that is valid for a second or two, or until its session ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim, from_micros
 from winch.drivers.postgres.records import read_claims
-from winch.drivers.postgres.statements import Body, Step
+from winch.drivers.postgres.statements import Body, Statement
 from winch.storage.verbs import Verb
 
 log = logging.getLogger("winch.postgres")
@@ -32,14 +33,14 @@ _word = msgspec.json.Decoder(list[Any])
 
 
 def values_of(verb: Verb[list[Claim]]) -> Mapping[str, Any] | None:
-    """Those of the claim's first statement, behind what the triggers for events are told; None for a
-    claim that looks at gates, too, and cannot be left to somebody else."""
+    """The values of the claim's first statement, after the hint for the triggers of events; None for a
+    claim that looks at gates: a producer cannot make it."""
     steps = verb.steps()
     try:
-        step: Step = next(steps)
-        if step.statement.name == "events.hint":
-            step = steps.send([])
-        return step.values if step.is_fixed else None
+        statement: Statement = next(steps)
+        if statement.sql.name == "events.hint":
+            statement = steps.send([])
+        return statement.values if statement.is_fixed else None
     finally:
         steps.close()
 
@@ -59,8 +60,8 @@ class Offer:
         self._claims: dict[str, Claim] = {}
 
     def hear(self, word: bytes) -> list[Claim] | None:
-        """Take a word for this offer: the job it tells of, if it has room for it and is the first to do
-        so. None for the word of an earlier offer."""
+        """Take a notification for this offer: the job in it, if it has room for one and is the first for
+        that job. None for the notification of an earlier offer."""
         token, *rest = _word.decode(word)
         if token != self.token:
             return None
@@ -85,9 +86,11 @@ class Offer:
 class Offers:
     """Makes offers and ends them."""
 
-    def __init__(self, run: Callable[[Verb[Any]], Awaitable[Any]], step: Callable[..., Step]) -> None:
+    def __init__(
+        self, run: Callable[[Verb[Any]], Awaitable[Any]], statement: Callable[..., Statement]
+    ) -> None:
         self._run = run
-        self._step = step
+        self._statement = statement
         # Not where the role may not: with the grants of an earlier release it works all the same.
         self.may_be_made: bool = True
 
@@ -95,7 +98,7 @@ class Offers:
         """Leave the offer in the store, if that may be."""
 
         def body() -> Body[None]:
-            yield self._step(
+            yield self._statement(
                 "wait.offer",
                 is_alone=True,
                 token=offer.token,
@@ -122,9 +125,11 @@ class Offers:
                 offer.add(await self._run(Verb("taken", lambda: self._taken(offer), is_read=True)))
 
     def _withdrawn(self, offer: Offer) -> Body[int]:
-        ((stood,),) = yield self._step("wait.withdrawn", is_alone=True, token=offer.token)
+        ((stood,),) = yield self._statement("wait.withdrawn", is_alone=True, token=offer.token)
         return int(stood)
 
     def _taken(self, offer: Offer) -> Body[list[Claim]]:
-        rows = yield self._step("wait.taken", is_alone=True, token=offer.token, session=offer.session)
+        rows = yield self._statement(
+            "wait.taken", is_alone=True, token=offer.token, session=offer.session
+        )
         return read_claims(rows, offer.token, offer.queues)
