@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.values.clock import Clock
+from winch.core.values.ids import JobIds
 from winch.drivers.connect import connect
 from winch.engine.base.operation import Operation
 from winch.engine.base.settings import Loaded, Settings, load
 from winch.engine.client.audit import AuditLog, noted
 from winch.engine.client.client import Client, Surroundings
+from winch.engine.client.fast_enqueue import FastClient
 from winch.engine.client.spool import Spool
 from winch.engine.tasks.collecting import Collected
 from winch.engine.tasks.events import JobEvent
@@ -26,6 +28,7 @@ from winch.engine.tasks.options import TaskOptions, _name, task_options
 from winch.engine.tasks.registry import Registry, default_name, refuse_unfit
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.task import Bound, Task, task_class
+from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock
 from winch.storage.protocol import advice
 
@@ -131,7 +134,8 @@ class App:
         self.runtime.lease = lambda: self.settings.lease
         self.runtime.crash_rule = lambda: self.settings.crash_rule
         self._spool: Spool | None = None
-        self.client: Client = Client(
+        make_client = FastClient if is_fast() else Client
+        self.client: Client = make_client(
             self.ready,
             Surroundings(self.clock),
             self.runtime,
@@ -235,14 +239,16 @@ class App:
         """
         client = self.client
         before = (self._driver, self._is_checked, self.clock)
-        drawn = (client.surroundings, client.last_tick, client.next_place)
+        before_of_client = client.surroundings, client.ids
         self._driver, self._is_checked, self.clock = driver, True, surroundings.clock
-        client.surroundings, client.last_tick, client.next_place = surroundings, 0, None
+        client.use(surroundings)
+        client.ids = JobIds(surroundings.clock.time, surroundings.entropy)
         try:
             yield
         finally:
             self._driver, self._is_checked, self.clock = before
-            client.surroundings, client.last_tick, client.next_place = drawn
+            client.use(before_of_client[0])
+            client.ids = before_of_client[1]
 
     # -- hooks -------------------------------------------------------------------------------------
 

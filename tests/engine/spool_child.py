@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from winch import App, StorageUnavailable
-from winch.engine.client import client
+from winch.engine.client import writer
 
-client.ENQUEUE_PAUSES = (0.001,)  # type: ignore[assignment]  # a test need not wait two seconds
+writer.ENQUEUE_PAUSES = (0.001,)  # type: ignore[assignment]  # a test need not wait two seconds
 
 
 def spool_app(db: str, spool: str) -> App:

@@ -11,8 +11,9 @@ import pytest
 from tests.servers import Databases
 from winch import App, ConfigError, InvalidPayload
 from winch.core.lifecycle import JobState
-from winch.engine.client import client
-from winch.engine.client.client import CHUNK, FIRST_CHUNK
+from winch.engine.client import writer
+from winch.engine.client.client import CHUNK
+from winch.engine.client.fast_enqueue import FIRST_CHUNK
 from winch.engine.tasks.task import Bound, Task
 from winch.storage.verbs import Sending, Verb
 
@@ -100,7 +101,7 @@ def test_a_thousand_is_written_while_the_one_before_it_is_under_way(app: App) ->
 def test_a_connection_lost_under_way_is_made_good_with_the_same_ids(
     postgres_server: Databases, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    monkeypatch.setattr(client, "ENQUEUE_PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(writer, "ENQUEUE_PAUSES", (0.01, 0.01))
     url = postgres_server.new_store()
     app = App(url)
     task = a_task(app)

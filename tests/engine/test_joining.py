@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from winch import App, EnqueueUncertain, StorageError, StorageUnavailable
-from winch.engine.client.coalesce import MOST, Joining
+from winch.engine.client.coalesce import MOST, Coalescer
 from winch.storage.params import Enqueued, NewJob
 
 
@@ -44,8 +44,8 @@ def job(name: str) -> NewJob:
 
 async def held(store: Store, names: Sequence[str]) -> list[Any]:
     """All of these at once, the first of them on its way when the others come."""
-    joining = Joining(store.send)
-    calls = [asyncio.ensure_future(joining.store(job(name))) for name in names]
+    coalescer = Coalescer(store.send)
+    calls = [asyncio.ensure_future(coalescer.store(job(name))) for name in names]
     await asyncio.sleep(0)
     store.open.set()
     return await asyncio.gather(*calls, return_exceptions=True)
@@ -88,8 +88,8 @@ def test_each_hears_of_its_own_job_when_the_answer_is_lost() -> None:
 def test_who_is_cancelled_while_waiting_sends_nothing_and_keeps_nobody() -> None:
     async def main() -> None:
         store = Store()
-        joining = Joining(store.send)
-        calls = [asyncio.ensure_future(joining.store(job(name))) for name in "abc"]
+        coalescer = Coalescer(store.send)
+        calls = [asyncio.ensure_future(coalescer.store(job(name))) for name in "abc"]
         await asyncio.sleep(0)
         calls[1].cancel()
         await asyncio.sleep(0)
@@ -106,8 +106,8 @@ def test_a_slow_call_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def main() -> None:
         store = Store()
-        joining = Joining(store.send)
-        calls = [asyncio.ensure_future(joining.store(job(name))) for name in "ab"]
+        coalescer = Coalescer(store.send)
+        calls = [asyncio.ensure_future(coalescer.store(job(name))) for name in "ab"]
         await asyncio.sleep(0)
         assert store.calls == [["a"], ["b"]]
         store.open.set()

@@ -10,7 +10,6 @@ import pytest
 
 from winch import App, ConfigError, JobState, QueueFull, Rate, Retry, chain
 from winch.core.job import level_of, sort_key
-from winch.engine.client.backpressure import FRESH
 from winch.testing import virtual
 
 STORES = ["memory", "sqlite"]
@@ -34,7 +33,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
 
 def age(app: App) -> None:
     """Let what the client has read be old."""
-    app.client._door._looked_at -= FRESH
+    app.client.writer.admission.forget()
 
 
 def enqueue(app: App, times: int = 1, **options: Any) -> list[Any]:
@@ -377,8 +376,9 @@ def test_a_producer_that_had_not_heard_is_caught_up_with() -> None:
         app.queues.pause("mail")
         world.advance("3s")
         app.queues.configure("mail", concurrency=1)
-        app.client._door._limited = {}  # as a producer that looked a moment before
-        app.client._door._looked_at = float("inf")
+        admission = app.client.writer.admission
+        admission.know({}, {})  # as a producer that looked a moment before
+        admission._looked_at = admission.open_until = float("inf")
         late = [slow.enqueue() for _ in range(2)]
         assert all(job.refresh().record.options is None for job in late)
         world.advance("4s")

@@ -21,7 +21,7 @@ import pytest
 from tests.engine.spool_child import lose_store, spool_app
 from tests.engine.test_keyring import SECRET, both
 from winch import App, ConfigError, EnqueueUncertain, JobNotFound, StorageUnavailable
-from winch.engine.client import client
+from winch.engine.client import writer
 from winch.engine.client.spool import Batch, Spool
 from winch.storage.params import NewJob
 
@@ -34,7 +34,7 @@ _opened: list[App] = []
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(client, "ENQUEUE_PAUSES", (0.001,))
+    monkeypatch.setattr(writer, "ENQUEUE_PAUSES", (0.001,))
     yield
     while _opened:
         _opened.pop().close()

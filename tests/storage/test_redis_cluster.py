@@ -80,7 +80,7 @@ def test_ids_are_spread_over_the_shards_within_a_fifth_of_the_mean() -> None:
     jobs = 64_000
     client = App("memory://").client
     alone = [client.draw_id() for _ in range(jobs)]
-    by_hundreds = [one for count in (250, 1000) * 50 for one in client.draw_ids(count)]
+    by_hundreds = [one for count in (250, 1000) * 50 for one in client.ids.draw_many(count)]
     given = [str(uuid.UUID(int=number)) for number in range(jobs)]
     for ids in (alone, by_hundreds, given):
         counts = Counter(map(shard_of, ids))
@@ -90,7 +90,7 @@ def test_ids_are_spread_over_the_shards_within_a_fifth_of_the_mean() -> None:
 
 
 def test_jobs_enqueued_together_come_to_few_shards() -> None:
-    assert len(set(map(shard_of, App("memory://").client.draw_ids(1000)))) == 10
+    assert len(set(map(shard_of, App("memory://").client.ids.draw_many(1000)))) == 10
 
 
 def test_each_of_three_nodes_has_a_third_of_the_shards() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 from winch.core.errors import ConfigError
 from winch.core.values.bounds import check_length
@@ -53,6 +54,37 @@ def job_ids(tick: int, random: bytes, place: int | None = None) -> list[str]:
         ids.append(f"{head}{tick & 0xFFF:03x}-{r[at : at + 4]}-{r[at + 4 : at + 16]}")
         tick += 1
     return ids
+
+
+class JobIds:
+    """Draws the ids of jobs, each greater than the one before it, so that jobs enqueued together keep
+    their order. They take the places in turn, so that all places get the same share."""
+
+    def __init__(self, time: Callable[[], float], entropy: Callable[[int], bytes]) -> None:
+        self._time = time
+        self._entropy = entropy
+        self._last_tick = 0
+        self._next_place: int | None = None
+
+    def draw(self) -> str:
+        tick = int(self._time() * 4_096_000)
+        if tick <= self._last_tick:
+            tick = self._last_tick + 1
+        self._last_tick = tick
+        random = self._entropy(8)
+        place = random[0] if self._next_place is None else self._next_place
+        self._next_place = place + 1
+        return job_id(tick, random, place)
+
+    def draw_many(self, count: int) -> list[str]:
+        tick = max(int(self._time() * 4_096_000), self._last_tick + 1)
+        self._last_tick = tick + count - 1
+        random = self._entropy(8 * count)
+        place = self._next_place
+        if place is None:
+            place = random[0] if random else 0
+        self._next_place = place + -(-count // RUN)
+        return job_ids(tick, random, place)
 
 
 def random_id(random: bytes) -> str:

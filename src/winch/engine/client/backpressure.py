@@ -1,8 +1,8 @@
-"""The door of every queue: whether a job may come in now. Producers take no lock and ask nobody.
+"""Backpressure: whether a queue admits a job now. Producers take no lock.
 
-Settings and depths are read at most once a second; in between a producer counts its own jobs. So a full
+A producer reads settings and depths at most once a second; in between it counts its own jobs. So a full
 queue may get, beyond its limit, what other producers enqueue within one second. A store that does not
-answer keeps nobody out: the enqueue itself will say what is wrong.
+answer keeps no job out: the enqueue itself raises the error.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ def queue_gate(queue: str, concurrency: int) -> GateUse:
     return GateUse(name, LIMIT, name, n=concurrency)
 
 
-class Door:
-    """What one client knows about its queues."""
+class QueueAdmission:
+    """What one client knows about its queues. Until `open_until`, by the monotonic clock, no queue has a
+    setting that producers must read, and every job is admitted."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
+        self.open_until: float = float("-inf")
         self._looked_at = float("-inf")
         self._limited: dict[str, QueueSettings] = {}
         self._depths: dict[str, Depth] = {}
@@ -73,7 +75,7 @@ class Door:
         self, driver: Driver, jobs: Sequence[NewJob], *, is_apart: bool = False
     ) -> Operation[list[NewJob | None]]:
         """The jobs as they may come in: None is dropped, some are put off. Raises QueueFull. `is_apart`
-        looks from a thread: who brings a connection may have no pool in their event loop."""
+        reads from a thread: a caller that brings a connection may have no pool in its event loop."""
         began = self.monotonic()
         while True:
             yield from self._look(driver, is_apart)
@@ -89,7 +91,7 @@ class Door:
                     timedelta(seconds=FRESH),
                 )
             yield Pause(BLOCK_PAUSE)
-            self._looked_at = float("-inf")
+            self.forget()
         return self._let_in(jobs)
 
     def _look(self, driver: Driver, is_apart: bool) -> Operation[None]:
@@ -103,17 +105,26 @@ class Door:
         try:
             lines = yield asked(driver.kv_list(KvFilter(book=BOOK)))
             found = read_settings(lines)
-            limited = {queue: said for queue, said in found.items() if said.is_for_producers}
-            for queue, said in limited.items():
-                if said.is_limited:
-                    cap = 2 * (said.max_depth or 1)
+            limited = {queue: one for queue, one in found.items() if one.is_for_producers}
+            for queue, settings in limited.items():
+                if settings.is_limited:
+                    cap = 2 * (settings.max_depth or 1)
                     depths[queue] = yield asked(driver.depth(queue, cap=cap))
         except (StorageError, ConfigError):
             limited, depths = self._limited, self._depths
         finally:
             self._looking -= 1
+        self.know(limited, depths)
+
+    def know(self, limited: dict[str, QueueSettings], depths: dict[str, Depth]) -> None:
+        """Take this as read just now."""
         self._looked_at = self.monotonic()
+        self.open_until = float("-inf") if limited else self._looked_at + FRESH
         self._limited, self._depths, self._own = limited, depths, {}
+
+    def forget(self) -> None:
+        """Read settings and depths again with the next job."""
+        self._looked_at = self.open_until = float("-inf")
 
     def _is_over(self, queue: str, more: int) -> str | None:
         """Why so many more jobs do not fit, or None."""
@@ -186,6 +197,6 @@ def _marked(job: NewJob, settings: QueueSettings | None) -> NewJob:
 
 
 def _strict(job: NewJob) -> NewJob:
-    if job.priority not in PRIORITY_RANGE:  # it has been through a door before: a spooled job
+    if job.priority not in PRIORITY_RANGE:  # admitted before: a spooled job
         return job
     return msgspec.structs.replace(job, priority=job.priority * STRICT)

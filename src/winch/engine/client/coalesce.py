@@ -23,12 +23,12 @@ MOST = 500
 PATIENCE = 0.02
 
 
-class Joining:
+class Coalescer:
     """The calls of one client, apart for each event loop. `send` stores jobs, with all its retries."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = (
+        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopCalls] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -37,11 +37,11 @@ class Joining:
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
         if line is None:
-            line = self._lines[loop] = _Line(loop, self._send)
+            line = self._lines[loop] = _LoopCalls(loop, self._send)
         return await line.store(job)
 
 
-class _Line:
+class _LoopCalls:
     """The calls of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Send) -> None:

@@ -13,6 +13,7 @@ own, which is sent when everything is stored.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,7 +41,6 @@ from winch.core.flow import (
 from winch.core.job import keep_awaited
 from winch.core.values.ids import random_id
 from winch.engine.base.operation import OnConnection, Operation, Pause
-from winch.engine.client.ids import entropy
 from winch.engine.client.job import Job
 from winch.engine.flows.parts import check_part
 from winch.engine.tasks.task import Bound, Partial, Task, Using, check_call, check_whole
@@ -229,7 +229,7 @@ class Flow:
         if not self._is_list:
             raise ConfigError(f"{self.kind} {self.name!r} has no members; add one before enqueue()")
         self._begin_storing()
-        return FlowHandle(None, random_id(entropy(16)), self.name, self.kind, (), is_list=True)
+        return FlowHandle(None, random_id(os.urandom(16)), self.name, self.kind, (), is_list=True)
 
     def _begin_storing(self) -> None:
         if self._is_stored:
@@ -852,8 +852,8 @@ def send(
     reach."""
     if not jobs:
         return []
-    jobs = yield from client.marked(client.prepared(jobs), conn)
-    return (yield from client.told(jobs, _stored(client, jobs, waits, conn, claim)))
+    jobs = yield from client.writer.marked(client.writer.prepared(jobs), conn)
+    return (yield from client.writer.with_hooks(jobs, _stored(client, jobs, waits, conn, claim)))
 
 
 def _stored(
@@ -866,16 +866,16 @@ def _stored(
     driver = client.driver()
     answers: list[Enqueued] | None
     if not waits and claim is None and not conn:
-        return (yield from client.store_prepared(jobs))
+        return (yield from client.writer.store_prepared(jobs))
     if conn is not None:
         connection = getattr(conn, "connection", conn) if hasattr(conn, "result") else conn
-        yield from client.index(jobs, connection)
+        yield from client.writer.index(jobs, connection)
         answers = yield OnConnection(connection, driver.enqueue_after(jobs, waits, claim=claim))
         return _unless_lost(answers)
     is_repeat = False
     for pause in (*PAUSES, None):
         try:
-            yield from client.index(jobs)
+            yield from client.writer.index(jobs)
             answers = yield driver.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat)
         except StorageUnavailable as error:
             if pause is None:
