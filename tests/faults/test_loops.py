@@ -78,7 +78,7 @@ def _calls() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _starts_loop(what: str) -> bool:
-    return what.endswith(("loops.start", "_background.start"))
+    return what.endswith(("loops.start", "background.start"))
 
 
 def _name(call: ast.Call) -> str:
