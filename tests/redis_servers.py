@@ -23,15 +23,15 @@ import hiredis
 
 from tests.redis_tls import Authority
 from tests.servers import STOP_SECONDS, Server, ServerError, free_port, wait_until
-from winch.drivers.redis.address import Place
+from winch.drivers.redis.address import Address
 from winch.drivers.redis.connections.routing import ConnectionLost
-from winch.drivers.redis.connections.sync import Wire
+from winch.drivers.redis.connections.sync import SyncConnection
 from winch.drivers.redis.scripts import packed
 
 
 def ask(port: int, *words: str | int) -> Any:
     """One command to a server on this machine; raises its error."""
-    wire = Wire(Place("redis", (("127.0.0.1", port),), timeout=5.0), ("127.0.0.1", port))
+    wire = SyncConnection(Address("redis", (("127.0.0.1", port),), timeout=5.0), ("127.0.0.1", port))
     try:
         (answer,) = wire.ask(packed(*words), 1)
     finally:

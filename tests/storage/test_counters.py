@@ -69,7 +69,7 @@ def bench(
 def redis(bench: Bench, verb: str, key: str, *words: Any, part: int = HOME) -> Any:
     """A command on a key of one part of the store; in a cluster there are many."""
     driver: Any = bench.driver
-    tag = tags(driver._place.schema)[part]
+    tag = tags(driver._address.schema)[part]
     return driver._pool.run(command(verb, f"{{{tag}}}:{key}", *words, where=part))
 
 

@@ -22,10 +22,10 @@ from winch.core.values.fingerprint import fingerprint_of_trace
 from winch.core.values.ids import job_id, random_id
 from winch.drivers.connect import connect
 from winch.drivers.redis.address import parse_url
-from winch.drivers.redis.connections.routing import TRIES, Route, Send, carried
+from winch.drivers.redis.connections.routing import TRIES, SendRequest, ServerRoute, carried
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.keys import KEYS, KEYS_OF, KEYS_OF_TWO
-from winch.drivers.redis.scripts import Pause, call, command, names, script
+from winch.drivers.redis.scripts import RetryPause, call, command, names, script
 from winch.storage.params import Answer, ClaimParams, Enqueued, Finish, JobFilter, NewJob, NewSession
 from winch.storage.protocol import ClaimingBell
 from winch.testing.conformance.target import WallClock
@@ -112,15 +112,15 @@ def test_a_call_sent_ahead_is_sent_again_where_its_connection_is_lost(
 def test_scripts_are_sent_again_however_long_the_server_was_loading() -> None:
     """Found by a soak (seed 12): a restarted server was loading through all tries, then said that it had
     no scripts; that was taken for a complaint about the call, and a job that was done died of it."""
-    route = Route(parse_url("redis://localhost:6379"))
+    route = ServerRoute(parse_url("redis://localhost:6379"))
     what = call(b"{winch}:meta", "finish", {})
     assert what.full is not None
     loading = hiredis.ReplyError("LOADING Redis is loading the dataset in memory")
     steps = carried(what, route, loading)
     for tries in range(TRIES):
-        assert isinstance(next(steps) if tries == 0 else steps.send(loading), Pause)
-        assert steps.send(None) == Send(what.request, 0)
-    assert steps.send(hiredis.ReplyError("NOSCRIPT No matching script.")) == Send(what.full(), 0)
+        assert isinstance(next(steps) if tries == 0 else steps.send(loading), RetryPause)
+        assert steps.send(None) == SendRequest(what.request, 0)
+    assert steps.send(hiredis.ReplyError("NOSCRIPT No matching script.")) == SendRequest(what.full(), 0)
     with pytest.raises(StopIteration) as stop:
         steps.send([b"took"])
     assert stop.value.value == [b"took"]
@@ -250,7 +250,7 @@ def test_pages_of_ids_go_with_their_jobs(driver: RedisDriver) -> None:
         driver.run(driver.enqueue([new_job(1, id=one) for one in chunk]))
     alone = new_job(1)
     driver.run(driver.enqueue([alone]))
-    pages = f"{driver.place.prefix}pages"
+    pages = f"{driver.address.prefix}pages"
     count = driver._pool.run(command("ZCARD", pages))
     assert 24 < count <= 24 * 4
     listed, after = [], None
@@ -331,11 +331,11 @@ def test_without_a_replica_an_enqueue_is_uncertain_after_a_fifth_of_the_timeout(
 def test_urls_are_taken_apart() -> None:
     place = parse_url("rediss://ada:se%40cret@db.example:7000/3?schema=shop&timeout=2s&replicated=1")
     assert (place.user, place.password, place.database) == ("ada", "se@cret", 3)
-    assert place.addresses == (("db.example", 7000),)
+    assert place.servers == (("db.example", 7000),)
     assert (place.prefix, place.timeout, place.replicated) == ("{shop}:", 2.0, 1)
     assert "cret" not in place.describe()
     place = parse_url("redis+sentinel://a,b:1,[::1]:2/main")
-    assert place.addresses == (("a", 26379), ("b", 1), ("::1", 2))
+    assert place.servers == (("a", 26379), ("b", 1), ("::1", 2))
     assert place.service == "main"
 
 

@@ -36,7 +36,7 @@ from winch.drivers.redis.cluster.shards import (
     tags,
 )
 from winch.drivers.redis.driver import RedisDriver
-from winch.drivers.redis.scripts import Part, names, script_for_many
+from winch.drivers.redis.scripts import PartCall, names, script_for_many
 from winch.drivers.redis.verbs.base import Body, Step
 from winch.storage.decide.waits import AWAITED_HEADER, signal_key
 from winch.storage.params import (
@@ -386,7 +386,7 @@ def test_a_message_that_comes_again_changes_nothing(driver: RedisClusterDriver) 
                 return
 
     driver._run(moving())
-    (arrive,) = [part for part in sent if isinstance(part, Part)]
+    (arrive,) = [part for part in sent if isinstance(part, PartCall)]
     assert driver.run(driver.finish([completed(ref)])) == [Answer.TOOK]
     driver._pool.run(driver._base.sendable(arrive))
     assert driver.run(driver.get([job.id]))[0].state is JobState.COMPLETED  # type: ignore[union-attr]

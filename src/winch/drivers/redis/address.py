@@ -19,15 +19,15 @@ OPTIONS = ("schema", "timeout", "pool", "replicated", "ca_file", "verify")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-Address = tuple[str, int]
+HostPort = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """One store on one server, behind sentinels, or in one slot of a cluster."""
 
     scheme: str
-    addresses: tuple[Address, ...]
+    servers: tuple[HostPort, ...]
     """The server; the sentinels; or some nodes of the cluster."""
     schema: str = DEFAULT_SCHEMA
     user: str | None = None
@@ -58,7 +58,7 @@ class Place:
 
     @property
     def is_remote(self) -> bool:
-        return any(host not in _LOOPBACK for host, _ in self.addresses)
+        return any(host not in _LOOPBACK for host, _ in self.servers)
 
     @property
     def prefix(self) -> str:
@@ -68,12 +68,12 @@ class Place:
     def describe(self) -> str:
         """The address for people: no password."""
         user = f"{self.user}@" if self.user else ""
-        hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.addresses)
+        hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.servers)
         path = f"/{self.service}" if self.service else f"/{self.database}" if self.database else ""
         return f"{self.scheme}://{user}{hosts}{path}?schema={self.schema}"
 
 
-def parse_url(url: str, *, schema: str | None = None) -> Place:
+def parse_url(url: str, *, schema: str | None = None) -> Address:
     """Take a URL apart; raises ConfigError that names what is wrong with it. valkey:// is redis://."""
     parts = urlsplit(url)
     scheme = parts.scheme.replace("valkey", "redis", 1)
@@ -97,9 +97,9 @@ def parse_url(url: str, *, schema: str | None = None) -> Place:
         raise ConfigError(f"the path of a Redis URL is a number of a database, got {path!r}")
     if is_cluster and path not in ("", "0"):
         raise ConfigError(f"a Redis Cluster has database 0 only, got {path!r}")
-    return Place(
+    return Address(
         scheme=scheme,
-        addresses=_addresses(hosts, SENTINEL_PORT if is_sentinel else DEFAULT_PORT),
+        servers=_servers(hosts, SENTINEL_PORT if is_sentinel else DEFAULT_PORT),
         schema=_schema(schema or options.get("schema") or DEFAULT_SCHEMA),
         user=unquote(user) or None,
         password=unquote(password) or None,
@@ -113,7 +113,7 @@ def parse_url(url: str, *, schema: str | None = None) -> Place:
     )
 
 
-def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
+def _servers(hosts: str, port: int) -> tuple[HostPort, ...]:
     found = []
     for text in (hosts or "localhost").split(","):
         parts = urlsplit(f"//{text}")

@@ -12,11 +12,11 @@ from typing import Any, Self, TypeVar
 from winch.core.errors import ConfigError
 from winch.drivers._shared.composed import ComposedDriver
 from winch.drivers._shared.migrate import Status
-from winch.drivers.redis.address import Place, parse_url
-from winch.drivers.redis.connections.aio import AsyncSide
+from winch.drivers.redis.address import Address, parse_url
+from winch.drivers.redis.connections.aio import AsyncPool
 from winch.drivers.redis.connections.pool import Pool
-from winch.drivers.redis.connections.routing import Route
-from winch.drivers.redis.connections.sync import Wire
+from winch.drivers.redis.connections.routing import ServerRoute
+from winch.drivers.redis.connections.sync import SyncConnection
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
 from winch.drivers.redis.fast.claiming_bell import ClaimingRedisBell
 from winch.drivers.redis.fast.lone_enqueue import LoneEnqueue
@@ -56,26 +56,26 @@ class RedisDriver(ComposedDriver):
         migrates_itself=True,
     )
 
-    def __init__(self, place: Place, *, events: bool = False) -> None:
-        self._place = place
+    def __init__(self, address: Address, *, events: bool = False) -> None:
+        self._address = address
         self._keeps_events = events
         self._is_fast = is_fast()
-        self._route = self._make_route(place)
-        self._pool = Pool(place, self._route, SpinningConnection if self._is_fast else Wire)
-        self._base = self._make_base(place)
+        self._route = self._make_route(address)
+        self._pool = Pool(address, self._route, SpinningConnection if self._is_fast else SyncConnection)
+        self._base = self._make_base(address)
         self._compose()
         self._is_ready = False
         self._is_warned = False
         self._guard = ProcessLock()
-        self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Side] = (
+        self._in_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _InLoop] = (
             weakref.WeakKeyDictionary()
         )
 
-    def _make_route(self, place: Place) -> Route:
-        return Route(place)
+    def _make_route(self, address: Address) -> ServerRoute:
+        return ServerRoute(address)
 
-    def _make_base(self, place: Place) -> Base:
-        return Base(f"{place.prefix}meta".encode(), replicated=place.replicated)
+    def _make_base(self, address: Address) -> Base:
+        return Base(f"{address.prefix}meta".encode(), replicated=address.replicated)
 
     def _compose(self) -> None:
         """Put the families of verbs together."""
@@ -83,7 +83,7 @@ class RedisDriver(ComposedDriver):
         enqueue = EnqueueVerbs(base)
         gates = GateVerbs(base)
         self._enqueue_verbs = enqueue
-        if self._is_fast and not self._place.replicated:
+        if self._is_fast and not self._address.replicated:
             self._enqueue_verbs = LoneEnqueue(base, enqueue, self._pool)
         self._claim_verbs = ClaimVerbs(base)
         self._finish_verbs = FinishVerbs(base)
@@ -104,16 +104,16 @@ class RedisDriver(ComposedDriver):
         take, 10s), `pool` (connections that the sync side keeps, 8), `replicated` (replicas that must
         confirm an enqueue, 0), `ca_file` and `verify=off` for TLS.
         """
-        place = parse_url(url, schema=schema)
-        if place.is_remote and not place.is_encrypted:
-            log.warning("%s is reached without encryption; use rediss://", place.describe())
-        if place.is_remote and place.password is None:
-            log.warning("%s is reached without a password", place.describe())
-        return cls(place, events=events)
+        address = parse_url(url, schema=schema)
+        if address.is_remote and not address.is_encrypted:
+            log.warning("%s is reached without encryption; use rediss://", address.describe())
+        if address.is_remote and address.password is None:
+            log.warning("%s is reached without a password", address.describe())
+        return cls(address, events=events)
 
     @property
-    def place(self) -> Place:
-        return self._place
+    def address(self) -> Address:
+        return self._address
 
     @property
     def name(self) -> str:
@@ -143,17 +143,17 @@ class RedisDriver(ComposedDriver):
         return run_body(self._pool, self._base, steps)
 
     async def arun(self, verb: Verb[T]) -> T:
-        side = self._side()
+        held = self._in_loop()
         if not self._is_ready:
-            await self._arun(self._preparing(), side.wires)
+            await self._arun(self._preparing(), held.pool)
             self._is_ready = True
-        return await self._arun(verb.steps(), side.wires)
+        return await self._arun(verb.steps(), held.pool)
 
-    async def _arun(self, steps: Body[T], wires: AsyncSide) -> T:
+    async def _arun(self, steps: Body[T], pool: AsyncPool) -> T:
         try:
             what = next(steps)
             while True:
-                what = steps.send(await wires.run(self._base.sendable(what)))
+                what = steps.send(await pool.run(self._base.sendable(what)))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -167,39 +167,39 @@ class RedisDriver(ComposedDriver):
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
         return self.run_on(conn, verb)
 
-    def _side(self) -> _Side:
+    def _in_loop(self) -> _InLoop:
         loop = asyncio.get_running_loop()
-        side = self._sides.get(loop)
-        if side is None:
+        held = self._in_loops.get(loop)
+        if held is None:
             with self._guard:
-                for other in [other for other in self._sides if other.is_closed()]:
-                    self._sides.pop(other)
-                side = self._sides[loop] = _Side(self)
-        return side
+                for other in [other for other in self._in_loops if other.is_closed()]:
+                    self._in_loops.pop(other)
+                held = self._in_loops[loop] = _InLoop(self)
+        return held
 
     # -- waking ------------------------------------------------------------------------------------
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> RedisBell:
-        return RedisBell(self._side().listener, queues, due=due)
+        return RedisBell(self._in_loop().listener, queues, due=due)
 
     def claiming_bell(self, queues: Sequence[str]) -> RedisBell:
         """The bell of a worker: it claims as soon as it rings, where it can."""
-        side = self._side()
-        if not self._is_fast or self._place.is_cluster:
-            return RedisBell(side.listener, queues, due=False)
+        held = self._in_loop()
+        if not self._is_fast or self._address.is_cluster:
+            return RedisBell(held.listener, queues, due=False)
         return ClaimingRedisBell(
-            side.listener,
+            held.listener,
             queues,
-            side=AsyncSide(self._place, self._route),  # a blocking pop keeps its connection to itself
-            run=side.wires.run,
-            prefix=self._place.prefix,
+            pool=AsyncPool(self._address, self._route),  # a blocking pop keeps its connection to itself
+            run=held.pool.run,
+            prefix=self._address.prefix,
             announce=self._announce,
-            longest=min(POP, self._place.timeout / 2),
+            longest=min(POP, self._address.timeout / 2),
         )
 
     def _bell_points(self) -> list[tuple[int, str]]:
         """Where wake-ups come to: a part of the store, and what its keys begin with."""
-        return [(0, self._place.prefix)]
+        return [(0, self._address.prefix)]
 
     async def _announce(self, waiter: str, names: Sequence[str]) -> None:
         def body() -> Body[None]:
@@ -255,7 +255,7 @@ class RedisDriver(ComposedDriver):
         cursor = b"0"
         while True:
             cursor, keys = self._pool.run(
-                command("SCAN", cursor, "MATCH", f"{self._place.prefix}*", "COUNT", 1000)
+                command("SCAN", cursor, "MATCH", f"{self._address.prefix}*", "COUNT", 1000)
             )
             if keys:
                 self._pool.run(command("UNLINK", *keys))
@@ -273,7 +273,7 @@ class RedisDriver(ComposedDriver):
         return {self.describe(): read_facts(self._pool.run)}
 
     def describe(self) -> str:
-        return self._place.describe()
+        return self._address.describe()
 
     def close(self) -> None:
         """Give back the sync side's connections."""
@@ -281,22 +281,22 @@ class RedisDriver(ComposedDriver):
         self._is_ready = False
 
     async def aclose(self) -> None:
-        side = self._sides.pop(asyncio.get_running_loop(), None)
-        if side is not None:
-            await side.close()
+        held = self._in_loops.pop(asyncio.get_running_loop(), None)
+        if held is not None:
+            await held.close()
         self.close()
 
 
-class _Side:
+class _InLoop:
     """What a driver holds in one event loop."""
 
     def __init__(self, driver: RedisDriver) -> None:
-        self.wires = AsyncSide(driver._place, driver._route)
+        self.pool = AsyncPool(driver._address, driver._route)
         # A blocking pop keeps its connection to itself.
         self.listener = Listener(
-            AsyncSide(driver._place, driver._route), driver._bell_points, driver._announce
+            AsyncPool(driver._address, driver._route), driver._bell_points, driver._announce
         )
 
     async def close(self) -> None:
         await self.listener.close()
-        await self.wires.aclose()
+        await self.pool.aclose()

@@ -1,4 +1,4 @@
-"""What a Redis server can promise: read from its settings, told by `winch doctor`."""
+"""What a Redis server can promise: read from its settings, printed by `winch doctor`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from winch.core.errors import StorageError
-from winch.drivers.redis.scripts import Call, command
+from winch.drivers.redis.scripts import ScriptCall, command
 
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """One server's settings; None where it would not tell."""
+    """One server's settings; None where the server does not reveal it."""
 
     software: str
     version: str
@@ -46,24 +46,24 @@ class ServerFacts:
         return "what a crash takes back depends on when the system writes to its disk"
 
 
-def read_facts(ask: Callable[[Call], Any]) -> ServerFacts:
-    told = parse_info(ask(command("INFO", "everything")))
+def read_facts(ask: Callable[[ScriptCall], Any]) -> ServerFacts:
+    info = parse_info(ask(command("INFO", "everything")))
     settings: dict[str, str] = {}
     for name in ("appendfsync", "save"):
         with suppress(StorageError):  # managed servers keep CONFIG to themselves
             settings |= _pairs(ask(command("CONFIG", "GET", name)))
     seconds, micros = ask(command("TIME"))
     return ServerFacts(
-        software="valkey" if "valkey_version" in told else "redis",
-        version=told.get("valkey_version") or told.get("redis_version", "0"),
-        appendonly=told.get("aof_enabled") == "1",
+        software="valkey" if "valkey_version" in info else "redis",
+        version=info.get("valkey_version") or info.get("redis_version", "0"),
+        appendonly=info.get("aof_enabled") == "1",
         appendfsync=settings.get("appendfsync"),
         snapshots=settings.get("save"),
-        policy=told.get("maxmemory_policy", "noeviction"),
-        max_memory=int(told.get("maxmemory", 0)),
-        used_memory=int(told.get("used_memory", 0)),
-        role=told.get("role", "master"),
-        replicas=int(told.get("connected_slaves", 0)),
+        policy=info.get("maxmemory_policy", "noeviction"),
+        max_memory=int(info.get("maxmemory", 0)),
+        used_memory=int(info.get("used_memory", 0)),
+        role=info.get("role", "master"),
+        replicas=int(info.get("connected_slaves", 0)),
         now=int(seconds) + int(micros) / 1e6,
     )
 

@@ -1,4 +1,4 @@
-"""Every key, in one place. Scripts get them as the Lua table K, made from the table below.
+"""Every key, in one address. Scripts get them as the Lua table K, made from the table below.
 
 All keys begin with the same hash tag, `{schema}:`, so that they live in one slot and one script may
 touch any of them. A key is a name, or a name with a part behind it (`ready:mail`); names of queues,
@@ -36,7 +36,7 @@ KEYS = {
     "queues": "set: the queues that had jobs",
     "paused": "hash: queue -> since when, why",
     "cancelling": "set: running jobs that are asked to stop",
-    "sess": "hash: session -> what it said when it began",
+    "sess": "hash: session -> its details",
     "alive": "zset: live session, by the end of its lease",
     "beats": "hash: session -> its beats",
     "ended": "hash: ended session -> when, why, the end of its lease",
@@ -45,7 +45,7 @@ KEYS = {
     "ukey": "hash: live job -> its unique key",
     "kept": "hash: unique key that is held for a time -> the job that had it, until when",
     "kept_until": "zset: unique key that is held for a time, by its end",
-    "keep": "hash: job -> how long it is kept when final, where its task says so",
+    "keep": "hash: job -> how long it is kept when final, where its task sets it",
     "drop": "zset: jobs that ended together, by the end of their keeping time",
     "cancelled": "zset of cancelled jobs, score 0",
     "dead": "zset of dead jobs, score 0",
@@ -53,7 +53,7 @@ KEYS = {
     "groups": "zset: fingerprint, by its number of dead jobs",
     "gate": "hash: gate -> what it remembers: a rate, a scope, the virtual time of a queue's tenants",
     "opens": "zset: gate at which jobs wait, by the moment it may open",
-    "rests": "zset: gate, by the moment from which what it remembers says nothing",
+    "rests": "zset: gate, by the moment from which what it remembers no longer matters",
     "closed": "set: the gates at which jobs wait",
     "used": "hash: gate -> the sum of its permits",
     "turn": "hash: FIFO key -> the member whose turn it is until it is final",
@@ -99,23 +99,23 @@ KEYS_OF = {
     "alike": "zset: dead jobs with a fingerprint, score 0",
     "alike_at": "zset: dead jobs with a fingerprint, by the moment of death",
     "wants": "hash: what a wait is for -> whether that is enough",
-    "signals": "hash: id of a signal of this name -> payload, when it was sent, who has taken it",
-    "untaken": "zset: signals of this name that nobody has taken, by when they were sent",
+    "signals": "hash: id of a signal of this name -> payload, when it was sent, which job has taken it",
+    "untaken": "zset: signals of this name that no job has taken, by when they were sent",
     "declared": "hash: live session -> its definition of a schedule",
     "windows": "zset: the windows of a schedule that were dealt with",
     "runs": "hash: window of a schedule -> what became of it",
     "lines": "zset: the keys of a book, score 0",
     "bodies": "hash: key of a book -> its text and the end of its time",
-    "waiting": "zset: who waits for a queue, until when; `waiting:` is who waits for due jobs",
+    "waiting": "zset: waiters of a queue, until when; `waiting:` has the waiters for due jobs",
     "bell": "list: the wake-ups of one waiter; expires",
 }
 
-# With a queue and something of it: the length of the queue's name tells where it ends.
+# With a queue and something of it: the length of the queue's name shows where it ends.
 KEYS_OF_TWO = {
     "line": "zset: ready jobs of one tenant of a queue, by their sort key",
 }
 
-# Numbers of scripts are doubles: from EXACT on they count by a step that has a place up to 2^63.
+# Numbers of scripts are doubles: from EXACT on they count by a step that has a address up to 2^63.
 EXACT = 2**53
 PAST_EXACT = 1024
 
@@ -162,7 +162,7 @@ def prelude(text: str) -> str:
         used |= {"scheduled", "retrying", "blocked", "ready", "cancelled", "dead"}
     lines = ["local P = string.sub(KEYS[1], 1, -5)"]
     if {"waiting", "bell"} & used or "(B .. '" in text:
-        # In a cluster those who wait leave their names once per node, not in every part of the store.
+        # In a cluster waiters leave their names once per node, not in every part of the store.
         lines.append("local B = KEYS[2] and string.sub(KEYS[2], 1, -5) or P")
     lines.append("local K = {")
     lines += [f"  {name} = P .. '{name}'," for name in KEYS if name in used]

@@ -1,7 +1,7 @@
-"""What is stored, to records and back.
+"""Stored jobs and events, to records and back.
 
 An envelope is a msgpack array behind the moment of creation; a state is a map with short names. Both are
-written down in lua/parts/record.lua. Bytes that somebody has damaged by hand read as empty: one bad job
+written down in lua/parts/record.lua. Damaged bytes read as empty: one bad job
 must not keep the jobs that were claimed with it from running.
 """
 
@@ -17,7 +17,7 @@ from winch.core.errors import InvalidPayload
 from winch.core.job import HEAD_START, Claim, Entry, Failure, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.keys import EXACT, PAST_EXACT
-from winch.storage.params import Ending, Event, NewJob, SessionInfo
+from winch.storage.params import Ending, Event, NewJob
 
 MICROSECOND = timedelta(microseconds=1)
 _HEAD_START = HEAD_START // MICROSECOND
@@ -34,7 +34,7 @@ class _Error(msgspec.Struct):
     traceback: str | None = None
 
 
-class _Line(msgspec.Struct):
+class _HistoryLine(msgspec.Struct):
     what: str = ""
     at: int = 0
     attempt: int = 0
@@ -47,7 +47,7 @@ class _Line(msgspec.Struct):
     log: str | None = None
 
 
-class State(msgspec.Struct):
+class StoredState(msgspec.Struct):
     """What verbs have changed of a job; the names are those of lua/parts/record.lua."""
 
     s: str = "ready"
@@ -64,7 +64,7 @@ class State(msgspec.Struct):
     p: str | None = None
     h: str | None = None
     l: str | None = None  # noqa: E741  # log; the names are as short as can be
-    H: list[_Line] = []
+    H: list[_HistoryLine] = []
     f: int | None = None
     R: str | None = None
     w: str | None = None
@@ -81,12 +81,6 @@ class _Claim(msgspec.Struct, array_like=True):
     queue: str
     holds: bool = False
     """Permits, or a turn."""
-
-
-class _Ended(msgspec.Struct):
-    at: int
-    reason: str | None = None
-    lease_until: int = 0
 
 
 class _Paused(msgspec.Struct):
@@ -106,26 +100,12 @@ class _Event(msgspec.Struct):
     at: int = 0
 
 
-class Said(msgspec.Struct, array_like=True):
-    """What a session says of itself when it begins."""
-
-    worker: str
-    host: str
-    pid: int
-    release: str
-    queues: tuple[str, ...]
-    tasks: tuple[str, ...]
-    slots: int
-
-
 _envelope = msgspec.msgpack.Decoder(list[Any])
-_state = msgspec.msgpack.Decoder(State)
+_state = msgspec.msgpack.Decoder(StoredState)
 _claim = msgspec.msgpack.Decoder(_Claim)
-_ended = msgspec.msgpack.Decoder(_Ended)
 _paused = msgspec.msgpack.Decoder(_Paused)
 _event = msgspec.msgpack.Decoder(_Event)
-_said = msgspec.msgpack.Decoder(Said)
-_FRESH = State()
+_FRESH = StoredState()
 _STATES = {state.value.encode(): state for state in JobState}
 _NO_ENVELOPE: list[Any] = ["", 1, "{}", "", 0, *[False] * 9]
 
@@ -163,7 +143,7 @@ def _read_envelope(data: bytes) -> tuple[int, list[Any]]:
         return 0, _NO_ENVELOPE
 
 
-def _read_state(data: bytes | None) -> State:
+def _read_state(data: bytes | None) -> StoredState:
     if data is None:
         return _FRESH
     try:
@@ -189,7 +169,7 @@ def micros(at: datetime | None) -> int | None:
     return None if at is None else to_micros(at)
 
 
-def _entry(line: _Line) -> Entry:
+def _entry(line: _HistoryLine) -> Entry:
     error = line.error
     return Entry(
         what=line.what,
@@ -292,9 +272,9 @@ def read_claims(
     claimed_at = from_micros(at)
     moments, states, read = _Moments(), _StatesRead(), _HeadersRead()
     claims = []
-    for place in range(1, len(reply), 4):
-        queue = reply[place].decode()
-        for job_id, stored, state in zip(*reply[place + 1 : place + 4], strict=True):
+    for index in range(1, len(reply), 4):
+        queue = reply[index].decode()
+        for job_id, stored, state in zip(*reply[index + 1 : index + 4], strict=True):
             created, env = _read_envelope(stored)
             if state is None and env[10] is False and env[11] is False:
                 # Never run before, and nothing but its arguments and headers: what most of them are.
@@ -348,17 +328,17 @@ def read_claims(
 
 
 class _HeadersRead(dict[str, dict[str, str]]):
-    """Headers that are read once: members of a flow share theirs. Nobody changes those of a claim."""
+    """Headers that are read once: members of a flow share theirs. Those of a claim never change."""
 
     def __missing__(self, text: str) -> dict[str, str]:
         found = self[text] = _read_headers(text)
         return found
 
 
-class _StatesRead(dict[bytes, State]):
-    """States that are read once: jobs given back together share theirs. Nobody changes them."""
+class _StatesRead(dict[bytes, StoredState]):
+    """States that are read once: jobs given back together share theirs. They never change."""
 
-    def __missing__(self, data: bytes) -> State:
+    def __missing__(self, data: bytes) -> StoredState:
         found = self[data] = _read_state(data)
         return found
 
@@ -369,47 +349,6 @@ class _Moments(dict[int, datetime]):
     def __missing__(self, micros: int) -> datetime:
         found = self[micros] = from_micros(micros)
         return found
-
-
-def read_said(data: bytes) -> tuple[int, int, Said]:
-    """When a session began, its lease in µs, and what it said."""
-    # Two msgpack numbers stand in front: how long each is tells its first byte.
-    started, at = _number(data, 0)
-    lease, at = _number(data, at)
-    return started, lease, _said.decode(memoryview(data)[at:])
-
-
-_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    head = data[at]
-    if head < 0x80:
-        return head, at + 1
-    width = _WIDTHS[head]
-    return int.from_bytes(data[at + 1 : at + 1 + width]), at + 1 + width
-
-
-def read_session(row: Sequence[Any]) -> SessionInfo:
-    """A session from a row of `sessions`."""
-    started, _, said = read_said(row[1])
-    ended = None if row[5] is None else _ended.decode(row[5])
-    return SessionInfo(
-        id=row[0].decode(),
-        worker=said.worker,
-        host=said.host,
-        pid=said.pid,
-        release=said.release,
-        queues=said.queues,
-        tasks=said.tasks,
-        slots=said.slots,
-        started_at=from_micros(started),
-        lease_until=from_micros(int(float(row[2])) if ended is None else ended.lease_until),
-        beats=int(row[3]),
-        running=row[4],
-        ended_at=None if ended is None else from_micros(ended.at),
-        end_reason=None if ended is None else ended.reason,
-    )
 
 
 def read_pause(data: bytes | None) -> tuple[datetime | None, str | None]:
@@ -425,11 +364,11 @@ def read_queue_of(claim: bytes) -> str:
 
 def read_events(reply: Sequence[Any]) -> list[Event]:
     found = []
-    for place in range(0, len(reply), 2):
-        e = _event.decode(reply[place + 1])
+    for index in range(0, len(reply), 2):
+        e = _event.decode(reply[index + 1])
         found.append(
             Event(
-                seq=int(reply[place].partition(b"-")[0]),
+                seq=int(reply[index].partition(b"-")[0]),
                 job=e.job,
                 v=e.v,
                 kind=e.kind,

@@ -2,7 +2,7 @@
 
 A header's `-- flags:` become the script's own (allow-oom: a worker can finish when memory is full;
 no-writes: a replica could run it), its `-- parts:` are put before it. One with `none` reads its own
-arguments, and has the names of its keys in place.
+arguments, and has the names of its keys in address.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from winch.drivers.redis.keys import prelude, with_keys, with_parts
 _FOLDER = "lua"
 _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
 _PARTS = re.compile(r"^-- parts: *(.*)$", re.MULTILINE)
-# What a change of a job may come to is told in several parts: its gates may open for others.
+# A change of a job may open its gates for others, so it needs several parts.
 _TOGETHER = {"record": ("rates", "scopes", "gates", "record", "admit")}
 # A statement begins at the beginning of a line and goes on over lines that do not, and its own end.
 _STATEMENT = re.compile(r"^(?!--)\S.*(?:\n(?:[ \t].*|end\b.*|}.*)?(?=\n|\Z))*", re.MULTILINE)
@@ -42,8 +42,8 @@ class Script:
     @classmethod
     def of(cls, name: str, body: str, around: str | None = None) -> Script:
         """`around`: a text that runs the script, which stands in it as a function, more than once."""
-        flags = _said(_FLAGS, name, body)
-        names = [one for part in _said(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
+        flags = _listed(_FLAGS, name, body)
+        names = [one for part in _listed(_PARTS, name, body) for one in _TOGETHER.get(part, (part,))]
         parts: list[str] = []
         if names != ["none"]:
             texts = [_text("parts/base.lua"), *(_text(f"parts/{part}.lua") for part in names)]
@@ -65,23 +65,25 @@ class Script:
 
 def _taken_apart(text: str) -> tuple[str, str]:
     """What a script begins with, for one that is run more than once: what is made once (functions, names
-    in capitals), and what is said anew for each run (keys, arguments, the time, what is collected)."""
+    in capitals), and what is made anew for each run (keys, arguments, the time, what is collected)."""
     names: list[str] = []
     once: list[str] = []
     each: list[str] = []
     for statement in map(str.strip, _STATEMENT.findall(text)):
-        said = _LOCAL.match(statement)
-        if said is None:
+        found = _LOCAL.match(statement)
+        if found is None:
             (once if _FUNCTION.match(statement) else each).append(statement)
-        elif said[1].startswith("call,") or (said[1].isupper() and said[1] not in ("A", "B", "K", "P")):
+        elif found[1].startswith("call,") or (
+            found[1].isupper() and found[1] not in ("A", "B", "K", "P")
+        ):
             once.append(statement)
         else:
-            names.append(said[1])
+            names.append(found[1])
             each.append(statement.removeprefix("local "))
     return "\n".join([f"local {', '.join(names)}", *once]), "\n".join(each)
 
 
-def _said(line: re.Pattern[str], name: str, body: str) -> list[str]:
+def _listed(line: re.Pattern[str], name: str, body: str) -> list[str]:
     found = line.search(body)
     if found is None:
         raise ValueError(f"{name}.lua has no line {line.pattern}")
@@ -110,7 +112,7 @@ def names() -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptCall:
     """One call of one script, or one command. `confirmations`: replicas that must have it (WAIT)."""
 
     request: bytes
@@ -125,17 +127,17 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class RetryPause:
     """Nothing, for so long."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ScriptBatch:
     """Calls to different nodes, sent together. Each is answered by its reply or its error."""
 
-    calls: Sequence[Call]
+    calls: Sequence[ScriptCall]
 
 
 def packed(*words: str | bytes | int) -> bytes:
@@ -146,12 +148,12 @@ def packed(*words: str | bytes | int) -> bytes:
 
 def call(
     key: bytes, name: str, args: dict[str, Any], blobs: Sequence[bytes] = (), *, confirmations: int = 0
-) -> Call:
-    """`key` is the store's key `meta`, which tells the slot and what all others begin with. `blobs` are
+) -> ScriptCall:
+    """`key` is the store's key `meta`, which gives the slot and the prefix of all others. `blobs` are
     further arguments: Redis reads no binary values out of msgpack."""
     found = script(name)
     blob = _encode(args)
-    return Call(
+    return ScriptCall(
         packed(b"EVALSHA", found.sha, b"1", key, blob, *blobs),
         partial(packed, b"EVAL", found.text, b"1", key, blob, *blobs),
         found.is_read,
@@ -160,8 +162,8 @@ def call(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A call of a script for one part of a store in a cluster, before it is known who has that part."""
+class PartCall:
+    """A call of a script for one part of a store in a cluster, before the node of that part is known."""
 
     name: str
     args: dict[str, Any]
@@ -171,17 +173,17 @@ class Part:
 
 def call_many(
     keys: Sequence[str],
-    parts: Sequence[tuple[int, Part]],
+    parts: Sequence[tuple[int, PartCall]],
     *,
     bell: int,
     budget: int | None = None,
     is_brief: bool = False,
-) -> Call:
+) -> ScriptCall:
     """One call for parts of a store that one node has, all of one script; see lua/cluster/each.lua."""
     where, first = parts[0]
     found = script_for_many(first.name)
     is_alike = len(parts) > 1 and all(part.args == first.args for _, part in parts)
-    said = {
+    arguments = {
         "parts": [
             (keys[number], False if is_alike else part.args, len(part.blobs)) for number, part in parts
         ],
@@ -192,10 +194,10 @@ def call_many(
     }
     words: list[str | bytes] = [
         keys[where],
-        _encode(said),
+        _encode(arguments),
         *(blob for _, part in parts for blob in part.blobs),
     ]
-    return Call(
+    return ScriptCall(
         packed(b"EVALSHA", found.sha, b"1", *words),
         partial(packed, b"EVAL", found.text, b"1", *words),
         found.is_read,
@@ -205,5 +207,5 @@ def call_many(
     )
 
 
-def command(*words: str | bytes | int, where: int = 0, is_brief: bool = False) -> Call:
-    return Call(packed(*words), is_read=True, where=where, is_brief=is_brief)
+def command(*words: str | bytes | int, where: int = 0, is_brief: bool = False) -> ScriptCall:
+    return ScriptCall(packed(*words), is_read=True, where=where, is_brief=is_brief)

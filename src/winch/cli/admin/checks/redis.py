@@ -11,7 +11,7 @@ from winch.cli.admin.checks import Finding, Findings, Level
 from winch.cli.shared.text import span
 from winch.core.values.duration import parse_duration
 from winch.drivers.connect import redis_class
-from winch.drivers.redis.address import Place
+from winch.drivers.redis.address import Address
 from winch.drivers.redis.facts import ServerFacts
 
 SKEW = 1.0
@@ -29,9 +29,9 @@ def check_redis(app: App) -> Findings:
         yield Finding(Level.OK, first.software, f"version {versions}, {role}")
         yield _worst(nodes, _eviction)
         yield _worst(nodes, _durability)
-        yield _worst(nodes, lambda facts: _replication(facts, driver.place))
+        yield _worst(nodes, lambda facts: _replication(facts, driver.address))
         yield _worst(nodes, _memory)
-        yield _transport(driver.place)
+        yield _transport(driver.address)
         yield _worst(nodes, _clock)
     finally:
         driver.close()
@@ -69,8 +69,8 @@ def _durability(facts: ServerFacts) -> Finding:
     )
 
 
-def _replication(facts: ServerFacts, place: Place) -> Finding:
-    wanted = place.replicated
+def _replication(facts: ServerFacts, address: Address) -> Finding:
+    wanted = address.replicated
     if wanted > facts.replicas:
         return Finding(
             Level.PROBLEM,
@@ -86,7 +86,7 @@ def _replication(facts: ServerFacts, place: Place) -> Finding:
             f"an enqueue is acknowledged when {wanted} replicas have it: a failover keeps it. The end "
             "of a job is not waited for, so a finished job may run once more after a failover",
         )
-    if facts.replicas or place.is_cluster or place.is_sentinel:
+    if facts.replicas or address.is_cluster or address.is_sentinel:
         return Finding(
             Level.WARNING,
             "replication",
@@ -117,10 +117,10 @@ def _memory(facts: ServerFacts) -> Finding:
     return Finding(Level.OK, "memory", text)
 
 
-def _transport(place: Place) -> Finding:
-    if place.is_encrypted:
+def _transport(address: Address) -> Finding:
+    if address.is_encrypted:
         return Finding(Level.OK, "transport", "encrypted (TLS)")
-    if not place.is_remote:
+    if not address.is_remote:
         return Finding(Level.OK, "transport", "the server is on this machine")
     return Finding(
         Level.PROBLEM,

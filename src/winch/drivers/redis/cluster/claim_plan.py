@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-Plan = dict[tuple[int, str], int]
+ClaimPlan = dict[tuple[int, str], int]
 # A large claim takes so many of one part before it goes to the next; where that would be many visits, an
 # eighth of what it wants.
 AT_ONE_PART = 125
@@ -79,10 +79,10 @@ class Heads:
         return sorted(found)
 
 
-def planned(heads: Heads, limit: int, queues: Sequence[str], *, is_exact: bool) -> Plan:
+def planned(heads: Heads, limit: int, queues: Sequence[str], *, is_exact: bool) -> ClaimPlan:
     """The first queue that has some, then the next; the first jobs of all parts, or, where that would be
     few of each, as many as fit of some parts in turn."""
-    plan: Plan = {}
+    plan: ClaimPlan = {}
     for queue in queues:
         if limit <= 0:
             break

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from winch.drivers.redis.address import Place
+from winch.drivers.redis.address import Address
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, ClusterRoute, meta_keys, tags
@@ -26,10 +26,10 @@ from winch.drivers.redis.cluster.verbs.reads import ClusterReadVerbs
 from winch.drivers.redis.cluster.verbs.sessions import ClusterSessionVerbs
 from winch.drivers.redis.cluster.verbs.upkeep import ClusterUpkeepVerbs
 from winch.drivers.redis.cluster.verbs.waits import ClusterWaitVerbs
-from winch.drivers.redis.connections.routing import Route
+from winch.drivers.redis.connections.routing import ServerRoute
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.facts import ServerFacts, parse_info, read_facts
-from winch.drivers.redis.scripts import Batch, Call, command
+from winch.drivers.redis.scripts import ScriptBatch, ScriptCall, command
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.drivers.redis.verbs.finish import FinishVerbs
@@ -55,11 +55,11 @@ class RedisClusterDriver(RedisDriver):
     def name(self) -> str:
         return "redis+cluster"
 
-    def _make_route(self, place: Place) -> Route:
-        return ClusterRoute(place)
+    def _make_route(self, address: Address) -> ServerRoute:
+        return ClusterRoute(address)
 
-    def _make_base(self, place: Place) -> ClusterBase:
-        return ClusterBase(f"{place.prefix}meta".encode(), replicated=place.replicated)
+    def _make_base(self, address: Address) -> ClusterBase:
+        return ClusterBase(f"{address.prefix}meta".encode(), replicated=address.replicated)
 
     def _compose(self) -> None:
         """Put the families together: those of one server, in the parts that they concern. Schedules and
@@ -87,10 +87,10 @@ class RedisClusterDriver(RedisDriver):
 
     def _infos(self) -> Body[list[Mapping[str, str]]]:
         yield from self._fan_out.learn()
-        calls: list[Call] = [
+        calls: list[ScriptCall] = [
             command("INFO", "everything", where=number) for number in self._route.bells()
         ]
-        return [parse_info(reply) for reply in whole((yield Batch(calls)))]
+        return [parse_info(reply) for reply in whole((yield ScriptBatch(calls)))]
 
     def _lay_out(self, **args: Any) -> Body[Any]:
         asked = [(number, self._base.call("migrate", **args)) for number in EVERYWHERE]
@@ -99,7 +99,7 @@ class RedisClusterDriver(RedisDriver):
     def erase(self) -> None:
         """Remove every key of this store: for tests."""
         self._run(self._fan_out.learn())
-        home, *_ = tags(self._place.schema)
+        home, *_ = tags(self._address.schema)
         for number in self._route.bells():
             cursor = b"0"
             while True:
@@ -130,7 +130,7 @@ class RedisClusterDriver(RedisDriver):
 
     def _bell_points(self) -> list[tuple[int, str]]:
         return [
-            (number, meta_keys(self._place.schema)[number].removesuffix("meta"))
+            (number, meta_keys(self._address.schema)[number].removesuffix("meta"))
             for number in self._route.bells()
         ]
 

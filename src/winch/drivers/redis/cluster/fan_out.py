@@ -14,7 +14,15 @@ import hiredis
 from winch.core.errors import StorageUnavailable, WinchError
 from winch.drivers.redis.cluster.shards import EVERYWHERE, ClusterRoute, meta_keys
 from winch.drivers.redis.connections.routing import TRIES, delay, translated
-from winch.drivers.redis.scripts import Batch, Call, Part, Pause, call, call_many, command
+from winch.drivers.redis.scripts import (
+    PartCall,
+    RetryPause,
+    ScriptBatch,
+    ScriptCall,
+    call,
+    call_many,
+    command,
+)
 from winch.drivers.redis.verbs.base import Base, Body, Step
 
 T = TypeVar("T")
@@ -25,12 +33,12 @@ class ClusterBase(Base):
 
     def call(
         self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
-    ) -> Part:
+    ) -> PartCall:
         args["in_cluster"] = True
-        return Part(name, args, blobs, confirmations)
+        return PartCall(name, args, blobs, confirmations)
 
-    def sendable(self, what: Step) -> Call | Batch | Pause:
-        if isinstance(what, Part):  # of a body that nothing has sent elsewhere: home
+    def sendable(self, what: Step) -> ScriptCall | ScriptBatch | RetryPause:
+        if isinstance(what, PartCall):  # of a body that nothing has sent elsewhere: home
             return call(self.key, what.name, what.args, what.blobs, confirmations=what.confirmations)
         return what
 
@@ -40,7 +48,7 @@ class FanOut:
 
     def __init__(self, route: ClusterRoute) -> None:
         self._route = route
-        self._keys = meta_keys(route.place.schema)
+        self._keys = meta_keys(route.address.schema)
 
     def learn(self) -> Body[None]:
         self._route.learn((yield command("CLUSTER", "SLOTS")))
@@ -81,7 +89,7 @@ class FanOut:
 
     def ask(
         self,
-        asked: Sequence[tuple[int, Part]],
+        asked: Sequence[tuple[int, PartCall]],
         *,
         budget: int | None = None,
         is_brief: bool = False,
@@ -98,7 +106,7 @@ class FanOut:
                 where, part = asked[index]
                 if is_brief and self._route.is_avoided(where):
                     replies[index] = StorageUnavailable(
-                        f"{self._route.place.describe()}: a node that did not answer just now is "
+                        f"{self._route.address.describe()}: a node that did not answer just now is "
                         "passed over"
                     )
                     continue
@@ -117,7 +125,7 @@ class FanOut:
                     )
                     for group in batch
                 ]
-                answers = yield Batch(calls)
+                answers = yield ScriptBatch(calls)
                 for group, answer in zip(batch, answers, strict=True):
                     again += self._took(group, answer, asked, replies)
                     if budget is not None:
@@ -130,7 +138,7 @@ class FanOut:
                 again = []
             if again:
                 self._route.is_stale = True
-                yield Pause(delay(tries))
+                yield RetryPause(delay(tries))
             pending = again
         return replies
 
@@ -138,7 +146,7 @@ class FanOut:
         self,
         group: Sequence[int],
         answer: Any,
-        asked: Sequence[tuple[int, Part]],
+        asked: Sequence[tuple[int, PartCall]],
         replies: list[Any],
     ) -> list[int]:
         """Put the answer of one node into the replies; returns what has to be asked again."""

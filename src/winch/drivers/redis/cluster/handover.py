@@ -2,10 +2,10 @@
 before it runs again.
 
 `depart` takes it out of the shard and keeps all of it as a message, `arrive` makes it at home what it
-was, once, and `forget` lets the message go. Each is one script in one part. Who is interrupted leaves a
-message behind, and whoever finds it goes on: a verb that misses the job, or the next rescue. Where the
-store replicates, the next step is made only when a replica has the one before. tests/model/handover.py
-walks all of it.
+was, once, and `forget` lets the message go. Each is one script in one part. A driver that is interrupted
+leaves a message behind; the next verb that misses the job, or the next rescue, goes on with it. Where
+the store replicates, the next step is made only when a replica has the one before. All of it is walked
+by tests/model/handover.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from winch.storage.params import ClaimRef, Rebinding
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-# How long is remembered who has moved: longer than any message is on its way.
+# How long a move is remembered: longer than any message is on its way.
 REMEMBERED_FOR = timedelta(days=1) // MICROSECOND
 AT_ONCE = 100
 
@@ -51,7 +51,7 @@ class Handover:
         body: Callable[[Sequence[Item]], Body[Sequence[T]]],
         is_missing: Callable[[T], bool],
     ) -> Body[list[T]]:
-        """Each item where its id says; those that are not found there are asked for at home."""
+        """Each item in the shard of its id; those that are not found there are looked for at home."""
         answers: list[Any] = [None] * len(items)
         groups: dict[int, list[int]] = {}
         for index, item in enumerate(items):
@@ -89,18 +89,18 @@ class Handover:
         groups = _by_shard(ids)
         asked = [(number, self._call("whereabouts", ids=some)) for number, some in groups.items()]
         replies = whole((yield from self._fan_out.ask(asked)))
-        told = {
+        moved = {
             job_id: word
             for some, words in zip(groups.values(), replies, strict=True)
             for job_id, word in zip(some, words, strict=True)
             if word
         }
-        yield from self.move({job_id: False for job_id, word in told.items() if word == b"leaving"})
-        return set(told)
+        yield from self.move({job_id: False for job_id, word in moved.items() if word == b"leaving"})
+        return set(moved)
 
     def bring_home(self, claims: Iterable[ClaimRef]) -> Body[None]:
-        """Let these running jobs go on at home; whoever is there already, or whose claim is not live,
-        stays where it is."""
+        """Let these running jobs go on at home. A job that is there already, or whose claim is not
+        live, stays where it is."""
         tokens = {ref.id: ref.token for ref in claims if ref.id not in self.claimed_at_home}
         if tokens:
             yield from self.move(tokens)
@@ -111,14 +111,14 @@ class Handover:
         self.claimed_at_home.difference_update(ids)
 
     def let_wait_at_home(self, changes: Sequence[Rebinding]) -> Body[None]:
-        """Bring jobs home that wait and are still what somebody has read; others stay where they are.
+        """Bring jobs home that wait and are still as they were read; others stay where they are.
         Those that came are asked for there first, until the caller has done with them."""
         for start in range(0, len(changes), AT_ONCE):
             some = changes[start : start + AT_ONCE]
             yield from self.move({one.id: (one.options or False, one.priority) for one in some})
 
     def move(self, which: Mapping[str, Sought]) -> Body[None]:
-        """Jobs that are what is said of them go home, and so does whoever is on the way already."""
+        """Bring jobs home that are as `which` describes them, and those on their way already."""
         wanted = self._replicated
         groups = _by_shard(which)
         asked = [
@@ -153,21 +153,21 @@ class Handover:
         whole((yield from self._fan_out.ask(gone)))
 
     def _confirmed(self, reply: Any, wanted: int) -> Any:
-        """The reply, where enough replicas have what it tells of."""
+        """The reply, where enough replicas have confirmed it."""
         if not wanted:
             return reply
         reply, confirmed = reply
         if not isinstance(confirmed, int) or confirmed < wanted:
             count = confirmed if isinstance(confirmed, int) else 0
             raise StorageUnavailable(
-                f"{self._route.place.describe()}: {count} of {wanted} replicas have confirmed "
+                f"{self._route.address.describe()}: {count} of {wanted} replicas have confirmed "
                 "that a job moves to the home shard; it goes on when they have",
                 maybe_applied=True,
             )
         return reply
 
     def settle(self) -> Body[None]:
-        """Go on with what somebody has begun and not ended."""
+        """Go on with moves that were begun and not ended."""
         asked = [
             (number, self._call("settle", keep=REMEMBERED_FOR, limit=AT_ONCE)) for number in EVERYWHERE
         ]

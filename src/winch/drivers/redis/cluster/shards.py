@@ -1,9 +1,9 @@
 """The parts of a store in a cluster: 64 shards for jobs that stand alone, and home for all others.
 
 A shard is a hash tag, `{winch.17}`, and so a slot; home is the tag that a store on one server has,
-`{winch}`. The tags are chosen so that the slots of the 64 lie evenly over all 16384: whoever has a third
-of the slots has a third of the shards. There are 64 whatever the number of nodes: a cluster that grows
-moves slots, and no job changes its shard. Which shard a job is in follows from its id.
+`{winch}`. The tags are chosen so that the slots of the 64 lie evenly over all 16384: a node with a
+third of the slots has a third of the shards. There are 64 whatever the number of nodes: a cluster that
+grows moves slots, and no job changes its shard. Which shard a job is in follows from its id.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from winch.drivers.redis.address import Address, Place
-from winch.drivers.redis.connections.routing import Route
+from winch.drivers.redis.address import Address, HostPort
+from winch.drivers.redis.connections.routing import ServerRoute
 
 SHARDS = 64
 SLOTS = 16384
 HOME = 0
 """Home's number; the shards are 1 to 64."""
 EVERYWHERE = range(SHARDS + 1)
-# How many seconds a node that did not answer is passed over by those who can do without.
+# How many seconds a node that did not answer is passed over by calls that can do without it.
 AVOIDED = 1.0
 
 
@@ -47,50 +47,50 @@ def tags(schema: str) -> tuple[str, ...]:
 
 @cache
 def meta_keys(schema: str) -> tuple[str, ...]:
-    """The key `meta` of each part, which tells what its other keys begin with."""
+    """The key `meta` of each part, which gives the prefix of its other keys."""
     return tuple(f"{{{tag}}}:meta" for tag in tags(schema))
 
 
-# Where the six bits stand that those who draw ids together share: see core/values/ids.py.
-_PLACES = {f"{0x80 | bits:02x}": 1 + bits for bits in range(SHARDS)}
+# The six bits that ids drawn together share: see core/values/ids.py.
+_SHARDS_BY_BITS = {f"{0x80 | bits:02x}": 1 + bits for bits in range(SHARDS)}
 
 
 def shard_of(job_id: str) -> int:
-    """By the place that the id was drawn with: jobs that are enqueued by the hundred come to few shards,
-    and each visit to a shard has its cost. Ids of other kinds, which callers give, by a hash."""
-    if job_id[14] == "7" and (found := _PLACES.get(job_id[19:21])) is not None:
+    """By the six bits that the id was drawn with: jobs that are enqueued by the hundred come to few
+    shards, and each visit to a shard has its cost. Ids of other kinds, which callers give, by a hash."""
+    if job_id[14] == "7" and (found := _SHARDS_BY_BITS.get(job_id[19:21])) is not None:
         return found
     return 1 + zlib.crc32(job_id.encode()) % SHARDS
 
 
-class ClusterRoute(Route):
-    """Who has which part of the store. What is not known any node tells, by MOVED."""
+class ClusterRoute(ServerRoute):
+    """Which node has which part of the store. Any node answers MOVED for a part that is elsewhere."""
 
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self._slots = [slot_of(tag) for tag in tags(place.schema)]
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._slots = [slot_of(tag) for tag in tags(address.schema)]
         self._routes = [_PartRoute(self, number) for number in EVERYWHERE]
-        self.owners: dict[int, Address] = {}
-        self._avoided: dict[Address, float] = {}
+        self.owners: dict[int, HostPort] = {}
+        self._avoided: dict[HostPort, float] = {}
         self.is_stale: bool = True
-        """Whether somebody said that it is not as this map says."""
+        """Whether a reply has contradicted this map."""
 
-    def of(self, where: int) -> Route:
+    def of(self, where: int) -> ServerRoute:
         return self._routes[where]
 
     def learn(self, slots: Sequence[Any]) -> None:
         """Take over what CLUSTER SLOTS has answered."""
         owners = {}
         for first, last, (host, port, *_), *_ in slots:
-            address = (host.decode() if host else self.place.addresses[0][0], int(port))
+            server = (host.decode() if host else self.address.servers[0][0], int(port))
             owners.update(
-                {number: address for number, slot in enumerate(self._slots) if first <= slot <= last}
+                {number: server for number, slot in enumerate(self._slots) if first <= slot <= last}
             )
         self.owners = owners
         self.is_stale = False
 
     def avoid(self, number: int) -> None:
-        """The node of this part has not answered: who can do without it does so for a moment."""
+        """The node of this part has not answered: calls that can do without it do so for a moment."""
         owner = self.owners.get(number)
         if owner is not None:
             self._avoided[owner] = time.monotonic() + AVOIDED
@@ -104,30 +104,30 @@ class ClusterRoute(Route):
         owner = self.owners.get(number)
         if owner is None:
             return number
-        return min(other for other, address in self.owners.items() if address == owner)
+        return min(other for other, server in self.owners.items() if server == owner)
 
     def bells(self) -> list[int]:
         return sorted({self.bell_of(number) for number in EVERYWHERE})
 
 
-class _PartRoute(Route):
+class _PartRoute(ServerRoute):
     """The way to one part."""
 
     def __init__(self, whole: ClusterRoute, number: int) -> None:
-        super().__init__(whole.place)
+        super().__init__(whole.address)
         self._whole = whole
         self._number = number
 
-    def known(self) -> Address:
+    def known(self) -> HostPort:
         found = self._whole.owners.get(self._number)
         if found is None:
-            seeds = [*self.place.addresses, *set(self._whole.owners.values())]
+            seeds = [*self.address.servers, *set(self._whole.owners.values())]
             found = random.choice(seeds)  # noqa: S311  # not a secret
         return found
 
-    def found(self, address: Address) -> None:
+    def found(self, server: HostPort) -> None:
         self._whole.is_stale = True
-        self._whole.owners[self._number] = address
+        self._whole.owners[self._number] = server
 
     def lost(self) -> None:
         self._whole.is_stale = True

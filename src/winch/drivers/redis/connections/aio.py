@@ -10,7 +10,7 @@ from typing import Any, cast
 import hiredis
 
 from winch.core.errors import WinchError
-from winch.drivers.redis.address import Address, Place
+from winch.drivers.redis.address import Address, HostPort
 from winch.drivers.redis.connections.opening import (
     cannot_connect,
     check_greeting,
@@ -20,15 +20,15 @@ from winch.drivers.redis.connections.opening import (
 from winch.drivers.redis.connections.pool import find_primary
 from winch.drivers.redis.connections.routing import (
     ConnectionLost,
-    Route,
-    Send,
+    SendRequest,
+    ServerRoute,
     carried,
     confirming,
     first,
     replies_to,
     reply_of,
 )
-from winch.drivers.redis.scripts import Batch, Call, Pause
+from winch.drivers.redis.scripts import RetryPause, ScriptBatch, ScriptCall
 
 _NOTHING = object()
 # Replies are read into a buffer of the connection's own. Without one, asyncio asks for 256 KiB of new
@@ -36,13 +36,13 @@ _NOTHING = object()
 _BUFFER = 262_144
 
 
-class AsyncWire(asyncio.BufferedProtocol):
+class AsyncConnection(asyncio.BufferedProtocol):
     """One connection. Replies come in the order of the requests."""
 
-    def __init__(self, place: Place, address: Address) -> None:
-        self.address = address
+    def __init__(self, address: Address, server: HostPort) -> None:
+        self.server = server
         self.is_lost: bool = False
-        self._timeout = place.timeout
+        self._timeout = address.timeout
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._buffer = bytearray(_BUFFER)
         self._pending: deque[tuple[asyncio.Future[list[Any]], int, float]] = deque()
@@ -52,30 +52,30 @@ class AsyncWire(asyncio.BufferedProtocol):
         self._why = "the server closed the connection"
 
     @classmethod
-    async def open(cls, place: Place, address: Address) -> AsyncWire:
+    async def open(cls, address: Address, server: HostPort) -> AsyncConnection:
         loop = asyncio.get_running_loop()
-        context = ssl_context(place)
+        context = ssl_context(address)
         try:
-            async with asyncio.timeout(place.timeout / 2):
-                _, wire = await loop.create_connection(
-                    lambda: cls(place, address),
-                    *address,
+            async with asyncio.timeout(address.timeout / 2):
+                _, connection = await loop.create_connection(
+                    lambda: cls(address, server),
+                    *server,
                     ssl=context,
-                    server_hostname=address[0] if context else None,
+                    server_hostname=server[0] if context else None,
                 )
         except (OSError, TimeoutError) as error:
-            raise cannot_connect(place, address, error) from error
-        if requests := greeting(place):
+            raise cannot_connect(address, server, error) from error
+        if requests := greeting(address):
             try:
-                check_greeting(await wire.ask(b"".join(requests), len(requests)), place, address)
+                check_greeting(await connection.ask(b"".join(requests), len(requests)), address, server)
             except BaseException:
-                wire.close()
+                connection.close()
                 raise
-        return wire
+        return connection
 
     async def ask(self, data: bytes, replies: int) -> list[Any]:
         if self.is_lost or self._transport is None:
-            raise ConnectionLost(self.address, self._why, was_sent=False)
+            raise ConnectionLost(self.server, self._why, was_sent=False)
         waiter: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._pending.append((waiter, replies, time.monotonic() + self._timeout))
         self._transport.write(data)
@@ -126,7 +126,7 @@ class AsyncWire(asyncio.BufferedProtocol):
         while self._pending:
             waiter, _, _ = self._pending.popleft()
             if not waiter.done():
-                waiter.set_exception(ConnectionLost(self.address, self._why, was_sent=True))
+                waiter.set_exception(ConnectionLost(self.server, self._why, was_sent=True))
 
     # -- silence -----------------------------------------------------------------------------------
 
@@ -152,20 +152,20 @@ class AsyncWire(asyncio.BufferedProtocol):
         self._cut("the driver was closed")
 
 
-class AsyncSide:
+class AsyncPool:
     """The connections of a driver in one event loop."""
 
-    def __init__(self, place: Place, route: Route) -> None:
-        self._place = place
+    def __init__(self, address: Address, route: ServerRoute) -> None:
+        self._address = address
         self.route = route
-        self._wires: dict[Address, AsyncWire] = {}
-        self._opening: dict[Address, asyncio.Lock] = {}
+        self._connections: dict[HostPort, AsyncConnection] = {}
+        self._opening: dict[HostPort, asyncio.Lock] = {}
 
-    async def run(self, what: Call | Batch | Pause) -> Any:
+    async def run(self, what: ScriptCall | ScriptBatch | RetryPause) -> Any:
         """Carry a call out and return its reply; of a batch, the replies and errors."""
-        if isinstance(what, Batch):
+        if isinstance(what, ScriptBatch):
             return await asyncio.gather(*map(self._settled, what.calls))
-        if isinstance(what, Pause):
+        if isinstance(what, RetryPause):
             return await asyncio.sleep(what.seconds)
         route = self.route.of(what.where)
         outcome: Any
@@ -178,12 +178,12 @@ class AsyncSide:
                 return outcome
         return await self.carry_on(what, route, outcome)
 
-    async def carry_on(self, what: Call, route: Route, outcome: Any) -> Any:
+    async def carry_on(self, what: ScriptCall, route: ServerRoute, outcome: Any) -> Any:
         steps = carried(what, route, outcome)
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Pause):
+                if isinstance(step, RetryPause):
                     await asyncio.sleep(step.seconds)
                     step = steps.send(None)
                     continue
@@ -196,36 +196,38 @@ class AsyncSide:
         except StopIteration as stop:
             return stop.value
 
-    async def _settled(self, what: Call) -> Any:
+    async def _settled(self, what: ScriptCall) -> Any:
         try:
             return await self.run(what)
         except WinchError as error:
             return error
 
-    async def _send(self, request: Send, route: Route) -> Any:
-        wire = await self.connection(route)
-        replies = await wire.ask(confirming(request, self._place.timeout), replies_to(request))
+    async def _send(self, request: SendRequest, route: ServerRoute) -> Any:
+        connection = await self.connection(route)
+        replies = await connection.ask(confirming(request, self._address.timeout), replies_to(request))
         return reply_of(request, replies)
 
-    async def connection(self, route: Route) -> AsyncWire:
-        address = route.known()
-        if address is None:
+    async def connection(self, route: ServerRoute) -> AsyncConnection:
+        server = route.known()
+        if server is None:
             loop = asyncio.get_running_loop()
-            address = await loop.run_in_executor(None, find_primary, self._place)
-            route.found(address)
-        wire = self._wires.get(address)
-        if wire is not None and not wire.is_lost:
-            return wire
-        async with self._opening.setdefault(address, asyncio.Lock()):
-            wire = self._wires.get(address)
-            if wire is None or wire.is_lost:
-                wire = self._wires[address] = await AsyncWire.open(self._place, address)
-            return wire
+            server = await loop.run_in_executor(None, find_primary, self._address)
+            route.found(server)
+        connection = self._connections.get(server)
+        if connection is not None and not connection.is_lost:
+            return connection
+        async with self._opening.setdefault(server, asyncio.Lock()):
+            connection = self._connections.get(server)
+            if connection is None or connection.is_lost:
+                connection = self._connections[server] = await AsyncConnection.open(
+                    self._address, server
+                )
+            return connection
 
     def close(self) -> None:
-        for wire in self._wires.values():
-            wire.close()
-        self._wires.clear()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     async def aclose(self) -> None:
         self.close()

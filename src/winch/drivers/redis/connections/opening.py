@@ -12,13 +12,13 @@ from typing import Any
 import hiredis
 
 from winch.core.errors import ConfigError
-from winch.drivers.redis.address import Address, Place
+from winch.drivers.redis.address import Address, HostPort
 from winch.drivers.redis.connections.routing import ConnectionLost
 from winch.drivers.redis.scripts import packed
 
 
-def ssl_context(place: Place) -> ssl.SSLContext | None:
-    return _context(place.ca_file, place.verifies) if place.is_encrypted else None
+def ssl_context(address: Address) -> ssl.SSLContext | None:
+    return _context(address.ca_file, address.verifies) if address.is_encrypted else None
 
 
 @cache  # reading the system's authorities takes longer than all the rest of connecting
@@ -35,66 +35,66 @@ def _context(ca_file: str | None, verifies: bool) -> ssl.SSLContext:
     return context
 
 
-def cannot_connect(place: Place, address: Address, error: BaseException) -> ConnectionLost:
+def cannot_connect(address: Address, server: HostPort, error: BaseException) -> ConnectionLost:
     """Why there is no connection, and what to do about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         hint = "name the authority that you trust with ca_file=FILE in the URL"
-    elif isinstance(error, ssl.SSLError) or (place.is_encrypted and isinstance(error, TimeoutError)):
+    elif isinstance(error, ssl.SSLError) or (address.is_encrypted and isinstance(error, TimeoutError)):
         # A port without TLS waits for the rest of what it takes for a command.
         hint = "rediss:// is for a port that speaks TLS, redis:// for one that does not"
     else:
         hint = "is the server running, and are host and port of the URL right?"
-    text = f"cannot connect to {named(address)}: {str(error) or 'no answer'}; {hint}"
-    return ConnectionLost(address, text, was_sent=False)
+    text = f"cannot connect to {named(server)}: {str(error) or 'no answer'}; {hint}"
+    return ConnectionLost(server, text, was_sent=False)
 
 
-def greeting(place: Place) -> list[bytes]:
+def greeting(address: Address) -> list[bytes]:
     """The first requests of a new connection; the server answers each with OK."""
     requests = []
-    if place.password is not None:
-        login = (place.user, place.password) if place.user else (place.password,)
+    if address.password is not None:
+        login = (address.user, address.password) if address.user else (address.password,)
         requests.append(packed("AUTH", *login))
-    if place.database:
-        requests.append(packed("SELECT", place.database))
+    if address.database:
+        requests.append(packed("SELECT", address.database))
     return requests
 
 
-def check_greeting(answers: Sequence[Any], place: Place, address: Address) -> None:
+def check_greeting(answers: Sequence[Any], address: Address, server: HostPort) -> None:
     """Raise what keeps the connection from being used: a wrong password, a server that still starts."""
     for answer in answers:
         if isinstance(answer, hiredis.ReplyError):
             if str(answer).startswith("LOADING"):
-                raise ConnectionLost(address, str(answer), was_sent=False)
+                raise ConnectionLost(server, str(answer), was_sent=False)
             raise ConfigError(
-                f"{place.describe()}: {answer}; check user and password in the URL, "
+                f"{address.describe()}: {answer}; check user and password in the URL, "
                 "redis://user:password@host"
             )
 
 
-def open_socket(place: Place, address: Address) -> socket.socket:
-    context = ssl_context(place)
+def open_socket(address: Address, server: HostPort) -> socket.socket:
+    context = ssl_context(address)
     try:
-        found = socket.create_connection(address, timeout=place.timeout / 2)
+        found = socket.create_connection(server, timeout=address.timeout / 2)
         if context is not None:
             try:
-                found = context.wrap_socket(found, server_hostname=address[0])
+                found = context.wrap_socket(found, server_hostname=server[0])
             except BaseException:
                 found.close()
                 raise
     except OSError as error:
-        raise cannot_connect(place, address, error) from error
+        raise cannot_connect(address, server, error) from error
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if isinstance(found, ssl.SSLSocket):
-        found.settimeout(place.timeout)
+        found.settimeout(address.timeout)
     else:
         # The kernel's own limits: with Python's, each call would first ask whether it may.
         found.settimeout(None)
-        limit = struct.pack("ll", int(place.timeout), int(place.timeout % 1 * 1e6))
+        limit = struct.pack("ll", int(address.timeout), int(address.timeout % 1 * 1e6))
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     return found
 
 
-def named(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
+def named(server: HostPort) -> str:
+    return f"{server[0]}:{server[1]}"

@@ -12,39 +12,42 @@ from typing import Any
 import hiredis
 
 from winch.core.errors import WinchError
-from winch.drivers.redis.address import Address, Place
+from winch.drivers.redis.address import Address, HostPort
 from winch.drivers.redis.connections.opening import named
 from winch.drivers.redis.connections.routing import (
     ConnectionLost,
-    Route,
-    Send,
+    SendRequest,
+    ServerRoute,
     carried,
     confirming,
     first,
     replies_to,
     reply_of,
 )
-from winch.drivers.redis.connections.sync import Wire
-from winch.drivers.redis.scripts import Batch, Call, Pause, packed
+from winch.drivers.redis.connections.sync import SyncConnection
+from winch.drivers.redis.scripts import RetryPause, ScriptBatch, ScriptCall, packed
 
 
 class Pool:
-    """The connections of the sync side. A connection is lent to one call at a time."""
+    """The connections of synchronous callers. A connection is lent to one call at a time."""
 
     def __init__(
-        self, place: Place, route: Route, connect: Callable[[Place, Address], Wire] = Wire
+        self,
+        address: Address,
+        route: ServerRoute,
+        connect: Callable[[Address, HostPort], SyncConnection] = SyncConnection,
     ) -> None:
-        self._place = place
+        self._address = address
         self._connect = connect
         self.route = route
-        self._idle: dict[Address, deque[Wire]] = {}
+        self._idle: dict[HostPort, deque[SyncConnection]] = {}
         self._pid = os.getpid()
 
-    def run(self, what: Call | Batch | Pause) -> Any:
+    def run(self, what: ScriptCall | ScriptBatch | RetryPause) -> Any:
         """Carry a call out and return its reply; of a batch, the replies and errors."""
-        if isinstance(what, Batch):
+        if isinstance(what, ScriptBatch):
             return self._run_all(what.calls)
-        if isinstance(what, Pause):
+        if isinstance(what, RetryPause):
             return time.sleep(what.seconds)
         route = self.route.of(what.where)
         outcome: Any
@@ -57,35 +60,37 @@ class Pool:
                 return outcome
         return self.carry_on(what, route, outcome)
 
-    def _run_all(self, calls: Sequence[Call]) -> list[Any]:
+    def _run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """All are sent before the first reply is waited for."""
         return self.receive(calls, self.dispatch(calls))
 
-    def dispatch(self, calls: Sequence[Call]) -> list[Wire | ConnectionLost]:
-        sent: list[Wire | ConnectionLost] = []
+    def dispatch(self, calls: Sequence[ScriptCall]) -> list[SyncConnection | ConnectionLost]:
+        sent: list[SyncConnection | ConnectionLost] = []
         for what in calls:
             try:
-                wire = self.borrow(self.route.of(what.where))
-                wire.send(confirming(first(what), self._place.timeout))
-                sent.append(wire)
+                connection = self.borrow(self.route.of(what.where))
+                connection.send(confirming(first(what), self._address.timeout))
+                sent.append(connection)
             except ConnectionLost as error:
                 sent.append(error)
         return sent
 
-    def receive(self, calls: Sequence[Call], ways: Sequence[Wire | ConnectionLost]) -> list[Any]:
+    def receive(
+        self, calls: Sequence[ScriptCall], ways: Sequence[SyncConnection | ConnectionLost]
+    ) -> list[Any]:
         found: list[Any] = []
-        for what, wire_or_error in zip(calls, ways, strict=True):
-            outcome: Any = wire_or_error
-            if isinstance(outcome, Wire):
+        for what, way in zip(calls, ways, strict=True):
+            outcome: Any = way
+            if isinstance(outcome, SyncConnection):
                 try:
                     outcome = reply_of(first(what), outcome.receive(replies_to(first(what))))
-                    self.give_back(wire_or_error)  # type: ignore[arg-type]  # it is a Wire
+                    self.give_back(way)  # type: ignore[arg-type]  # it is a SyncConnection
                 except ConnectionLost as error:
                     outcome = error
             found.append(outcome)
         return [self._settled(what, outcome) for what, outcome in zip(calls, found, strict=True)]
 
-    def _settled(self, what: Call, outcome: Any) -> Any:
+    def _settled(self, what: ScriptCall, outcome: Any) -> Any:
         """The reply to a call of a batch whose first try came to this, or the error."""
         if not what.confirmations and not isinstance(outcome, (hiredis.ReplyError, ConnectionLost)):
             return outcome
@@ -94,12 +99,12 @@ class Pool:
         except WinchError as error:
             return error
 
-    def carry_on(self, what: Call, route: Route, outcome: Any) -> Any:
+    def carry_on(self, what: ScriptCall, route: ServerRoute, outcome: Any) -> Any:
         steps = carried(what, route, outcome)
         try:
             step = next(steps)
             while True:
-                if isinstance(step, Pause):
+                if isinstance(step, RetryPause):
                     time.sleep(step.seconds)
                     step = steps.send(None)
                     continue
@@ -112,41 +117,41 @@ class Pool:
         except StopIteration as stop:
             return stop.value
 
-    def _send(self, request: Send, route: Route) -> Any:
-        wire = self.borrow(route)
+    def _send(self, request: SendRequest, route: ServerRoute) -> Any:
+        connection = self.borrow(route)
         if request.confirmations:
-            replies = wire.ask(confirming(request, self._place.timeout), replies_to(request))
-            self.give_back(wire)
+            replies = connection.ask(confirming(request, self._address.timeout), replies_to(request))
+            self.give_back(connection)
             return reply_of(request, replies)
-        (reply,) = wire.ask(request.request, 1)
-        self.give_back(wire)
+        (reply,) = connection.ask(request.request, 1)
+        self.give_back(connection)
         return reply
 
-    def borrow(self, route: Route) -> Wire:
+    def borrow(self, route: ServerRoute) -> SyncConnection:
         if self._pid != os.getpid():  # a fork shares the sockets: they are the parent's
             self._idle, self._pid = {}, os.getpid()
-        address = route.known()
-        if address is None:
-            address = find_primary(self._place)
-            route.found(address)
+        server = route.known()
+        if server is None:
+            server = find_primary(self._address)
+            route.found(server)
             self.close()  # those to the server that was the primary
-        idle = self._idle.get(address)
+        idle = self._idle.get(server)
         while idle:
             try:
-                wire = idle.pop()
+                connection = idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if wire.is_fresh():
-                return wire
-            wire.close()
-        return self._connect(self._place, address)
+            if connection.is_fresh():
+                return connection
+            connection.close()
+        return self._connect(self._address, server)
 
-    def give_back(self, wire: Wire) -> None:
-        idle = self._idle.setdefault(wire.address, deque())
-        if len(idle) < self._place.pool:
-            idle.append(wire)
+    def give_back(self, connection: SyncConnection) -> None:
+        idle = self._idle.setdefault(connection.server, deque())
+        if len(idle) < self._address.pool:
+            idle.append(connection)
         else:
-            wire.close()
+            connection.close()
 
     def close(self) -> None:
         for idle in list(self._idle.values()):
@@ -154,25 +159,25 @@ class Pool:
                 idle.pop().close()
 
 
-def find_primary(place: Place) -> Address:
+def find_primary(address: Address) -> HostPort:
     """Ask the sentinels which server is the primary now."""
     heard = "none answered"
-    for address in place.addresses:
+    for server in address.servers:
         try:
             # A password is the server's; sentinels are asked without one.
             asked = replace(
-                place,
-                addresses=(address,),
+                address,
+                servers=(server,),
                 user=None,
                 password=None,
-                timeout=min(place.timeout, 2.0),
+                timeout=min(address.timeout, 2.0),
             )
-            sentinel = Wire(asked, address)
+            sentinel = SyncConnection(asked, server)
         except ConnectionLost as error:
             heard = str(error)
             continue
         try:
-            request = packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", place.service or "")
+            request = packed("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service or "")
             (answer,) = sentinel.ask(request, 1)
         except ConnectionLost as error:
             heard = str(error)
@@ -181,5 +186,5 @@ def find_primary(place: Place) -> Address:
             sentinel.close()
         if isinstance(answer, list):
             return answer[0].decode(), int(answer[1])
-        heard = f"sentinel {named(address)} knows no {place.service!r}"
+        heard = f"sentinel {named(server)} knows no {address.service!r}"
     raise ConnectionLost(None, heard, was_sent=False)

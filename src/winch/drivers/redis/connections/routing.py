@@ -16,12 +16,12 @@ from typing import Any
 import hiredis
 
 from winch.core.errors import ConfigError, StorageError, StorageFull, StorageUnavailable, WinchError
-from winch.drivers.redis.address import Address, Place
-from winch.drivers.redis.scripts import Call, Pause, packed
+from winch.drivers.redis.address import Address, HostPort
+from winch.drivers.redis.scripts import RetryPause, ScriptCall, packed
 
 TRIES = 10
 CONNECT_TRIES = 3
-# The server is there and says that it cannot right now; nothing was changed.
+# The server answers that it cannot right now; nothing was changed.
 # ASK sends one command to the node that a slot moves to; a script needs all keys of its slot, so it
 # waits until the move is over.
 _PASSING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS")
@@ -30,48 +30,48 @@ _PASSING = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY
 class ConnectionLost(Exception):
     """No answer. `was_sent`: the request may have arrived."""
 
-    def __init__(self, address: Address | None, text: str, *, was_sent: bool) -> None:
+    def __init__(self, server: HostPort | None, text: str, *, was_sent: bool) -> None:
         super().__init__(text)
-        self.address = address
+        self.server = server
         self.was_sent = was_sent
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendRequest:
     """Send the call and give back its reply, also an error."""
 
     request: bytes
     confirmations: int
 
 
-class Route:
+class ServerRoute:
     """Which server to ask first. Shared by all connections of a driver."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self._primary: Address | None = None
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._primary: HostPort | None = None
 
-    def known(self) -> Address | None:
+    def known(self) -> HostPort | None:
         """The server that answered last; None where it has to be found (again)."""
-        return self._primary if self.place.is_sentinel else self.place.addresses[0]
+        return self._primary if self.address.is_sentinel else self.address.servers[0]
 
-    def of(self, where: int) -> Route:
+    def of(self, where: int) -> ServerRoute:
         """The way to a part of the store; there is but one, except in a cluster."""
         return self
 
-    def found(self, address: Address) -> None:
-        self._primary = address
+    def found(self, server: HostPort) -> None:
+        self._primary = server
 
     def lost(self) -> None:
         self._primary = None
 
 
-def first(what: Call) -> Send:
+def first(what: ScriptCall) -> SendRequest:
     """What is sent first; most calls need no more."""
-    return Send(what.request, what.confirmations)
+    return SendRequest(what.request, what.confirmations)
 
 
-def confirming(request: Send, timeout: float) -> bytes:
+def confirming(request: SendRequest, timeout: float) -> bytes:
     """The bytes of a request, with WAIT behind it where that is wanted."""
     data = request.request
     if request.confirmations:
@@ -80,16 +80,18 @@ def confirming(request: Send, timeout: float) -> bytes:
     return data
 
 
-def replies_to(request: Send) -> int:
+def replies_to(request: SendRequest) -> int:
     return 2 if request.confirmations else 1
 
 
-def reply_of(request: Send, replies: list[Any]) -> Any:
+def reply_of(request: SendRequest, replies: list[Any]) -> Any:
     """The reply, or [reply, number of confirmations]."""
     return replies if request.confirmations else replies[0]
 
 
-def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, Any, Any]:
+def carried(
+    what: ScriptCall, route: ServerRoute, outcome: Any
+) -> Generator[SendRequest | RetryPause, Any, Any]:
     """Carry on with a call whose first try came to `outcome`, a reply or a ConnectionLost."""
     request = what.request
     tries = refused = 0
@@ -97,7 +99,7 @@ def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, A
     while True:
         try:
             if not is_first:
-                outcome = yield Send(request, what.confirmations)
+                outcome = yield SendRequest(request, what.confirmations)
             is_first = False
             if isinstance(outcome, ConnectionLost):
                 raise outcome
@@ -108,10 +110,10 @@ def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, A
                 raise _unavailable(route, str(lost), maybe_applied=True) from lost
             refused += 1
             if what.is_brief or refused >= CONNECT_TRIES * (
-                len(route.place.addresses) if route.place.is_cluster else 1
+                len(route.address.servers) if route.address.is_cluster else 1
             ):
                 raise _unavailable(route, str(lost)) from lost
-            yield Pause(delay(refused))
+            yield RetryPause(delay(refused))
             continue
         error = reply[0] if what.confirmations and isinstance(reply, list) else reply
         if not isinstance(error, hiredis.ReplyError):
@@ -126,13 +128,13 @@ def carried(what: Call, route: Route, outcome: Any) -> Generator[Send | Pause, A
         if tries > TRIES:
             raise translated(text, route)
         if code == "MOVED":
-            route.found(_address(rest, route))
+            route.found(_server(rest, route))
         elif code in _PASSING:
             if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
                 route.lost()
             if what.is_brief:
                 raise translated(text, route)
-            yield Pause(delay(tries))
+            yield RetryPause(delay(tries))
         else:
             raise translated(text, route)
 
@@ -142,21 +144,21 @@ def delay(tries: int) -> float:
     return min(0.02 * (1 << tries), 0.5) * random.uniform(0.5, 1.5)  # noqa: S311  # not a secret
 
 
-def _address(text: str, route: Route) -> Address:
+def _server(text: str, route: ServerRoute) -> HostPort:
     """The node in "7638 10.0.0.1:6380"; one without a host is the host that was asked."""
     host, _, port = text.rsplit(" ", maxsplit=1)[-1].rpartition(":")
     known = route.known()
     return host or (known[0] if known else "localhost"), int(port)
 
 
-def _unavailable(route: Route, text: str, *, maybe_applied: bool = False) -> StorageUnavailable:
-    return StorageUnavailable(f"{route.place.describe()}: {text}", maybe_applied=maybe_applied)
+def _unavailable(route: ServerRoute, text: str, *, maybe_applied: bool = False) -> StorageUnavailable:
+    return StorageUnavailable(f"{route.address.describe()}: {text}", maybe_applied=maybe_applied)
 
 
-def translated(text: str, route: Route) -> WinchError:
+def translated(text: str, route: ServerRoute) -> WinchError:
     """What Winch raises for an error that the server answered with; nothing was changed."""
     code = text.partition(" ")[0]
-    where = f"{route.place.describe()}: {' '.join(text.split())}"
+    where = f"{route.address.describe()}: {' '.join(text.split())}"
     if code == "OOM":
         return StorageFull(f"{where}; nothing was written")
     if code == "MISCONF":
@@ -166,7 +168,7 @@ def translated(text: str, route: Route) -> WinchError:
     if code == "NOPERM":
         return StorageError(f"{where}; the user lacks a right, see docs/howto/redis.md")
     if code in _PASSING or code in ("MOVED", "NOSCRIPT"):
-        if code == "MOVED" and not route.place.is_cluster:
+        if code == "MOVED" and not route.address.is_cluster:
             return ConfigError(
                 f"{where}; this is a node of a cluster: begin the URL with redis+cluster://"
             )

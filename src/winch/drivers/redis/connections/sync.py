@@ -9,7 +9,7 @@ from typing import Any
 
 import hiredis
 
-from winch.drivers.redis.address import Address, Place
+from winch.drivers.redis.address import Address, HostPort
 from winch.drivers.redis.connections.opening import check_greeting, greeting, named, open_socket
 from winch.drivers.redis.connections.routing import ConnectionLost
 
@@ -21,18 +21,18 @@ RECEIVED = 65_536
 _NOTHING = object()
 
 
-class Wire:
+class SyncConnection:
     """One connection of a synchronous caller."""
 
-    def __init__(self, place: Place, address: Address) -> None:
-        self.address = address
-        self._timeout = place.timeout
+    def __init__(self, address: Address, server: HostPort) -> None:
+        self.server = server
+        self._timeout = address.timeout
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self.socket = open_socket(place, address)
+        self.socket = open_socket(address, server)
         self.used_at = 0.0
-        if requests := greeting(place):
+        if requests := greeting(address):
             try:
-                check_greeting(self.ask(b"".join(requests), len(requests)), place, address)
+                check_greeting(self.ask(b"".join(requests), len(requests)), address, server)
             except Exception:
                 self.close()
                 raise
@@ -47,12 +47,12 @@ class Wire:
         except (TimeoutError, BlockingIOError) as error:
             self.close()
             text = f"no answer within {self._timeout:g} s (timeout= in the URL)"
-            raise ConnectionLost(self.address, text, was_sent=True) from error
+            raise ConnectionLost(self.server, text, was_sent=True) from error
         except OSError as error:
             self.close()
             # Of a short request nothing arrived, or not all of it.
             raise ConnectionLost(
-                self.address, f"{named(self.address)}: {error}", was_sent=len(data) > 65_536
+                self.server, f"{named(self.server)}: {error}", was_sent=len(data) > 65_536
             ) from error
         except BaseException:
             self.close()
@@ -75,18 +75,16 @@ class Wire:
         except (TimeoutError, BlockingIOError) as error:
             self.close()
             text = f"no answer within {self._timeout:g} s (timeout= in the URL)"
-            raise ConnectionLost(self.address, text, was_sent=True) from error
+            raise ConnectionLost(self.server, text, was_sent=True) from error
         except (OSError, hiredis.ProtocolError) as error:
             self.close()
-            raise ConnectionLost(
-                self.address, f"{named(self.address)}: {error}", was_sent=True
-            ) from error
+            raise ConnectionLost(self.server, f"{named(self.server)}: {error}", was_sent=True) from error
         except BaseException:  # an interrupt: the next reply would be taken for another's
             self.close()
             raise
 
     def is_fresh(self) -> bool:
-        """Whether the server has not hung up while nobody looked, where that is likely."""
+        """Whether the server has kept the connection open; looked at only after a pause."""
         if monotonic() - self.used_at < FRESH:
             return True
         try:
@@ -99,5 +97,5 @@ class Wire:
         with suppress(OSError, AttributeError):  # one that was never connected has no socket
             self.socket.close()
 
-    def __del__(self) -> None:  # of a driver that nobody closed
+    def __del__(self) -> None:  # of a driver that was never closed
         self.close()

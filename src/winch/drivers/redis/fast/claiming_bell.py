@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import hiredis
 
 from winch.core.errors import WinchError
-from winch.drivers.redis.connections.aio import AsyncSide
+from winch.drivers.redis.connections.aio import AsyncPool
 from winch.drivers.redis.connections.routing import ConnectionLost
-from winch.drivers.redis.scripts import Call, command
+from winch.drivers.redis.scripts import ScriptCall, command
 from winch.drivers.redis.wakeups.listen import WAITING, Announce, Listener, RedisBell
 from winch.storage.verbs import Verb
 
@@ -42,15 +42,15 @@ class ClaimingRedisBell(RedisBell):
         listener: Listener,
         queues: Sequence[str],
         *,
-        side: AsyncSide,
-        run: Callable[[Call], Awaitable[Any]],
+        pool: AsyncPool,
+        run: Callable[[ScriptCall], Awaitable[Any]],
         prefix: str,
         announce: Announce,
         longest: float,
     ) -> None:
         super().__init__(listener, queues, due=False)
         self._longest = longest
-        self._side = side
+        self._pool = pool
         self._run = run
         self._announce = announce
         self._waiter = secrets.token_hex(8)
@@ -64,12 +64,12 @@ class ClaimingRedisBell(RedisBell):
             try:
                 await self._announce(self._waiter, sorted(self.names))
             except WinchError as error:
-                log.debug("cannot say that somebody waits: %s", error)
+                log.debug("cannot announce a waiter: %s", error)
 
     async def claim_when_rung(self, verb: Verb[T], timeout: float, *, is_idle: bool = False) -> T:
         steps = verb.steps()
         try:
-            heard, reply = await _run_after(self._side, self._pop(timeout), next(steps))
+            heard, reply = await _run_after(self._pool, self._pop(timeout), next(steps))
             if heard is not None:
                 self._said_until = 0.0  # the script that rang has taken the name away
             if isinstance(heard, Exception):
@@ -84,7 +84,7 @@ class ClaimingRedisBell(RedisBell):
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             try:
-                heard = await self._side.run(self._pop(left))
+                heard = await self._pool.run(self._pop(left))
             except WinchError as error:
                 log.debug("the bell cannot be heard, polling goes on: %s", error)
                 await asyncio.sleep(min(left, 0.5))
@@ -94,7 +94,7 @@ class ClaimingRedisBell(RedisBell):
                 return True
         return False
 
-    def _pop(self, timeout: float) -> Call:
+    def _pop(self, timeout: float) -> ScriptCall:
         return command("BLPOP", self._list, f"{max(min(timeout, self._longest), 0.01):.3f}")
 
     def rouse(self) -> None:
@@ -109,19 +109,19 @@ class ClaimingRedisBell(RedisBell):
 
     async def aclose(self) -> None:
         await super().aclose()
-        await self._side.aclose()
+        await self._pool.aclose()
 
 
-async def _run_after(side: AsyncSide, blocking: Call, what: Call) -> tuple[Any, Any]:
+async def _run_after(pool: AsyncPool, blocking: ScriptCall, what: ScriptCall) -> tuple[Any, Any]:
     """A command that may wait in the server, and a call that the server carries out right after it;
     their replies. The call is carried on as `AsyncSide.run` does where its first try is refused."""
-    route = side.route.of(what.where)
+    route = pool.route.of(what.where)
     outcome: Any
     try:
-        connection = await side.connection(route)
+        connection = await pool.connection(route)
         heard, outcome = await connection.ask(blocking.request + what.request, 2)
     except ConnectionLost as error:
         heard, outcome = None, error
     if isinstance(outcome, ConnectionLost | hiredis.ReplyError):
-        outcome = await side.carry_on(what, route, outcome)
+        outcome = await pool.carry_on(what, route, outcome)
     return heard, outcome

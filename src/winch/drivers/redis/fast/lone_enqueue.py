@@ -25,7 +25,7 @@ from winch.drivers.redis.connections.pool import Pool
 from winch.drivers.redis.connections.routing import ConnectionLost
 from winch.drivers.redis.fast.spin_wait import SpinningConnection
 from winch.drivers.redis.records import MICROSECOND, envelope
-from winch.drivers.redis.scripts import Call, packed, script
+from winch.drivers.redis.scripts import ScriptCall, packed, script
 from winch.drivers.redis.verbs.base import Base, Body, run_body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, is_special
 from winch.storage.params import Enqueued, NewJob
@@ -53,9 +53,9 @@ class PackedCall:
     def request(self, one: bytes, other: bytes) -> bytes:
         return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (self.begin, len(one), one, len(other), other)
 
-    def call(self, one: bytes, other: bytes) -> Call:
+    def call(self, one: bytes, other: bytes) -> ScriptCall:
         whole = PackedCall(self.full, b"")
-        return Call(self.request(one, other), partial(whole.request, one, other))
+        return ScriptCall(self.request(one, other), partial(whole.request, one, other))
 
 
 def _begin(request: bytes) -> bytes:

@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 from winch.core.errors import ConfigError, WinchError
 from winch.drivers.redis.connections.pool import Pool
 from winch.drivers.redis.connections.routing import ConnectionLost
-from winch.drivers.redis.connections.sync import Wire
-from winch.drivers.redis.scripts import Batch, Call, Pause
+from winch.drivers.redis.connections.sync import SyncConnection
+from winch.drivers.redis.scripts import RetryPause, ScriptBatch, ScriptCall
 from winch.drivers.redis.verbs.base import Base, Body, run_body
 
 T = TypeVar("T")
@@ -28,7 +28,9 @@ LONG, LAST = 16_384, 2
 class SentInHalves(Generic[T]):
     """A verb whose first call is on its way while its caller does something else."""
 
-    def __init__(self, pool: Pool, base: Base, steps: Body[T], what: Call | Batch | Pause) -> None:
+    def __init__(
+        self, pool: Pool, base: Base, steps: Body[T], what: ScriptCall | ScriptBatch | RetryPause
+    ) -> None:
         self._pool = pool
         self._base = base
         self._steps = steps
@@ -40,8 +42,8 @@ class SentInHalves(Generic[T]):
         begun, self._begun = self._begun, None
         if begun is not None:
             self._sent = _complete(begun)
-        elif not isinstance(self._what, Pause):
-            calls = self._what.calls if isinstance(self._what, Batch) else [self._what]
+        elif not isinstance(self._what, RetryPause):
+            calls = self._what.calls if isinstance(self._what, ScriptBatch) else [self._what]
             self._sent = _Sent(calls, self._pool.dispatch(calls))
 
     def answer(self) -> T:
@@ -57,7 +59,7 @@ class SentInHalves(Generic[T]):
     def _reply(self, sent: _Sent) -> Any:
         """What `Pool.run` would have returned, or raised."""
         replies = self._pool.receive(sent.calls, sent.connections)
-        if isinstance(self._what, Batch):
+        if isinstance(self._what, ScriptBatch):
             return replies
         (reply,) = replies
         if isinstance(reply, WinchError):
@@ -69,8 +71,8 @@ class SentInHalves(Generic[T]):
 class _Sent:
     """Calls on their way: for each the connection that its reply comes by, or why it has none."""
 
-    calls: Sequence[Call]
-    connections: Sequence[Wire | ConnectionLost]
+    calls: Sequence[ScriptCall]
+    connections: Sequence[SyncConnection | ConnectionLost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,14 @@ class _Begun:
     """A call of which the first bytes are sent, on a connection of its own. Where the caller drops it,
     its connection closes with it, and the server forgets what it has of the call."""
 
-    what: Call
-    connection: Wire
+    what: ScriptCall
+    connection: SyncConnection
     sent: int
 
 
-def _begin(pool: Pool, what: Call | Batch | Pause) -> _Begun | None:
+def _begin(pool: Pool, what: ScriptCall | ScriptBatch | RetryPause) -> _Begun | None:
     """Send a long call but for its end. None where there is nothing to gain, or something went wrong."""
-    if not isinstance(what, Call) or what.confirmations or len(what.request) < LONG:
+    if not isinstance(what, ScriptCall) or what.confirmations or len(what.request) < LONG:
         return None
     try:
         connection = pool.borrow(pool.route.of(what.where))

@@ -15,8 +15,8 @@ import select
 import socket
 from time import monotonic
 
-from winch.drivers.redis.address import Address, Place
-from winch.drivers.redis.connections.sync import Wire
+from winch.drivers.redis.address import Address, HostPort
+from winch.drivers.redis.connections.sync import SyncConnection
 
 # How long one call spins, in seconds.
 LONGEST_SPIN = 200e-6
@@ -59,11 +59,11 @@ def spin_wait(sock: socket.socket) -> SpinWait | None:
     return SpinWait(sock)
 
 
-class SpinningConnection(Wire):
+class SpinningConnection(SyncConnection):
     """A connection that can spin for a reply."""
 
-    def __init__(self, place: Place, address: Address) -> None:
-        super().__init__(place, address)
+    def __init__(self, address: Address, server: HostPort) -> None:
+        super().__init__(address, server)
         self._spin_wait = spin_wait(self.socket)
 
     def spin(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from winch.core.job import SuspectRule
 from winch.drivers.redis.connections.pool import Pool
 from winch.drivers.redis.records import MICROSECOND
-from winch.drivers.redis.scripts import Batch, Call, Part, Pause, call
+from winch.drivers.redis.scripts import PartCall, RetryPause, ScriptBatch, ScriptCall, call
 from winch.storage.params import Wait
 
 T = TypeVar("T")
-Step = Call | Part | Batch | Pause
+Step = ScriptCall | PartCall | ScriptBatch | RetryPause
 Body = Generator[Step, Any, T]
 
 
@@ -25,12 +25,12 @@ class Base:
 
     def call(
         self, name: str, /, *, blobs: Sequence[bytes] = (), confirmations: int = 0, **args: Any
-    ) -> Call | Part:
+    ) -> ScriptCall | PartCall:
         return call(self.key, name, args, blobs, confirmations=confirmations)
 
-    def sendable(self, what: Step) -> Call | Batch | Pause:
+    def sendable(self, what: Step) -> ScriptCall | ScriptBatch | RetryPause:
         """What a runner sends for a step of a body."""
-        if isinstance(what, Part):
+        if isinstance(what, PartCall):
             raise TypeError("only a cluster has parts")
         return what
 

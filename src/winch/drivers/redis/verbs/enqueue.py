@@ -115,7 +115,7 @@ class EnqueueVerbs:
 
 
 def is_special(job: NewJob) -> bool:
-    """Whether more is stored of this job than its envelope and its place in a queue."""
+    """Whether more is stored of this job than its envelope and its address in a queue."""
     return (
         job.is_given_id
         or job.delay is not None

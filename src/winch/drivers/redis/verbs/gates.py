@@ -1,6 +1,6 @@
 """Gates here: a script is alone on the server, so a look at a gate is its lock.
 
-What is decided is decided in Lua, as `core.gates` says it: see gates, rates, scopes, draw and admit in
+Lua decides, by the rules of `core.gates`: see gates, rates, scopes, draw and admit in
 lua/parts.
 """
 
@@ -26,14 +26,14 @@ from winch.storage.verbs import Verb
 SWEPT = 1000
 
 
-class _Set(msgspec.Struct):
+class _StoredSetting(msgspec.Struct):
     spec: GateSpec
     is_live: bool
     by: str
     at: int
 
 
-_set = msgspec.msgpack.Decoder(_Set)
+_set = msgspec.msgpack.Decoder(_StoredSetting)
 _decode = msgspec.msgpack.Decoder().decode
 
 

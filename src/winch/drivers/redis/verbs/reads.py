@@ -15,9 +15,8 @@ from winch.drivers.redis.records import (
     read_jobs,
     read_pause,
     read_queue_of,
-    read_said,
-    read_session,
 )
+from winch.drivers.redis.session_records import read_details, read_session
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.drivers.redis.verbs.gates import GateVerbs
 from winch.storage.params import (
@@ -160,7 +159,7 @@ class ReadVerbs:
             rows, claims, sessions = yield self._call("queues", look=LOOK)
             running = Counter(map(read_queue_of, claims))
             serving = Counter(
-                queue for data in sessions if data is not None for queue in read_said(data)[2].queues
+                queue for data in sessions if data is not None for queue in read_details(data)[2].queues
             )
             found = {
                 name: _queue(name, running[name], sessions=count) for name, count in serving.items()
@@ -214,7 +213,7 @@ class ReadVerbs:
                 key=job.unique_key if job.state.is_final else None,
             )
             paused_at, reason = read_pause(paused)
-            live = [read_said(data)[2] for data in sessions if data is not None]
+            live = [read_details(data)[2] for data in sessions if data is not None]
             serving = [one for one in live if job.queue in one.queues]
             own = []
             if job.session is not None:

@@ -37,7 +37,7 @@ from winch.storage.decide.schedules import (
 from winch.storage.params import Enqueued
 from winch.storage.verbs import Verb
 
-# Each look that was in vain means that somebody else's change took effect.
+# Each look in vain means that another change took effect.
 TRIES = 100
 
 
@@ -169,10 +169,10 @@ def _minds_others(row: ScheduleRow) -> bool:
 
 
 def _written(effect: Effect, reply: Sequence[Any]) -> tuple[ScheduleRun, ...]:
-    """The runs that the script has written, with who held a unique key."""
+    """The runs that the script has written, with the holder of a unique key."""
     runs: list[ScheduleRun] = []
-    for place, holder in reply:
-        run = effect.runs[place - 1]
+    for index, holder in reply:
+        run = effect.runs[index - 1]
         answer = Enqueued(run.job or "", not holder, holder.decode() or None)
         runs += told((run,), {answer.id: answer})
     return tuple(runs)

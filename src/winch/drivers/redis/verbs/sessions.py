@@ -10,7 +10,8 @@ import msgspec
 from winch.core.job import CRASH_RULE, Failure, SuspectRule, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.values.fingerprint import trace
-from winch.drivers.redis.records import MICROSECOND, Said, micros
+from winch.drivers.redis.records import MICROSECOND, micros
+from winch.drivers.redis.session_records import SessionDetails
 from winch.drivers.redis.verbs.base import Base, Body, read_rows, suspect_rule
 from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
@@ -26,7 +27,7 @@ class SessionVerbs:
 
     def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
         def body() -> Body[datetime]:
-            details = Said(
+            details = SessionDetails(
                 session.worker,
                 session.host,
                 session.pid,

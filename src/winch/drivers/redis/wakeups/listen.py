@@ -1,9 +1,9 @@
 """Wake-ups: one blocking connection for all bells of a driver in one event loop.
 
-Whoever waits writes its name beside the queue (`arm`), looks once more, and waits. A script that makes a
+A waiter writes its name beside the queue (`arm`), looks once more, and waits. A script that makes a
 job ready takes one name for each job and puts a word into that waiter's own list, which its blocking pop
 takes out; a word that comes before the pop stays in the list. What goes wrong here makes waking slower,
-never wrong: the waiting worker looks again by itself, and says again that it waits.
+never wrong: the waiting worker looks again by itself, and announces again that it waits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TypeVar
 
 from winch.core.errors import WinchError
 from winch.drivers._shared import background
-from winch.drivers.redis.connections.aio import AsyncSide
+from winch.drivers.redis.connections.aio import AsyncPool
 from winch.drivers.redis.scripts import command
 
 log: logging.Logger = logging.getLogger("winch.redis")
 
-# What a waiter says is good for WAITING seconds; a word for one that died meanwhile is lost, and the
-# job is found by the poll of another.
+# What a waiter announces is good for WAITING seconds. A word for one that died meanwhile is lost, and
+# the poll of another finds the job.
 WAITING = 5.0
 POP = 2.0
 DUE = ""
@@ -37,8 +37,8 @@ T = TypeVar("T")
 class Listener:
     """The connection that hears wake-ups, opened again whenever it breaks."""
 
-    def __init__(self, side: AsyncSide, points: Points, announce: Announce) -> None:
-        self._side = side
+    def __init__(self, pool: AsyncPool, points: Points, announce: Announce) -> None:
+        self._pool = pool
         self._points = points
         self._announce = announce
         self._waiter = secrets.token_hex(8)
@@ -53,11 +53,11 @@ class Listener:
         self._bells.discard(bell)
 
     async def announce(self, names: Sequence[str]) -> None:
-        """Say in the store that somebody waits for these."""
+        """Write in the store that a waiter waits for these."""
         try:
             await self._announce(self._waiter, names)
         except WinchError as error:
-            log.debug("cannot say that somebody waits: %s", error)
+            log.debug("cannot announce a waiter: %s", error)
         points = self._points()
         for point in points:
             if point not in self._runners or self._runners[point].done():
@@ -70,7 +70,7 @@ class Listener:
         where, prefix = point
         while self._bells:
             try:
-                heard = await self._side.run(
+                heard = await self._pool.run(
                     command("BLPOP", f"{prefix}bell:{self._waiter}", str(POP), where=where)
                 )
             except (WinchError, OSError) as error:
@@ -86,7 +86,7 @@ class Listener:
             self.state = "up"
             if was_down:
                 pause, was_down = 0.1, False
-                self._ring(None)  # whatever happened while nobody listened
+                self._ring(None)  # for whatever happened meanwhile
             if heard is not None:
                 self._ring(heard[1].decode())
 
@@ -100,7 +100,7 @@ class Listener:
         await background.stop(*self._runners.values())
         self._runners.clear()
         self.state = "not started"
-        await self._side.aclose()
+        await self._pool.aclose()
 
 
 class RedisBell:

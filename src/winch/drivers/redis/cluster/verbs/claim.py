@@ -1,7 +1,7 @@
 """Claims over all parts of a store in a cluster.
 
 The first ready jobs of all parts are looked at, then taken where they are. What has gates or a tenant is
-at home: where a queue has such jobs, home is told of the first plain ones elsewhere and decides whose
+at home: where a queue has such jobs, home receives the first plain ones elsewhere and decides whose
 turn it is; how many it leaves free is how many of those are taken.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from winch.core.errors import StorageUnavailable, WinchError
 from winch.core.job import Claim
-from winch.drivers.redis.cluster.claim_plan import Heads, Plan, planned
+from winch.drivers.redis.cluster.claim_plan import ClaimPlan, Heads, planned
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut
 from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, SHARDS
@@ -117,7 +117,7 @@ class ClusterClaimVerbs:
         asked = _with_jobs_away(elsewhere, at(queue, limit), behind)
         results = yield from self._fan_out.scatter([(HOME, asked)], is_brief=True)
         home = self._claimed(HOME, results[0])
-        plan: Plan = {}
+        plan: ClaimPlan = {}
         for _, _, number in away[: limit - len(home)]:
             plan[number, queue] = plan.get((number, queue), 0) + 1
         found = yield from self._claim_planned(plan, at)
@@ -138,7 +138,7 @@ class ClusterClaimVerbs:
             taken = count
         return merged + found[taken:]
 
-    def _claim_planned(self, plan: Plan, at: At, *, budget: int | None = None) -> Body[list[Claim]]:
+    def _claim_planned(self, plan: ClaimPlan, at: At, *, budget: int | None = None) -> Body[list[Claim]]:
         bodies = [(number, at(queue, limit)) for (number, queue), limit in plan.items()]
         results = yield from self._fan_out.scatter(bodies, budget=budget, is_brief=True)
         found: list[Claim] = []
@@ -160,10 +160,10 @@ class ClusterClaimVerbs:
         return result
 
     def _claim_rest(
-        self, heads: Heads, plan: Plan, queues: Sequence[str], limit: int, at: At
+        self, heads: Heads, plan: ClaimPlan, queues: Sequence[str], limit: int, at: At
     ) -> Body[list[Claim]]:
-        """Some gave less than was planned: jobs of tasks that this worker does not know, or others who
-        were faster. What the other parts have is asked for, node by node."""
+        """Some gave less than was planned: jobs of tasks that this worker does not know, or other
+        workers were faster. The rest comes from the other parts, node by node."""
         found: list[Claim] = []
         for queue in queues:
             if len(found) >= limit:
@@ -179,8 +179,8 @@ class ClusterClaimVerbs:
 
 
 def _with_jobs_away(away: Sequence[tuple[str, int]], body: Body[T], behind: list[int]) -> Body[T]:
-    """A claim at home that is told of jobs elsewhere; `behind`: how many of those have their turn before
-    each that it takes."""
+    """A claim at home that receives the jobs elsewhere; `behind`: how many of those have their turn
+    before each that it takes."""
     what: Any = next(body)
     while True:
         what.args["away"] = away

@@ -21,7 +21,7 @@ from winch.storage.verbs import Verb
 
 
 def lives_at_home(job: NewJob) -> bool:
-    """Whether a job has to do with others, which must be found in the same place."""
+    """Whether a job has to do with others, which must be found in the same part."""
     return (
         job.unique_key is not None
         or job.tenant is not None

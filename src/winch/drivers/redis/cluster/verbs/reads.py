@@ -32,7 +32,7 @@ from winch.storage.params import (
 )
 from winch.storage.verbs import Verb
 
-# The number of an event tells its part: it is the rest of a division by this.
+# The number of an event contains its part: the rest of a division by this.
 EVENT_PARTS = 128
 ALL = 1_000_000_000
 
@@ -205,8 +205,8 @@ class ClusterReadVerbs:
         return Verb("explain", body, is_read=True)
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
-        """By time, and by part between equals. Only what no node can write before any more is told: a
-        reader that goes on from the last number misses nothing."""
+        """By time, and by part between equals. Only events that no node can write before any
+        more are returned: a reader that goes on from the last number misses nothing."""
 
         def body() -> Body[list[Event]]:
             nodes = self._route.bells()
@@ -242,7 +242,7 @@ def _together(one: DeadGroup, other: DeadGroup) -> DeadGroup:
 
 
 def _added_up(home: QueueInfo, shard: QueueInfo) -> QueueInfo:
-    """A queue in two parts; what was said about it is the same in both."""
+    """A queue in two parts; its settings are the same in both."""
     moments = [info.oldest_ready_at for info in (home, shard) if info.oldest_ready_at is not None]
     return msgspec.structs.replace(
         home,
