@@ -125,7 +125,7 @@ MUTATIONS = (
     ),
     Mutation(
         "other end", "sqlite", OTHER_END,
-        (("sqlite/verbs/claim.py", "changes.is_repeat(ended, end)", "ended is not None"),),
+        (("sqlite/verbs/finish.py", "changes.is_repeat(ended, end)", "ended is not None"),),
         ("conformance:finish",),
     ),
     Mutation(

@@ -64,11 +64,11 @@ def without_fence_in_sqlite(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest)
         assert statement.text.count(line) == 1
         patch.setitem(SQL, name, replace(statement, text=statement.text.replace(line, "")))
     broken = rewritten(
-        "winch.drivers.sqlite.verbs.claim",
+        "winch.drivers.sqlite.verbs.finish",
         "if (o.id, o.token) in held}",
         "if any(key[0] == o.id for key in held)}",
     )
-    patch.setattr(SqliteDriver, "finish", broken.WorkingVerbs.finish)
+    patch.setattr(SqliteDriver, "finish", broken.FinishVerbs.finish)
     return SqliteTarget()
 
 

@@ -22,6 +22,7 @@ from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.driver import SqliteDriver
+from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.wakeups import bell as wake
 from winch.drivers.sqlite.wakeups import folder as bell_folder
@@ -76,6 +77,12 @@ async def ring_time(bell: SqliteBell, act: Callable[[], object]) -> float | None
     told = await asyncio.to_thread(act)
     done = told if isinstance(told, float) else time.monotonic()
     return time.monotonic() - done if await waiting else None
+
+
+def claiming_bell(driver: SqliteDriver) -> ClaimingSqliteBell:
+    bell = driver.claiming_bell(["default"])
+    assert isinstance(bell, ClaimingSqliteBell)
+    return bell
 
 
 def test_a_job_from_another_process_wakes_at_once(
@@ -441,7 +448,7 @@ def test_the_thread_that_hears_the_ring_claims(
 
     async def story(driver: SqliteDriver) -> None:
         verb = claims_of(driver)
-        bell = driver.claiming_bell(["default"])
+        bell = claiming_bell(driver)
         other = SqliteDriver(sqlite_path)
         given: list[str] = []
 
@@ -476,7 +483,7 @@ def test_a_wait_that_is_roused_or_cancelled_claims_nothing(
 
     async def story(driver: SqliteDriver) -> None:
         verb = claims_of(driver)
-        bell = driver.claiming_bell(["default"])
+        bell = claiming_bell(driver)
         await bell.arm()
         bell.rouse()  # nobody waits: it is meant for none of those that come
         waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
@@ -504,7 +511,7 @@ def test_a_claiming_bell_finds_by_its_poll_what_no_datagram_told(sqlite_path: Pa
 
     async def story(driver: SqliteDriver) -> None:
         verb = claims_of(driver)
-        bell = driver.claiming_bell(["default"])
+        bell = claiming_bell(driver)
         await bell.arm()
         waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
         await asyncio.sleep(0)
@@ -530,7 +537,7 @@ def test_a_claim_that_fails_when_it_rings_fails_for_who_waits(
             yield
 
         verb = claims_of(driver)
-        bell = driver.claiming_bell(["default"])
+        bell = claiming_bell(driver)
         await bell.arm()
         waiting = asyncio.ensure_future(bell.claim_when_rung(Verb("claim", body), 60))
         await asyncio.sleep(0.01)
@@ -552,7 +559,7 @@ def test_the_thread_of_a_blocked_loop_takes_nothing(
 
     async def story(driver: SqliteDriver) -> None:
         verb = claims_of(driver)
-        bell = driver.claiming_bell(["default"])
+        bell = claiming_bell(driver)
         await bell.arm()
         waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
         await asyncio.sleep(0)

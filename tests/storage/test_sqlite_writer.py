@@ -16,7 +16,7 @@ from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.connections import pool as connections_module
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.fast.sending import SENT_FROM, Sent
+from winch.drivers.sqlite.fast.sending import SENT_FROM, PendingCommit
 from winch.storage.params import NewJob
 from winch.storage.verbs import Verb
 
@@ -284,7 +284,7 @@ def bulk() -> list[NewJob]:
 def test_a_bulk_is_sent_to_a_thread_and_its_sender_goes_on(driver: SqliteDriver) -> None:
     jobs, alone = bulk(), make_job()
     sending = driver.sending(driver.enqueue(jobs))
-    assert isinstance(sending, Sent)
+    assert isinstance(sending, PendingCommit)
     sending.send()
     driver.run(driver.enqueue([alone]))
     assert [answer.id for answer in sending.answer()] == [job.id for job in jobs]

@@ -1,5 +1,7 @@
-"""The SQLite driver: runners, transactions, bells and upkeep. The verbs are in working, operating,
-reading and scheduling; how a commit is shared by many callers is in writer."""
+"""The SQLite driver: runners, transactions, bells and the schema.
+
+The verbs are in verbs/, their fast paths in fast/. Many callers share a commit: connections/writer.py.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,12 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, StorageError, WinchError
-from winch.core.job import Claim
 from winch.drivers._shared import callers
+from winch.drivers._shared.composed import ComposedDriver
 from winch.drivers._shared.migrate import Status
 from winch.drivers.sqlite import facts as sharing
 from winch.drivers.sqlite import schema
@@ -26,31 +27,34 @@ from winch.drivers.sqlite.connections.time_limit import TimeLimit
 from winch.drivers.sqlite.connections.writer import Writer
 from winch.drivers.sqlite.errors import is_full, spoils_connection, translated
 from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
-from winch.drivers.sqlite.fast.lone_claim import with_lone_claim
-from winch.drivers.sqlite.fast.sending import Sent, is_worth_sending
+from winch.drivers.sqlite.fast.lone_claim import LoneClaim
+from winch.drivers.sqlite.fast.plain_bulk import LoneEnqueue
+from winch.drivers.sqlite.fast.sending import PendingCommit, is_worth_sending
 from winch.drivers.sqlite.records import to_json
 from winch.drivers.sqlite.statements import SQL, Ring, carry
 from winch.drivers.sqlite.verbs.base import RING_WITHIN_MICROS, micros
-from winch.drivers.sqlite.verbs.claim import WorkingVerbs
-from winch.drivers.sqlite.verbs.enqueue import ProducingVerbs
-from winch.drivers.sqlite.verbs.kv import BookVerbs
-from winch.drivers.sqlite.verbs.operators import OperatingVerbs
-from winch.drivers.sqlite.verbs.reads import ReadingVerbs
-from winch.drivers.sqlite.verbs.schedules import SchedulingVerbs
-from winch.drivers.sqlite.verbs.waits import WaitingVerbs
+from winch.drivers.sqlite.verbs.claim import ClaimVerbs
+from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
+from winch.drivers.sqlite.verbs.finish import FinishVerbs
+from winch.drivers.sqlite.verbs.gates import GateVerbs
+from winch.drivers.sqlite.verbs.kv import KvVerbs
+from winch.drivers.sqlite.verbs.operators import OperatorVerbs
+from winch.drivers.sqlite.verbs.reads import ReadVerbs
+from winch.drivers.sqlite.verbs.schedules import ScheduleVerbs
+from winch.drivers.sqlite.verbs.sessions import SessionVerbs
+from winch.drivers.sqlite.verbs.upkeep import UpkeepVerbs
+from winch.drivers.sqlite.verbs.waits import WaitVerbs
 from winch.drivers.sqlite.wakeups.bell import Board, SqliteBell
 from winch.storage.capabilities import Capabilities
+from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock, forget_in_children
-from winch.storage.params import ClaimParams
 from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 READ_THREADS = 2
 
 
-class SqliteDriver(
-    ProducingVerbs, WorkingVerbs, OperatingVerbs, ReadingVerbs, BookVerbs, SchedulingVerbs, WaitingVerbs
-):
+class SqliteDriver(ComposedDriver):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"
@@ -68,6 +72,20 @@ class SqliteDriver(
     ) -> None:
         self._place = Place(Path.cwd() / path, sync, shared)
         self._keeps_events = events
+        self._is_fast = is_fast()
+        enqueue = EnqueueVerbs()
+        claim = ClaimVerbs()
+        self._enqueue_verbs = LoneEnqueue(enqueue) if self._is_fast else enqueue
+        self._claim_verbs = LoneClaim(claim) if self._is_fast else claim
+        self._finish_verbs = FinishVerbs()
+        self._session_verbs = SessionVerbs()
+        self._upkeep_verbs = UpkeepVerbs()
+        self._gate_verbs = GateVerbs()
+        self._wait_verbs = WaitVerbs(enqueue)
+        self._schedule_verbs = ScheduleVerbs(enqueue)
+        self._operator_verbs = OperatorVerbs()
+        self._read_verbs = ReadVerbs()
+        self._kv_verbs = KvVerbs()
         self._connections = Connections(self._place)
         self._writer = Writer(self._connections, self._ring)
         self._board: Board | None = None
@@ -91,9 +109,6 @@ class SqliteDriver(
         place = parse_url(url)
         return cls(place.path, sync=place.sync, shared=place.is_shared, events=events)
 
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
-        return with_lone_claim(super().claim(params, now=now), params, now)
-
     # -- runners -----------------------------------------------------------------------------------
 
     def run(self, verb: Verb[T]) -> T:
@@ -104,7 +119,7 @@ class SqliteDriver(
     def sending(self, verb: Verb[T]) -> Sending[T]:
         # A file that is not open yet is looked at by `run`.
         if is_worth_sending(verb) and self._ready_opening == self._connections.opening:
-            return Sent(self.run, self._writer, self._connections, verb)
+            return PendingCommit(self.run, self._writer, self._connections, verb)
         return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
@@ -287,8 +302,11 @@ class SqliteDriver(
             self._open_board, self._look(queues, due=due), self._prepare_bells, queues, due=due
         )
 
-    def claiming_bell(self, queues: Sequence[str]) -> ClaimingSqliteBell:
-        """A bell that claims when it rings, in the thread that hears it."""
+    def claiming_bell(self, queues: Sequence[str]) -> SqliteBell:
+        """A bell that claims when it rings, in the thread that hears it; without fast paths a plain
+        one."""
+        if not self._is_fast:
+            return self.bell(queues)
         look = self._look(queues, due=False)
         return ClaimingSqliteBell(self._open_board, look, self._prepare_bells, queues, self.run)
 

@@ -319,7 +319,7 @@ class Writer:
         try:
             before = conn.total_changes
             lone = calls[0].verb.lone if len(calls) == 1 else None
-            if lone is not None and getattr(lone, "is_plain", False):
+            if lone is not None and getattr(lone, "commits_itself", False):
                 ring, in_commit = Ring(), True
                 calls[0].result = lone(conn, ring)
                 return ring, conn.total_changes - before

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.connections.writer import Writer
-from winch.drivers.sqlite.verbs.enqueue import PlainBulk
+from winch.drivers.sqlite.fast.plain_bulk import PlainBulk
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ def is_worth_sending(verb: Verb[Any]) -> bool:
     return isinstance(verb.lone, PlainBulk) and verb.lone.count >= SENT_FROM
 
 
-class Sent(Generic[T]):
+class PendingCommit(Generic[T]):
     """See Sending in storage/verbs.py. `run` carries a verb out in this thread."""
 
     def __init__(

@@ -1,35 +1,13 @@
--- enqueue: -> ready | scheduled. One statement for all jobs of a call that share an envelope and have no FIFO key:
--- :jobs is a JSON object of id -> args. Binding twenty values for each job costs twice as much.
--- Its options tell whether a job has gates.
+-- enqueue: -> ready | scheduled. One statement for all jobs of a call that share an envelope: :jobs is a JSON
+-- object of id -> args. Binding twenty values for each job costs twice as much. Members of a FIFO key have a number
+-- each (:seq), so they are stored one by one. Its options tell whether a job has gates.
 INSERT INTO winch_job (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, unique_key, tags,
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
 )
 SELECT
-    new.key, :task, :version, new.atom, :queue, :priority, :now, :run_at, :state, :tenant,
+    new.key, :task, :version, new.atom, :queue, :priority, :now, :run_at, :state, :tenant, :fifo, :seq,
     :unique_key, :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
-    CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
-FROM json_each(:jobs) AS new;
-
--- enqueue.one: the same for a single job, which most calls bring.
-INSERT INTO winch_job (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
-    headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
-)
-VALUES (
-    :id, :task, :version, :args, :queue, :priority, :now, :run_at, :state, :tenant, :fifo, :seq, :unique_key,
-    :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
-    CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
-);
-
--- enqueue.numbered: the same for members of one FIFO key; :jobs is a JSON list of [id, args, number].
-INSERT INTO winch_job (
-    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
-    headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate
-)
-SELECT
-    new.value ->> 0, :task, :version, new.value ->> 1, :queue, :priority, :now, :run_at, :state, :tenant, :fifo,
-    new.value ->> 2, :unique_key, :tags, :headers, :options, :expires_at, :max_attempts, :keep, :sort_key, :now,
     CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 FROM json_each(:jobs) AS new;
 
@@ -43,7 +21,7 @@ SELECT max((
 ))
 FROM json_each(:keys) AS wanted;
 
--- enqueue.plain_many: enqueue for jobs that are ready at once and ask for nothing more: two thirds of the
+-- enqueue.plain_many: enqueue for jobs that are ready at once and need nothing more: two thirds of the
 -- values for each row.
 INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, max_attempts, keep, sort_key,
@@ -54,7 +32,7 @@ SELECT
     :sort_key, :now
 FROM json_each(:jobs) AS new;
 
--- enqueue.plain: the same for one that is ready at once and asks for nothing more.
+-- enqueue.plain: the same for one job.
 INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, max_attempts, keep, sort_key,
     changed_at

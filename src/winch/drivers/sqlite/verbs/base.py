@@ -1,17 +1,16 @@
-"""What the bodies of the verbs share: the clock, reading jobs, and writing changed ones."""
+"""What the families of verbs share: statements, the clock, reading jobs and the holders of keys."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
-from winch.drivers.sqlite.records import MICROSECOND, Row, put_values, read_job, to_json
+from winch.drivers.sqlite.records import MICROSECOND, Row, read_job, to_json
 from winch.drivers.sqlite.statements import Ring, Step
-from winch.drivers.sqlite.verbs import gates
 from winch.storage.decide.unique import Holder
 from winch.storage.verbs import Verb
 
@@ -31,12 +30,12 @@ def verb(name: str, body: Callable[[], Body[T]], *, is_read: bool = False) -> Ve
 def micros(now: datetime | None) -> int:
     """The store's time in µs. One file is one host, so the host's clock is the store's.
 
-    Read inside the verb's transaction: whoever writes later has the later time.
+    Read inside the verb's transaction, so that the later writer has the later time.
     """
     return time.time_ns() // 1000 if now is None else to_micros(now)
 
 
-def ask(name: str, /, **values: Any) -> Generator[Any, Any, list[Row]]:
+def query(name: str, /, **values: Any) -> Generator[Any, Any, list[Row]]:
     """One statement; returns its rows."""
     rows: list[Row] = yield Step(name, values)
     return rows
@@ -46,41 +45,26 @@ def read_jobs(ids: Iterable[str], *, is_kept_too: bool = False) -> Body[dict[str
     """The jobs of these ids: live ones, and on request final ones."""
     wanted = list(ids)
     as_json = to_json(wanted)
-    rows = yield from ask("get", ids=as_json)
+    rows = yield from query("get", ids=as_json)
     if is_kept_too and len(rows) < len(wanted):
-        rows += yield from ask("get.kept", ids=as_json)
+        rows += yield from query("get.kept", ids=as_json)
     return {row[0]: read_job(row) for row in rows}
 
 
 def holders(keys: Iterable[str]) -> Body[dict[str, Holder]]:
     """The live jobs that have these unique keys."""
-    rows = yield from ask("enqueue.holders", keys=to_json(list(keys)))
+    rows = yield from query("enqueue.holders", keys=to_json(list(keys)))
     return {key: Holder(job_id, JobState(state)) for key, job_id, state in rows}
 
 
 def kept_holders(keys: Iterable[str | None], at: int) -> Body[dict[str, Holder]]:
     """The final jobs that have these unique keys for a while yet."""
-    rows = yield from ask("enqueue.kept", keys=to_json(list(keys)), now=at)
+    rows = yield from query("enqueue.kept", keys=to_json(list(keys)), now=at)
     return {key: Holder(job_id, None) for key, job_id in rows}
 
 
-def store(jobs: Sequence[JobRecord], now: int) -> Body[None]:
-    """Write changed live jobs: back to their table, or to the archive. Rings for what can run."""
-    live = [put_values(job, now) for job in jobs if not job.state.is_final]
-    final = [put_values(job, now) for job in jobs if job.state.is_final]
-    if live:
-        yield Step.each("record.put", live)
-    if final:
-        yield Step.each("record.archive", final)
-        ids = to_json([values["id"] for values in final])
-        yield from ask("record.awaited", ids=ids)
-        yield from ask("record.leave", ids=ids)
-    yield ring_for(jobs, now)
-    yield from gates.left(jobs, now)
-
-
 def ring_for(jobs: Iterable[JobRecord], now: int) -> Ring:
-    """Whom these jobs wake."""
+    """The queues and promoters that these jobs wake."""
     ring = Ring()
     soon = from_micros(now) + RING_WITHIN
     for job in jobs:

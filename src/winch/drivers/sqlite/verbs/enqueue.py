@@ -1,12 +1,10 @@
-"""The verb of producers: enqueue."""
+"""Storing jobs."""
 
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 
 import msgspec
 
@@ -14,15 +12,15 @@ from winch.core import changes
 from winch.core.errors import ConfigError
 from winch.core.job import from_micros, to_micros
 from winch.drivers.sqlite.records import MICROSECOND, put_values, to_json
-from winch.drivers.sqlite.statements import Ring, Step, by_place, carry
+from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs.base import (
     HEAD_START_MICROS,
     RING_WITHIN_MICROS,
     Body,
-    ask,
     holders,
     kept_holders,
     micros,
+    query,
     read_jobs,
     ring_for,
 )
@@ -30,11 +28,6 @@ from winch.storage.decide.unique import filled, planned
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Verb
 
-_PLAIN = by_place(
-    "enqueue.plain",
-    *("id", "task", "version", "args", "queue", "priority", "now", "now"),
-    *("max_attempts", "keep", "sort_key", "now"),
-)
 _astuple = msgspec.structs.astuple
 # A NewJob's first fields are its id, task and arguments; all that follow are its envelope.
 _ENVELOPE_AT = NewJob.__struct_fields__.index("args") + 1
@@ -42,23 +35,18 @@ _ENVELOPE_AT = NewJob.__struct_fields__.index("args") + 1
 _SCATTERED = 8
 
 
-class ProducingVerbs:
-    """What stores jobs; see storage/protocol.py for the contract."""
+class EnqueueVerbs:
+    """See EnqueueVerbs in storage/families.py for the contract."""
 
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
-        is_lone = len(jobs) == 1 and not is_repeat and now is None and _is_plain(jobs[0])
-        plain = None if is_lone or is_repeat else _plain_bulk(jobs)
-
         def body() -> Body[list[Enqueued]]:
             at = micros(now)
-            if plain is not None:
-                return (yield from plain.steps(at))
             known: set[str] = set()
             # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
-                known = {row[0] for row in (yield from ask("enqueue.known", ids=to_json(checked)))}
+                known = {row[0] for row in (yield from query("enqueue.known", ids=to_json(checked)))}
             keys = {job.unique_key for job in jobs if job.unique_key is not None}
             plan = None
             chosen = jobs
@@ -69,12 +57,12 @@ class ProducingVerbs:
                 plan = planned(jobs, held, known)
                 chosen = plan.store
                 if plan.take_over:
-                    yield from ask("enqueue.take_over", ids=to_json(list(plan.take_over.values())))
+                    yield from query("enqueue.take_over", ids=to_json(list(plan.take_over.values())))
             fresh, answers = _fresh(chosen, known, is_repeat=is_repeat)
             try:
                 yield from _insert(fresh, at)
             except sqlite3.IntegrityError as error:
-                raise _drawn_twice(", ".join(job.id for job in fresh)) from error
+                raise drawn_twice(", ".join(job.id for job in fresh)) from error
             if plan is None:
                 return answers
             kept = [job for job in fresh if job.unique_within is not None]
@@ -84,98 +72,7 @@ class ProducingVerbs:
                 yield from _replace(plan.replace, at)
             return filled(plan, answers)
 
-        if is_lone:
-            return Verb("enqueue", body, lone=PlainOne(_store_one, jobs[0]))
-        return Verb("enqueue", body, lone=plain if now is None else None)
-
-
-class PlainOne(partial[list[Enqueued]]):
-    """One plain job, ready to be stored: `_store_one` with the job, called with connection and ring."""
-
-    is_plain = True
-    __slots__ = ()
-
-
-class PlainBulk:
-    """Many plain jobs that share an envelope, ready to be stored: one statement, which may commit by
-    itself. Called, it carries that out."""
-
-    is_plain = True
-
-    def __init__(self, job: NewJob, args: Mapping[str, str]) -> None:
-        self._job = job
-        self._ids = list(args)
-        self._args = to_json(args)
-        self.count: int = len(args)
-
-    def steps(self, at: int) -> Body[list[Enqueued]]:
-        try:
-            yield Step("enqueue.plain_many", self._values(at))
-        except sqlite3.IntegrityError as error:
-            raise _drawn_twice(", ".join(self._ids)) from error
-        ring = Ring()
-        ring.count(self._job.queue, self.count)
-        yield ring
-        return [Enqueued(job_id, True) for job_id in self._ids]
-
-    def __call__(self, conn: sqlite3.Connection, ring: Ring) -> list[Enqueued]:
-        return carry(conn, Verb("enqueue", lambda: self.steps(micros(None))), ring)
-
-    def _values(self, at: int) -> dict[str, object]:
-        job = self._job
-        return {
-            "task": job.task,
-            "version": job.version,
-            "queue": job.queue,
-            "priority": job.priority,
-            "now": at,
-            "max_attempts": job.max_attempts,
-            "keep": None if job.keep is None else job.keep // MICROSECOND,
-            "sort_key": at - job.priority * HEAD_START_MICROS,
-            "jobs": self._args,
-        }
-
-
-def _plain_bulk(jobs: Sequence[NewJob]) -> PlainBulk | None:
-    """These jobs, where they are many, all plain and of one envelope."""
-    if len(jobs) < 2 or not _is_plain(jobs[0]):
-        return None
-    groups = _groups(jobs)
-    if len(groups) != 1 or len(groups[0][1]) != len(jobs):
-        return None
-    return PlainBulk(*groups[0])
-
-
-def _is_plain(job: NewJob) -> bool:
-    """Whether it is ready at once and asks for nothing more, and nobody can have its id."""
-    return not (
-        job.is_given_id
-        or job.unique_key is not None
-        or job.delay is not None
-        or job.run_at is not None
-        or job.tenant is not None
-        or job.fifo is not None
-        or job.tags
-        or job.headers
-        or job.options is not None
-        or job.expires is not None
-    )
-
-
-def _store_one(job: NewJob, conn: sqlite3.Connection, ring: Ring) -> list[Enqueued]:
-    """What the body does for one plain job, by one statement, which commits by itself."""
-    at = time.time_ns() // 1000  # `micros`, without its call
-    priority = job.priority
-    keep = None if job.keep is None else job.keep // MICROSECOND
-    sort_key = at - priority * HEAD_START_MICROS
-    queue = job.queue
-    what = (job.id, job.task, job.version, job.args, queue, priority)
-    try:
-        conn.execute(_PLAIN, (*what, at, at, job.max_attempts, keep, sort_key, at))
-    except sqlite3.IntegrityError as error:
-        raise _drawn_twice(job.id) from error
-    ring.ready[queue] = 1
-    return [Enqueued(job.id, True)]
+        return Verb("enqueue", body)
 
 
 def _fresh(
@@ -189,7 +86,7 @@ def _fresh(
     for job in jobs:
         is_new = job.id not in known and job.id not in fresh
         if not is_new and not is_repeat and not (job.is_given_id and _is_given(job.id, fresh)):
-            raise _drawn_twice(job.id)
+            raise drawn_twice(job.id)
         if is_new:
             fresh[job.id] = job
         answers.append(Enqueued(job.id, is_new))
@@ -200,10 +97,7 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
     ring = Ring()
     numbers = yield from _numbers(jobs, at)
-    for job, args in _groups(jobs):
-        if len(args) > 1 and _is_plain(job):
-            yield from PlainBulk(job, args).steps(at)
-            continue
+    for job, args in groups_of(jobs):
         due = at
         if job.delay is not None:
             due = at + job.delay // MICROSECOND
@@ -212,10 +106,9 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         run_at = max(due, at)
         is_later = due > at
         values = {
-            "id": job.id,
+            "jobs": to_json(args),
             "task": job.task,
             "version": job.version,
-            "args": job.args,
             "queue": job.queue,
             "priority": job.priority,
             "now": at,
@@ -233,13 +126,14 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
             "keep": None if job.keep is None else job.keep // MICROSECOND,
             "sort_key": run_at - job.priority * HEAD_START_MICROS,
         }
-        if len(args) == 1:
-            yield Step("enqueue.one", values)
-        elif job.fifo is not None:
-            rows = [(job_id, text, numbers[job_id]) for job_id, text in args.items()]
-            yield Step("enqueue.numbered", {**values, "jobs": to_json(rows)})
-        else:
-            yield Step("enqueue", {**values, "jobs": to_json(args)})
+        if job.fifo is None or len(args) == 1:
+            yield Step("enqueue", values)
+        else:  # each has a number of its own
+            rows = [
+                {**values, "jobs": to_json({job_id: text}), "seq": numbers[job_id]}
+                for job_id, text in args.items()
+            ]
+            yield Step.each("enqueue", rows)
         if not is_later:
             ring.count(job.queue, len(args))
         elif run_at - at < RING_WITHIN_MICROS:
@@ -249,12 +143,13 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
 
 def _numbers(jobs: Sequence[NewJob], at: int) -> Body[dict[str, int]]:
     """The numbers of those with a FIFO key, in the order of the call: greater than those of all live
-    members of their keys, and no less than the moment. Whoever reads them is the only writer."""
+    members of their keys, and no less than the moment. With one writer at a time no other call draws
+    the same."""
     members = [job for job in jobs if job.fifo is not None]
     if not members:
         return {}
     keys = to_json(list({job.fifo for job in members}))
-    ((last,),) = yield from ask("enqueue.last", keys=keys)
+    ((last,),) = yield from query("enqueue.last", keys=keys)
     first = at if last is None else max(last + 1, at)
     return {job.id: first + place for place, job in enumerate(members)}
 
@@ -273,7 +168,7 @@ def _replace(news: Mapping[str, NewJob], at: int) -> Body[None]:
     yield ring_for(after, at)
 
 
-def _groups(jobs: Sequence[NewJob]) -> Sequence[tuple[NewJob, dict[str, str]]]:
+def groups_of(jobs: Sequence[NewJob]) -> Sequence[tuple[NewJob, dict[str, str]]]:
     """The jobs by their envelopes: one that has it, and the arguments of all of them by id."""
     groups: list[tuple[NewJob, dict[str, str]]] = []
     last: tuple[object, ...] = ()
@@ -305,5 +200,5 @@ def _is_given(job_id: str, fresh: Mapping[str, NewJob]) -> bool:
     return job_id not in fresh or fresh[job_id].is_given_id
 
 
-def _drawn_twice(ids: str) -> ConfigError:
+def drawn_twice(ids: str) -> ConfigError:
     return ConfigError(f"job id {ids} was drawn twice")

@@ -1,4 +1,4 @@
-"""The verbs of books: what Winch notes beside the jobs."""
+"""Small records beside the jobs: tokens, the audit, rates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from datetime import datetime
 
 from winch.drivers.sqlite.records import MICROSECOND, to_json
 from winch.drivers.sqlite.statements import Step
-from winch.drivers.sqlite.verbs.base import Body, ask, micros, verb
+from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
 from winch.storage.params import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 
-class BookVerbs:
-    """The books' part of Storage; see storage/families.py for the contracts."""
+class KvVerbs:
+    """See KvVerbs in storage/families.py for the contracts."""
 
     def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
             at = micros(now)
-            yield from ask("write_lines.over", now=at)
+            yield from query("write_lines.over", now=at)
             rows = [
                 {
                     "book": record.book,
@@ -38,12 +38,12 @@ class BookVerbs:
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             at = micros(now)
-            rows = yield from ask("swap_line", book=record.book, key=record.key, now=at)
+            rows = yield from query("swap_line", book=record.book, key=record.key, now=at)
             if rows and not (instead_of is not None and rows[0][0].startswith(instead_of)):
                 there: str = rows[0][0]
                 return there
             drop_at = None if record.keep is None else at + record.keep // MICROSECOND
-            yield from ask(
+            yield from query(
                 "write_lines", book=record.book, key=record.key, body=record.body, drop_at=drop_at
             )
             return None
@@ -52,7 +52,7 @@ class BookVerbs:
 
     def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
         def body() -> Body[list[KvRecord]]:
-            rows = yield from ask(
+            rows = yield from query(
                 "read_lines.newest" if which.is_newest_first else "read_lines",
                 book=which.book,
                 after=which.after or "",
@@ -66,6 +66,6 @@ class BookVerbs:
 
     def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
-            return len((yield from ask("strike_lines", book=book, keys=to_json(list(keys)))))
+            return len((yield from query("strike_lines", book=book, keys=to_json(list(keys)))))
 
         return verb("kv_delete", body)

@@ -5,35 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-import msgspec
-
 from winch.core.changes import cancelled, retried
-from winch.core.gates import GateSpec, name_of_key
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.drivers.sqlite.records import put_values, to_json
 from winch.drivers.sqlite.statements import Ring, Step
-from winch.drivers.sqlite.verbs import gates
+from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import (
     HEAD_START_MICROS,
     Body,
-    ask,
     holders,
     micros,
+    query,
     read_jobs,
     ring_for,
-    store,
     verb,
 )
-from winch.storage.params import Acted, Rebinding
+from winch.drivers.sqlite.verbs.changed_jobs import store
+from winch.storage.params import Acted
 from winch.storage.verbs import Verb
 
-# As many as anybody could have: a resumed queue wakes all who wait for it.
-EVERYBODY = 1_000_000
+# More than any fleet has: a resumed queue wakes every worker that waits for it.
+_ALL_WORKERS = 1_000_000
 
 
-class OperatingVerbs:
-    """The operators' part of Storage; see storage/families.py for the contracts."""
+class OperatorVerbs:
+    """See OperatorVerbs in storage/families.py for the contracts."""
 
     def cancel(
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
@@ -78,7 +75,7 @@ class OperatingVerbs:
             if revived:
                 rows = [{**put_values(job, at), "head_start": HEAD_START_MICROS} for job in revived]
                 yield Step.each("retry", rows)
-                yield from ask("retry.leave", ids=to_json([job.id for job in revived]))
+                yield from query("retry.leave", ids=to_json([job.id for job in revived]))
                 yield ring_for(revived, at)
             early = [job for job in changed if job.id not in kept]
             if changes is not NO_CHANGES:
@@ -97,12 +94,12 @@ class OperatingVerbs:
             gone = [answer.id for answer in answers if answer.took]
             live = to_json([i for i in gone if not states[i].is_final])
             kept = to_json([i for i in gone if states[i].is_final])
-            yield from ask("delete", ids=live, now=at)
-            yield from ask("record.awaited", ids=live)
-            yield from ask("delete.live", ids=live)
-            yield from ask("delete.mark_kept", ids=kept, now=at)
-            yield from ask("delete.kept", ids=kept)
-            yield from gates.left((found[i] for i in gone), at, is_deleted=True)
+            yield from query("delete", ids=live, now=at)
+            yield from query("record.awaited", ids=live)
+            yield from query("delete.live", ids=live)
+            yield from query("delete.mark_kept", ids=kept, now=at)
+            yield from query("delete.kept", ids=kept)
+            yield from permits.left((found[i] for i in gone), at, is_deleted=True)
             return answers
 
         return verb("delete", body)
@@ -111,48 +108,18 @@ class OperatingVerbs:
         self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> Body[None]:
-            yield from ask("pause", queue=queue, reason=reason, now=micros(now))
+            yield from query("pause", queue=queue, reason=reason, now=micros(now))
 
         return verb("pause", body)
 
     def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
-            yield from ask("resume", queue=queue)
+            yield from query("resume", queue=queue)
             ring = Ring()
-            ring.count(queue, EVERYBODY)
+            ring.count(queue, _ALL_WORKERS)
             yield ring
 
         return verb("resume", body)
-
-    def set_limits(
-        self,
-        specs: Mapping[str, GateSpec | None],
-        *,
-        by: str,
-        is_live: bool = True,
-        now: datetime | None = None,
-    ) -> Verb[None]:
-        def body() -> Body[None]:
-            at = micros(now)
-            for name, spec in specs.items():
-                values = {"limit": name, "is_live": int(is_live), "by": by, "now": at}
-                if spec is None:
-                    yield from ask("set_limits.remove", **values)
-                else:
-                    yield from ask("set_limits", spec=msgspec.json.encode(spec).decode(), **values)
-            keys = [row[0] for row in (yield from ask("admit.all"))]
-            yield from gates.open_gates([key for key in keys if name_of_key(key) in specs], at)
-
-        return verb("set_limits", body)
-
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        def body() -> Body[list[bool]]:
-            text = msgspec.json.encode(changes).decode()
-            rows = yield from ask("rebind", changes=text, head_start=HEAD_START_MICROS)
-            took = {row[0] for row in rows}
-            return [change.id in took for change in changes]
-
-        return verb("rebind", body)
 
 
 def _held(ids: Sequence[str], found: Mapping[str, JobRecord]) -> Body[dict[str, str]]:

@@ -9,8 +9,8 @@ from datetime import datetime
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.drivers.sqlite.records import read_events, read_moment, read_session, to_json
-from winch.drivers.sqlite.verbs import gates
-from winch.drivers.sqlite.verbs.base import Body, ask, holders, micros, read_jobs, verb
+from winch.drivers.sqlite.verbs import permits
+from winch.drivers.sqlite.verbs.base import Body, holders, micros, query, read_jobs, verb
 from winch.storage.decide.waits import lie_together
 from winch.storage.params import (
     MOST_AHEAD,
@@ -21,7 +21,6 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
-    LimitInfo,
     Page,
     QueueInfo,
     SessionInfo,
@@ -33,8 +32,8 @@ _PAST_ALL_IDS = "g"
 _UNUSUAL = frozenset({JobState.CANCELLED, JobState.DEAD})
 
 
-class ReadingVerbs:
-    """The reading part of Storage; see storage/families.py for the contracts."""
+class ReadVerbs:
+    """See ReadVerbs in storage/families.py for the contracts."""
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
         def body() -> Body[list[JobRecord | None]]:
@@ -48,9 +47,9 @@ class ReadingVerbs:
             if not ids:
                 return []
             if lie_together(ids):
-                rows = yield from ask("results.together", first=min(ids), last=max(ids))
+                rows = yield from query("results.together", first=min(ids), last=max(ids))
             else:
-                rows = yield from ask("results", ids=to_json(list(ids)))
+                rows = yield from query("results", ids=to_json(list(ids)))
             found = {row[0]: Ending(JobState(row[1]), row[2], row[3]) for row in rows}
             return [found.get(job_id) for job_id in ids]
 
@@ -69,7 +68,7 @@ class ReadingVerbs:
             }
             ids: list[str] = []
             for name in _lists(which):
-                ids += [row[0] for row in (yield from ask(name, **values))]
+                ids += [row[0] for row in (yield from query(name, **values))]
             ids.sort(reverse=True)
             page = ids[: which.limit]
             found = yield from read_jobs(page, is_kept_too=True)
@@ -80,7 +79,7 @@ class ReadingVerbs:
 
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         def body() -> Body[list[DeadGroup]]:
-            rows = yield from ask("groups", task=which.task, queue=which.queue, limit=which.limit)
+            rows = yield from query("groups", task=which.task, queue=which.queue, limit=which.limit)
             samples = yield from read_jobs([row[4] for row in rows], is_kept_too=True)
             return [
                 DeadGroup.of(samples[sample], count, from_micros(first), from_micros(last))
@@ -91,16 +90,16 @@ class ReadingVerbs:
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:
-            found: dict[str, int] = dict((yield from ask("counts", cap=cap)))
+            found: dict[str, int] = dict((yield from query("counts", cap=cap)))
             return {state: found.get(state.value, 0) for state in JobState}
 
         return verb("counts", body, is_read=True)
 
     def queues(self) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
-            jobs = yield from ask("queues")
-            paused = {name: (at, why) for name, at, why in (yield from ask("queues.paused"))}
-            served: dict[str, int] = dict((yield from ask("queues.served")))
+            jobs = yield from query("queues")
+            paused = {name: (at, why) for name, at, why in (yield from query("queues.paused"))}
+            served: dict[str, int] = dict((yield from query("queues.served")))
             counts: dict[str, Counter[JobState]] = defaultdict(Counter)
             oldest: dict[str, int] = {}
             for queue, state, count, first_run_at in jobs:
@@ -126,7 +125,7 @@ class ReadingVerbs:
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
-            ((ready, oldest),) = yield from ask("depth", queue=queue, cap=cap)
+            ((ready, oldest),) = yield from query("depth", queue=queue, cap=cap)
             waited = None if oldest is None else from_micros(micros(now)) - from_micros(oldest)
             return Depth(ready, waited)
 
@@ -134,7 +133,7 @@ class ReadingVerbs:
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:
-            rows = yield from ask("sessions", is_ended_too=int(is_ended_too))
+            rows = yield from query("sessions", is_ended_too=int(is_ended_too))
             return [read_session(row) for row in rows]
 
         return verb("sessions", body, is_read=True)
@@ -144,10 +143,10 @@ class ReadingVerbs:
             job = (yield from read_jobs([job_id], is_kept_too=True)).get(job_id)
             if job is None:
                 return None
-            paused = yield from ask("explain.paused", queue=job.queue)
-            ahead = yield from ask("explain", id=job.id, most=MOST_AHEAD)
-            serving = yield from ask("explain.serving", queue=job.queue, task=job.task)
-            session = yield from ask("sessions.one", session=job.session)
+            paused = yield from query("explain.paused", queue=job.queue)
+            ahead = yield from query("explain", id=job.id, most=MOST_AHEAD)
+            serving = yield from query("explain.serving", queue=job.queue, task=job.task)
+            session = yield from query("sessions.one", session=job.session)
             holder = None
             if job.unique_key is not None and job.state in FINAL:
                 held = (yield from holders([job.unique_key])).get(job.unique_key)
@@ -162,24 +161,14 @@ class ReadingVerbs:
                 serving=serving[0][0],
                 knowing=serving[0][1],
                 key_holder=holder,
-                gate=(yield from gates.info(job)),
+                gate=(yield from permits.info(job)),
             )
 
         return verb("explain", body, is_read=True)
 
-    def limits(self) -> Verb[list[LimitInfo]]:
-        return verb("limits", gates.limits, is_read=True)
-
-    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
-        def body() -> Body[bool]:
-            ((found,),) = yield from ask("has_gated", queues=to_json(list(queues)))
-            return bool(found)
-
-        return verb("has_gated", body, is_read=True)
-
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:
-            return read_events((yield from ask("events", after=after, limit=limit)))
+            return read_events((yield from query("events", after=after, limit=limit)))
 
         return verb("events", body, is_read=True)
 

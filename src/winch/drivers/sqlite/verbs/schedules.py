@@ -1,14 +1,14 @@
-"""The verbs of schedules. What a change comes to is decided in storage/decide/schedules.py."""
+"""Schedules and their runs. What a change comes to is decided in storage/decide/schedules.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from winch.core.job import from_micros, to_micros
 from winch.drivers.sqlite.records import Row, read_moment, to_json, write_moment
 from winch.drivers.sqlite.statements import Step
-from winch.drivers.sqlite.verbs.base import Body, ask, micros, verb
+from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
+from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.schedules import (
     KEEP_RUNS,
     Answered,
@@ -23,21 +23,19 @@ from winch.storage.decide.schedules import (
     needs_live,
     told,
 )
-from winch.storage.params import Enqueued, NewJob
+from winch.storage.params import Enqueued
 from winch.storage.verbs import Verb
 
 
-class SchedulingVerbs:
-    """Reading and changing schedules."""
+class ScheduleVerbs:
+    """See ScheduleVerbs in storage/families.py for the contracts."""
 
-    def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
-    ) -> Verb[list[Enqueued]]:
-        raise NotImplementedError  # pragma: no cover  # of the driver's other half
+    def __init__(self, enqueue: EnqueueVerbs) -> None:
+        self._enqueue = enqueue
 
     def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
-            rows = yield from ask("schedules", name=name)
+            rows = yield from query("schedules", name=name)
             return Schedules(from_micros(micros(now)), tuple(map(_read_row, rows)))
 
         return verb("schedules", body, is_read=True)
@@ -45,8 +43,8 @@ class SchedulingVerbs:
     def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
             at = micros(now)
-            rows = yield from ask("due_schedules", limit=limit, now=at)
-            ((next_at,),) = yield from ask("due_schedules.next", now=at)
+            rows = yield from query("due_schedules", limit=limit, now=at)
+            ((next_at,),) = yield from query("due_schedules.next", now=at)
             return Schedules(from_micros(at), tuple(map(_read_row, rows)), read_moment(next_at))
 
         return verb("due_schedules", body, is_read=True)
@@ -56,19 +54,19 @@ class SchedulingVerbs:
     ) -> Verb[Changed]:
         def body() -> Body[Changed]:
             at = from_micros(micros(now))
-            rows = yield from ask("schedules", name=name)
+            rows = yield from query("schedules", name=name)
             live = 0
             if needs_live(change):
-                ((live,),) = yield from ask("change_schedule.live", name=name)
+                ((live,),) = yield from query("change_schedule.live", name=name)
             effect = changed(name, _read_row(rows[0]) if rows else None, change, at, live)
             if effect.answer is not Answered.DONE:
                 return Changed(answer=effect.answer, row=effect.row)
             row = effect.row
             if row is None:
-                yield from ask("change_schedule.remove", name=name)
-                yield from ask("change_schedule.forget", name=name)
+                yield from query("change_schedule.remove", name=name)
+                yield from query("change_schedule.forget", name=name)
             elif effect.is_written:
-                yield from ask(
+                yield from query(
                     "change_schedule",
                     name=name,
                     definition=row.definition,
@@ -92,7 +90,7 @@ class SchedulingVerbs:
         if not effect.runs:
             return ()
         windows = to_json([to_micros(run.window) for run in effect.runs])
-        rows = yield from ask("change_schedule.taken", name=name, windows=windows)
+        rows = yield from query("change_schedule.taken", name=name, windows=windows)
         taken = {from_micros(row[0]) for row in rows}
         jobs = [
             job
@@ -101,7 +99,7 @@ class SchedulingVerbs:
         ]
         answers: dict[str, Enqueued] = {}
         if jobs:
-            stored = yield from self.enqueue(jobs, now=now).steps()
+            stored = yield from self._enqueue.enqueue(jobs, now=now).steps()
             answers = {answer.id: answer for answer in stored}
         runs = tuple(
             run
@@ -124,12 +122,12 @@ class SchedulingVerbs:
                 for run in runs
             ],
         )
-        yield from ask("change_schedule.trim", name=name, keep=KEEP_RUNS)
+        yield from query("change_schedule.trim", name=name, keep=KEEP_RUNS)
         return runs
 
     def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
         def body() -> Body[list[ScheduleRun]]:
-            rows = yield from ask("schedule_runs", name=name, limit=limit)
+            rows = yield from query("schedule_runs", name=name, limit=limit)
             return [
                 ScheduleRun(
                     schedule=schedule,

@@ -1,0 +1,215 @@
+"""Ending claims: finish, release, give up, crash; notes and the standing of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from winch.core import changes
+from winch.core.job import CRASH_RULE, KEEP, LOG_LIMIT, Note, SuspectRule, from_micros
+from winch.core.lifecycle import JobState
+from winch.drivers.sqlite.records import MICROSECOND, read_history, to_json
+from winch.drivers.sqlite.statements import Ring, Step
+from winch.drivers.sqlite.verbs import permits
+from winch.drivers.sqlite.verbs.awaited import begin_waits
+from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs, verb
+from winch.drivers.sqlite.verbs.changed_jobs import give_back, store
+from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.storage.verbs import Verb
+
+_KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
+
+
+class FinishVerbs:
+    """See FinishVerbs in storage/families.py for the contracts."""
+
+    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            at = micros(now)
+            completed: dict[str, dict[str, str | None]] = {}
+            others: list[int] = []
+            for place, outcome in enumerate(outcomes):
+                if outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None:
+                    completed.setdefault(outcome.token, {}).setdefault(outcome.id, outcome.result)
+                else:
+                    others.append(place)
+            ended: set[tuple[str, str]] = set()
+            gated: set[tuple[str, str]] = set()
+            for token, results in completed.items():
+                took, left = yield from _archive(results, token, at)
+                ended.update((job_id, token) for job_id in took)
+                gated.update((job_id, token) for job_id in left)
+            if any(outcome.is_awaited for outcome in outcomes):
+                ring = Ring()
+                ring.due = True
+                yield ring
+            if len(ended) == len(outcomes):
+                return [Answer.TOOK] * len(outcomes)
+            rest = [outcomes[place] for place in others]
+            rest += [one for one in outcomes if (one.id, one.token) in gated]
+            ended |= yield from _finish_others(rest, at)
+            refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+            answers: dict[int, Answer] = {}
+            for place, ref in enumerate(refs):
+                if (ref.id, ref.token) in ended:
+                    ended.discard((ref.id, ref.token))
+                    answers[place] = Answer.TOOK
+            return (yield from _answers(refs, answers, [(one.to, one.what) for one in outcomes]))
+
+        return verb("finish", body)
+
+    def release(
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+    ) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            at = micros(now)
+            rows = yield from query("release", ids=to_json([ref.id for ref in claims]))
+            held = {(row[0], row[1]) for row in rows}
+            answers: dict[int, Answer] = {}
+            freed = []
+            for place, ref in enumerate(claims):
+                if (ref.id, ref.token) in held:
+                    held.discard((ref.id, ref.token))
+                    answers[place] = Answer.TOOK
+                    freed.append(ref.id)
+            yield from give_back(freed, at, by_holder=True, has_started=has_started)
+            ends = [(JobState.READY, changes.RELEASED)] * len(claims)
+            return (yield from _answers(claims, answers, ends))
+
+        return verb("release", body)
+
+    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+        def body() -> Body[int]:
+            at = micros(now)
+            rows = yield from query("give_up", session=session, tokens=to_json(list(tokens)))
+            yield from give_back([row[0] for row in rows], at)
+            return len(rows)
+
+        return verb("give_up", body)
+
+    def crash(
+        self,
+        claims: Sequence[ClaimRef],
+        *,
+        cause: str,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
+    ) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            at = micros(now)
+            rows = yield from query("crash", ids=to_json([ref.id for ref in claims]))
+            held = {(row[0], row[1]) for row in rows}
+            answers: dict[int, Answer] = {}
+            for place, ref in enumerate(claims):
+                if (ref.id, ref.token) in held:
+                    held.discard((ref.id, ref.token))
+                    answers[place] = Answer.TOOK
+            jobs = yield from read_jobs(claims[place].id for place in answers)
+            moment = from_micros(at)
+            dead = [
+                changes.suspected(job, "crashed", cause, moment, rule, by_token=job.token)
+                for job in jobs.values()
+            ]
+            yield from store(dead, at)
+            return (yield from _answers(claims, answers))
+
+        return verb("crash", body)
+
+    def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
+        def body() -> Body[Answer]:
+            rows = yield from query(
+                "note",
+                id=claim.id,
+                token=claim.token,
+                progress=note.progress,
+                checkpoint=note.checkpoint,
+                log=note.log,
+                log_limit=LOG_LIMIT,
+                has_undo=None if note.has_undo is None else int(note.has_undo),
+                forgets_cancel=int(note.forgets_cancel),
+            )
+            return Answer.TOOK if rows else Answer.LOST
+
+        return verb("note", body)
+
+    def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
+        def body() -> Body[list[Standing]]:
+            rows = yield from query("standing", ids=to_json([ref.id for ref in claims]))
+            live = {(row[0], row[1]) for row in rows}
+            answers = yield from _answers(claims, {})
+            return [
+                Standing.LIVE
+                if (ref.id, ref.token) in live
+                else Standing.ENDED
+                if answer is Answer.ALREADY
+                else Standing.LOST
+                for ref, answer in zip(claims, answers, strict=True)
+            ]
+
+        return verb("standing", body)
+
+
+def _archive(
+    results: Mapping[str, str | None], token: str, at: int
+) -> Body[tuple[Iterable[str], Iterable[str]]]:
+    """Complete the plain claims among these that are live; which they are, and which have gates."""
+    values = {
+        "results": to_json(results),
+        "token": token,
+        "now": at,
+        "keep_completed": _KEEP_COMPLETED,
+    }
+    count = yield Step("finish.archive", values, is_counted=True)
+    took: Iterable[str] = results
+    gated: list[str] = []
+    if count < len(results):  # not all of them are: their rows are still here to be looked at
+        rows = yield from query("finish", ids=to_json(list(results)))
+        took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
+        gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
+    if count:
+        yield from query("record.awaited", ids=to_json(list(took)))
+        yield from query("finish.leave", results=values["results"], token=token)
+    return took, gated
+
+
+def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:
+    """Finish what grows the job's history or has gates; the claims among them that were live."""
+    if not outcomes:
+        return set()
+    rows = yield from query("finish", ids=to_json([outcome.id for outcome in outcomes]))
+    held = {(row[0], row[1]) for row in rows}
+    live = {(o.id, o.token): o for o in reversed(outcomes) if (o.id, o.token) in held}
+    jobs = yield from read_jobs(job_id for job_id, _ in live)
+    moment = from_micros(at)
+    ended = [changes.finished(jobs[i], token, live[i, token], moment) for i, token in live]
+    yield from store(ended, at)
+    yield from begin_waits(live.values(), ended, at)
+    if leaving := [outcome.id for outcome in live.values() if outcome.leaves_turn]:
+        yield from permits.leave_turns(leaving, at)
+    if any(row[2] for row in rows) or any(o.brake is not None for o in live.values()):
+        yield from permits.finished(jobs.values(), {o.id: o for o in live.values()}, at)
+    return set(live)
+
+
+def _answers(
+    refs: Sequence[ClaimRef],
+    took: dict[int, Answer],
+    ends: Sequence[changes.End] | None = None,
+) -> Body[list[Answer]]:
+    """Took, or what became of the claims that did not: ended by this token before, and in this way where
+    `ends` names it, or lost."""
+    if len(took) == len(refs):
+        return [Answer.TOOK] * len(refs)
+    missed = [ref.id for place, ref in enumerate(refs) if place not in took]
+    rows = yield from query("finish.ended", ids=to_json(missed))
+    found = {row[0]: (JobState(row[1]), row[2], changes.whats_of(read_history(row[3]))) for row in rows}
+    answers = []
+    for place, ref in enumerate(refs):
+        if place in took:
+            answers.append(Answer.TOOK)
+            continue
+        ended = changes.ended_as(ref.token, *found[ref.id]) if ref.id in found else None
+        end = None if ends is None else ends[place]
+        is_repeat = changes.is_repeat(ended, end)
+        answers.append(Answer.ALREADY if is_repeat else Answer.LOST)
+    return answers

@@ -1,0 +1,183 @@
+"""Gates as they are stored: reading them, giving permits back, and opening them for waiting jobs.
+
+One writer at a time sees all that came before, so reading a gate locks it. Differs from PostgreSQL in
+that alone; what is decided is decided by `core.gates` for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from winch.core import gates
+from winch.core.gates import GateSpec, GateUse, Look
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState
+from winch.drivers.sqlite.records import to_json
+from winch.drivers.sqlite.statements import Ring, Step
+from winch.drivers.sqlite.verbs.base import Body, query
+from winch.storage.decide.gates import AHEAD, OPENED_AT_ONCE, gate_info, why_ended
+from winch.storage.params import Finish, GateInfo
+
+_spec = msgspec.json.Decoder(GateSpec)
+
+
+def read_spec(text: str) -> GateSpec:
+    """A limit's setting as it is stored."""
+    return _spec.decode(text)
+
+
+def look(uses: Iterable[GateUse]) -> Body[dict[str, Look]]:
+    """The gates as they are."""
+    wanted = {use.key: use for use in uses}
+    if not wanted:
+        return {}
+    specs = yield from specs_of({use.name for use in wanted.values() if use.name})
+    rows = yield from query("admit.look", keys=to_json(list(wanted)))
+    fifo = [key.removeprefix("fifo:") for key, use in wanted.items() if use.kind == gates.FIFO]
+    heads = {}
+    if fifo:
+        heads = {
+            f"fifo:{key}": head for key, head in (yield from query("admit.head", keys=to_json(fifo)))
+        }
+    return {
+        key: Look(key, used, state, specs.get(wanted[key].name), turn, heads.get(key), open_at)
+        for key, state, open_at, used, turn in rows
+    }
+
+
+def specs_of(names: Iterable[str]) -> Body[dict[str, GateSpec]]:
+    """What is set for these names."""
+    wanted = list(names)
+    if not wanted:
+        return {}
+    rows = yield from query("admit.specs", names=to_json(wanted))
+    return {name: read_spec(text) for name, text in rows}
+
+
+def keep(looks: Iterable[Look]) -> Body[None]:
+    """Write gates back."""
+    rows = [{"key": one.key, "state": one.state, "open_at": one.open_at} for one in looks]
+    yield Step.each("admit.keep", rows)
+    if any(row["open_at"] is not None for row in rows):
+        ring = Ring()
+        ring.due = True  # the promoter may have to open one before its next poll
+        yield ring
+
+
+# -- giving back -------------------------------------------------------------------------------------
+
+
+def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Body[None]:
+    """Take back what these jobs no longer need, and open the gates for those who wait."""
+    ended = [job for job in jobs if job.state is not JobState.RUNNING and gates.gates_of(job.options)]
+    if not ended:
+        return
+    final = []
+    freed: dict[str, int] = {}
+    for job in ended:
+        if is_deleted or job.state.is_final:
+            fifo = [use for use in gates.gates_of(job.options) if use.kind == gates.FIFO]
+            is_kept = job.state is JobState.DEAD and not is_deleted
+            if not any(use.blocks_on_death and is_kept for use in fifo):
+                final.append(job.id)
+                freed |= dict.fromkeys((use.key for use in fifo), 1)
+    ids = to_json([job.id for job in ended])
+    for key, weight in (yield from query("admit.leave", ids=ids, final=to_json(final))):
+        freed[key] = freed.get(key, 0) + max(weight, 1)
+    chosen: dict[str, str] = {}
+    for key, most in sorted(freed.items()):
+        if key.startswith("fifo:"):
+            looked = (yield from look([GateUse(key, gates.FIFO)]))[key]
+            if looked.turn is None and looked.head is not None:
+                chosen[looked.head] = key
+        else:
+            rows = yield from query("admit.waiting", key=key, limit=most)
+            chosen |= {row[0]: key for row in rows}
+    yield from _admit(chosen, at)
+
+
+def leave_turns(ids: Sequence[str], at: int) -> Body[None]:
+    """Take the turns of these jobs, which are not final, and open their FIFO keys for others."""
+    rows = yield from query("admit.leave_turn", ids=to_json(ids))
+    yield from open_gates([row[0] for row in rows], at)
+
+
+def open_gates(keys: Iterable[str], at: int) -> Body[int]:
+    """Make ready whom these gates let through now."""
+    count = 0
+    for key in keys:
+        count += yield from _open(key, at)
+    return count
+
+
+def _open(key: str, at: int) -> Body[int]:
+    waiting = yield from query("admit.waiting", key=key, limit=OPENED_AT_ONCE)
+    if not waiting:
+        (found,) = (yield from look([GateUse(key, gates.RATE)])).values()
+        if found.open_at is not None:
+            found.open_at = None
+            yield from keep([found])
+        return 0
+    use = next(use for use in gates.gates_of(waiting[0][1]) if use.key == key)
+    looked = (yield from look([use]))[key]
+    if use.kind == gates.FIFO:
+        first = looked.turn or looked.head
+        chosen = {} if first is None else {first: key}
+    else:
+        room, next_at = gates.room(looked, use, at, len(waiting))
+        chosen = {row[0]: key for row in waiting[:room]}
+        open_at = next_at if room < len(waiting) or len(waiting) == OPENED_AT_ONCE else None
+        if open_at != looked.open_at:
+            looked.open_at = open_at
+            yield from keep([looked])
+    return (yield from _admit(chosen, at))
+
+
+def _admit(chosen: Mapping[str, str], at: int) -> Body[int]:
+    """Make these jobs ready, each where it waits at the gate it is given with."""
+    if not chosen:
+        return 0
+    ring = Ring()
+    rows = yield from query("admit", chosen=to_json(chosen), now=at)
+    for (queue,) in rows:
+        ring.count(queue)
+    yield ring
+    return len(rows)
+
+
+def finished(jobs: Iterable[JobRecord], outcomes: dict[str, Finish], at: int) -> Body[None]:
+    """Let the brakes and breakers of scopes know how attempts ended."""
+    changed: dict[str, Look] = {}
+    for job in jobs:
+        outcome = outcomes[job.id]
+        why = why_ended(outcome)
+        uses = [use for use in gates.gates_of(job.options) if use.breaker is not None]
+        is_counted = uses and outcome.what in ("completed", "failed")
+        keys = [f"scope:{outcome.brake}"] if outcome.brake is not None else []
+        keys += [use.key for use in uses] if is_counted else []
+        missing = [GateUse(key, gates.SCOPE) for key in keys if key not in changed]
+        changed |= yield from look(missing)
+        if outcome.brake is not None:
+            gate = changed[keys[0]]
+            gate.state = gates.braked(gate.state, at + int(outcome.delay.total_seconds() * 1e6), why)
+        for use in uses if is_counted else ():
+            if use.breaker is not None:
+                gate = changed[use.key]
+                is_ok = outcome.to is JobState.COMPLETED
+                gate.state = gates.counted(gate.state, use.breaker, is_ok, job.claimed_at, at, why)
+    if changed:
+        yield from keep(changed.values())
+        yield from open_gates(sorted(changed), at)
+
+
+def info(job: JobRecord) -> Body[GateInfo | None]:
+    """The gate a blocked job waits at."""
+    use = next((use for use in gates.gates_of(job.options) if use.key == job.gate), None)
+    if use is None or job.state is not JobState.BLOCKED:
+        return None
+    looked = (yield from look([use]))[use.key]
+    holders = [row[0] for row in (yield from query("admit.holders", key=use.key, limit=AHEAD))]
+    ((ahead,),) = yield from query("admit.ahead", id=job.id)
+    return gate_info(looked, use, holders, ahead)

@@ -1,0 +1,100 @@
+"""The sessions of workers: their leases, and the claims that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from winch.core import changes
+from winch.core.job import CRASH_RULE, SuspectRule, from_micros
+from winch.drivers.sqlite.records import MICROSECOND, to_json
+from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs, verb
+from winch.drivers.sqlite.verbs.changed_jobs import store
+from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
+from winch.storage.verbs import Verb
+
+
+class SessionVerbs:
+    """See SessionVerbs in storage/families.py for the contracts."""
+
+    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+        def body() -> Body[datetime]:
+            at = micros(now)
+            yield from query(
+                "start_session",
+                id=session.id,
+                worker=session.worker,
+                host=session.host,
+                pid=session.pid,
+                release=session.release,
+                queues=to_json(session.queues),
+                tasks=to_json(session.tasks),
+                slots=session.slots,
+                lease=session.lease // MICROSECOND,
+                now=at,
+            )
+            for one in session.schedules:
+                declared = {"name": one.name, "definition": one.definition}
+                yield from query("start_session.declare", id=session.id, timing=one.timing, **declared)
+                yield from query("start_session.schedule", now=at, **declared)
+            return from_micros(at)
+
+        return verb("start_session", body)
+
+    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+        def body() -> Body[list[Pulse]]:
+            at = micros(now)
+            beats: dict[str, int] = dict(
+                (yield from query("beat", sessions=to_json(list(sessions)), now=at))
+            )
+            moment = from_micros(at)
+            return [
+                Pulse(session, is_live=session in beats, beats=beats.get(session, 0), now=moment)
+                for session in sessions
+            ]
+
+        return verb("beat", body)
+
+    def end_session(
+        self,
+        session: str,
+        *,
+        started: Sequence[ClaimRef] = (),
+        cause: str | None = None,
+        rule: SuspectRule = CRASH_RULE,
+        now: datetime | None = None,
+    ) -> Verb[list[Rescued]]:
+        def body() -> Body[list[Rescued]]:
+            at = micros(now)
+            yield from query("end_session", session=session, reason=cause or "stopped", now=at)
+            ids = [row[0] for row in (yield from query("end_session.running", session=session))]
+            jobs = yield from read_jobs(ids)
+            guilty = {(ref.id, ref.token) for ref in started}
+            moment = from_micros(at)
+            taken, back = [], []
+            for job in (jobs[i] for i in ids):
+                if cause is not None and (job.id, job.token) in guilty:
+                    changed = changes.suspected(job, "crashed", cause, moment, rule)
+                else:
+                    changed = changes.given_back(job, moment)
+                taken.append(changed)
+                back.append(Rescued(job.id, job.token or "", session, changed.state))
+            yield from store(taken, at)
+            return back
+
+        return verb("end_session", body)
+
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            return [ClaimRef(row[0], row[1]) for row in (yield from query("held", session=session))]
+
+        return verb("held", body, is_read=True)
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        def body() -> Body[list[ClaimRef]]:
+            rows = yield from query("cancels", sessions=to_json(list(sessions)))
+            order = {session: place for place, session in enumerate(sessions)}
+            rows.sort(key=lambda row: order[row[2]])
+            return [ClaimRef(row[0], row[1]) for row in rows]
+
+        return verb("cancels", body, is_read=True)
