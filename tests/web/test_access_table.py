@@ -21,7 +21,7 @@ from winch import App, Job
 from winch.storage.params import NewSession
 from winch.web.access import ROLES
 from winch.web.mount import ROUTES
-from winch.web.routes import Route
+from winch.web.routes import WebRoute
 from winch.web.tokens import Tokens
 
 NARROWINGS = ("none", "tenant", "queue", "task")
@@ -33,7 +33,7 @@ ABSENT = "0198c000-0000-7000-8000-00000000dead"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
-def name_of(route: Route) -> str:
+def name_of(route: WebRoute) -> str:
     return f"{route.method} {route.path}"
 
 
@@ -181,10 +181,10 @@ class World:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def ask(self, route: Route, request: Request, token: str) -> Answer:
+    def ask(self, route: WebRoute, request: Request, token: str) -> Answer:
         return self.runner.run(self._ask(route, request, token))
 
-    async def _ask(self, route: Route, request: Request, token: str) -> Answer:
+    async def _ask(self, route: WebRoute, request: Request, token: str) -> Answer:
         headers = {"host": "localhost", "authorization": f"Bearer {token}"}
         body = b""
         if request.form is not None:
@@ -242,7 +242,7 @@ async def call_asgi(app: Any, method: str, path: str, headers: dict[str, str], b
 
 
 def request_for(  # noqa: PLR0912  # one case for each kind of object
-    world: World, route: Route, row: Row, side: Side, role: str
+    world: World, route: WebRoute, row: Row, side: Side, role: str
 ) -> Request:
     """A request about an object of this side; a fresh object where the request may change it."""
     path = route.path
@@ -336,7 +336,7 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
     return Request(path, body, form)
 
 
-def absent(route: Route, request: Request, side: Side, world: World) -> Request:
+def absent(route: WebRoute, request: Request, side: Side, world: World) -> Request:
     """The same request about an object that does not exist."""
     path, body = request.path, request.body
     for value in (side.seed.id, side.dead.id, world.foreign_token[0], side.worker):
@@ -413,7 +413,7 @@ def test_every_route_role_and_narrowing(
 
 
 def judged(
-    world: World, route: Route, row: Row, role: str, side: Side, request: Request, answer: Answer
+    world: World, route: WebRoute, row: Row, role: str, side: Side, request: Request, answer: Answer
 ) -> str:
     """What is wrong with an answer; empty when nothing is."""
     code, narrowing = answer.status, world.narrowing

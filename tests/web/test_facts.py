@@ -13,7 +13,7 @@ from tests.web.kit import Web
 from winch import Retry
 from winch.core.lifecycle import JobState
 from winch.storage.params import ClaimRef
-from winch.web.pages.charts import Row, lines
+from winch.web.pages.charts import ChartRow, lines
 from winch.web.pages.show import percent
 
 HTML = {"accept": "text/html"}
@@ -27,7 +27,7 @@ def text_of(web: Web, path: str) -> str:
 
 @pytest.mark.parametrize("top", [0.0004, 0.7, 3.0, 90, 119, 300, 433, 500, 1000, 7000, 9000, 86_000])
 def test_ticks_of_time_are_round_in_the_unit_that_is_shown(top: float) -> None:
-    chart = lines("t", [Row("p50", "tone-a", [top])], ["now"], "s", unit="s")
+    chart = lines("t", [ChartRow("p50", "tone-a", [top])], ["now"], "s", unit="s")
     ticks = re.findall(r'text-anchor="end">([\d.]+) (?:ms|s|m|h)</text>', chart.svg)
     assert len(ticks) == 3
     for tick in ticks:

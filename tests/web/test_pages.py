@@ -15,7 +15,7 @@ from winch import JobState
 from winch.core.job import Entry, Failure, JobRecord
 from winch.web.mount import ROUTES, asgi
 from winch.web.pages.base import NAV
-from winch.web.pages.charts import Row, bars, lines, nice
+from winch.web.pages.charts import ChartRow, bars, lines, nice
 from winch.web.pages.show import compact, pretty, span
 from winch.web.pages.timeline import draw, phases
 
@@ -314,12 +314,12 @@ def test_values_in_words() -> None:
 
 
 def test_a_chart_has_no_style_and_a_sentence() -> None:
-    chart = bars("T", [Row("<b>", "tone-dead", [1, 0, 3])], ["a", "b", "<i>"], 'said "so"')
+    chart = bars("T", [ChartRow("<b>", "tone-dead", [1, 0, 3])], ["a", "b", "<i>"], 'said "so"')
     assert 'aria-label="said &#34;so&#34;"' in chart.svg
     assert "style=" not in chart.svg
     assert "<i>" not in chart.svg
     assert not chart.is_empty
-    assert lines("T", [Row("x", "tone-a", [None, None])], ["a", "b"], "s").is_empty
+    assert lines("T", [ChartRow("x", "tone-a", [None, None])], ["a", "b"], "s").is_empty
     assert [nice(value) for value in (0, 1, 7, 23, 101)] == [1, 1, 10, 25, 200]
 
 

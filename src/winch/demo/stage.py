@@ -93,7 +93,7 @@ class _Actor:
 
 
 @dataclass(frozen=True)
-class Ending:
+class TourEnding:
     """How one thing that the tour followed should have ended, and how it did."""
 
     name: str
@@ -129,10 +129,11 @@ class Stage:
         """A line of the summary: what should be, and how to see what is."""
         self._expected.append((name, what, expected, look))
 
-    def endings(self) -> list[Ending]:
+    def endings(self) -> list[TourEnding]:
         """The lines of the summary, with what is."""
         return [
-            Ending(name, what, expected, _actual(look)) for name, what, expected, look in self._expected
+            TourEnding(name, what, expected, _actual(look))
+            for name, what, expected, look in self._expected
         ]
 
     def follow(

@@ -8,7 +8,7 @@ from pathlib import Path
 from winch import App, WinchError
 from winch.demo import flows, jobs, safety
 from winch.demo.dashboard import TourDashboard
-from winch.demo.stage import WAIT, Ending, Stage, WorkerProcess
+from winch.demo.stage import WAIT, Stage, TourEnding, WorkerProcess
 from winch.demo.tasks import app
 from winch.demo.terminal import dim, one_line, say
 
@@ -48,7 +48,7 @@ class Tour:
         """How long the tour has been running."""
         return self._stage.seconds()
 
-    def run(self) -> list[Ending]:
+    def run(self) -> list[TourEnding]:
         """Perform every act. A tour that cannot go on ends early, and its endings show it."""
         stage = self._stage
         app.migrate()

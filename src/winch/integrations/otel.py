@@ -99,11 +99,11 @@ class OpenTelemetry(Middleware):
         return self._one(jobs[0]) if len(jobs) == 1 else self._many(jobs)
 
     def _one(self, job: NewJob) -> Sequence[NewJob]:
-        said = {**_facts("send", "send", job.queue), **_about_job(job)}
+        attributes = {**_facts("send", "send", job.queue), **_about_job(job)}
         # A caller who has put a context into the headers (an HTTP request's, say) is its parent.
         before = propagate.extract(job.headers) if job.headers else None
         span = self._tracer.start_span(
-            f"send {job.queue}", before, kind=SpanKind.PRODUCER, attributes=said
+            f"send {job.queue}", before, kind=SpanKind.PRODUCER, attributes=attributes
         )
         self._begin(job, span)
         return [_carrying(job, span)]
@@ -115,10 +115,10 @@ class OpenTelemetry(Middleware):
         carrying: list[NewJob] = []
         if self._create_spans:
             for job in jobs:
-                said = {**_facts("create", "create", job.queue), **_about_job(job)}
+                attributes = {**_facts("create", "create", job.queue), **_about_job(job)}
                 before = propagate.extract(job.headers) if job.headers else None
                 created = self._tracer.start_span(
-                    f"create {job.queue}", before, kind=SpanKind.PRODUCER, attributes=said
+                    f"create {job.queue}", before, kind=SpanKind.PRODUCER, attributes=attributes
                 )
                 created.end()
                 links.append(Link(created.get_span_context()))
@@ -167,10 +167,10 @@ class OpenTelemetry(Middleware):
                     self._origins.clear()  # of jobs that were given back
                 self._origins[claim.id] = (claim.queue, origin)
         for queue, origins in by_queue.items():
-            said = _facts("receive", "receive", queue)
-            self._operation_duration.record(seconds, said)
+            attributes = _facts("receive", "receive", queue)
+            self._operation_duration.record(seconds, attributes)
             if self._receive_spans:
-                self._past_span(f"receive {queue}", said, origins, seconds)
+                self._past_span(f"receive {queue}", attributes, origins, seconds)
 
     def settled(self, outcomes: Sequence[Finish], seconds: float) -> None:
         self._operation_duration.record(seconds, _facts("settle", "settle", None))
@@ -186,7 +186,7 @@ class OpenTelemetry(Middleware):
             self._past_span(f"{word} {queue}", _facts(word, "settle", queue), origins, seconds)
 
     def _past_span(
-        self, name: str, said: Attributes, origins: Sequence[SpanContext], seconds: float
+        self, name: str, attributes: Attributes, origins: Sequence[SpanContext], seconds: float
     ) -> None:
         """A span of what has just ended, linked to where its jobs came from."""
         now = time.time_ns()
@@ -194,7 +194,7 @@ class OpenTelemetry(Middleware):
             name,
             kind=SpanKind.CLIENT,
             links=[Link(origin) for origin in origins if origin.is_valid],
-            attributes={**said, "messaging.batch.message_count": len(origins)},
+            attributes={**attributes, "messaging.batch.message_count": len(origins)},
             start_time=now - int(seconds * 1e9),
         )
         span.end(now)
@@ -210,14 +210,14 @@ class OpenTelemetry(Middleware):
         base = created
         if self._trace_mode == "link":
             base = trace.set_span_in_context(trace.INVALID_SPAN, created)
-        said = _facts("process", "process", ctx.queue)
-        self._consumed.add(1, said)
+        attributes = _facts("process", "process", ctx.queue)
+        self._consumed.add(1, attributes)
         span = self._tracer.start_span(
             f"process {ctx.queue}",
             base,
             kind=SpanKind.CONSUMER,
             links=links,
-            attributes={**said, **_about_attempt(ctx, headers)},
+            attributes={**attributes, **_about_attempt(ctx, headers)},
         )
         token = context.attach(trace.set_span_in_context(span, base))
         began = time.monotonic()
@@ -231,7 +231,7 @@ class OpenTelemetry(Middleware):
             failure = _directed(span, directive)
             raise
         except BaseException as error:
-            # Not an Exception: interrupted from outside, or a workflow that sleeps; told, not blamed.
+            # Not an Exception: interrupted from outside, or a workflow that sleeps. It is no error.
             if isinstance(error, Exception) or ctx.cancelled:
                 _fail(span, error)
                 failure = {"error.type": _name_of(error)}
@@ -239,8 +239,8 @@ class OpenTelemetry(Middleware):
         finally:
             context.detach(token)
             span.end()
-            said["messaging.winch.task.name"] = ctx.task
-            self._process_duration.record(time.monotonic() - began, {**said, **failure})
+            attributes["messaging.winch.task.name"] = ctx.task
+            self._process_duration.record(time.monotonic() - began, {**attributes, **failure})
 
     # -- gauges ------------------------------------------------------------------------------------
 
@@ -276,25 +276,25 @@ class OpenTelemetry(Middleware):
 
 
 def _facts(name: str, kind: str, queue: str | None) -> Attributes:
-    said: Attributes = {
+    attributes: Attributes = {
         "messaging.system": "winch",
         "messaging.operation.name": name,
         "messaging.operation.type": kind,
     }
     if queue is not None:
-        said["messaging.destination.name"] = queue
-    return said
+        attributes["messaging.destination.name"] = queue
+    return attributes
 
 
 def _about_job(job: NewJob) -> Attributes:
-    said: Attributes = {"messaging.message.id": job.id, "messaging.winch.task.name": job.task}
+    attributes: Attributes = {"messaging.message.id": job.id, "messaging.winch.task.name": job.task}
     if job.priority:
-        said["messaging.winch.job.priority"] = job.priority
+        attributes["messaging.winch.job.priority"] = job.priority
     if job.max_attempts is not None:
-        said["messaging.winch.job.max_attempts"] = job.max_attempts
+        attributes["messaging.winch.job.max_attempts"] = job.max_attempts
     if job.run_at is not None:
-        said["messaging.winch.job.scheduled_at"] = job.run_at.isoformat()
-    return {**said, **_about_headers(job.headers)}
+        attributes["messaging.winch.job.scheduled_at"] = job.run_at.isoformat()
+    return {**attributes, **_about_headers(job.headers)}
 
 
 def _about_attempt(ctx: Context, headers: Mapping[str, str]) -> Attributes:
@@ -308,12 +308,12 @@ def _about_attempt(ctx: Context, headers: Mapping[str, str]) -> Attributes:
 
 
 def _about_headers(headers: Mapping[str, str]) -> Attributes:
-    said: Attributes = {}
+    attributes: Attributes = {}
     if FLOW_HEADER in headers:
-        said["messaging.message.conversation_id"] = headers[FLOW_HEADER]
+        attributes["messaging.message.conversation_id"] = headers[FLOW_HEADER]
     if SCHEDULE_HEADER in headers:
-        said["messaging.winch.schedule.id"] = headers[SCHEDULE_HEADER]
-    return said
+        attributes["messaging.winch.schedule.id"] = headers[SCHEDULE_HEADER]
+    return attributes
 
 
 def _carrying(job: NewJob, span: Span) -> NewJob:

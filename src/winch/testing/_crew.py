@@ -29,7 +29,7 @@ from winch.engine.worker.queue_order import QueueOrder, Queues
 from winch.engine.worker.running.thread_pool import ThreadCall, Threads
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
-from winch.testing._life import CrashInHandler, Life, Line
+from winch.testing._life import CrashInHandler, Life, WorkerStorage
 
 ROUNDS = 10
 
@@ -84,7 +84,7 @@ class Crew:
         rng: random.Random,
     ) -> None:
         self.life = life
-        self._driver = Line(store, life).driver
+        self._driver = WorkerStorage(store, life).driver
         self._shared = shared
         self._runtime = own_runtime(shared)
         self._heart = Heart(self._driver, settings.lease.total_seconds(), clock.monotonic)

@@ -3,8 +3,8 @@
 Every asyncio task that a worker starts, its handlers' own tasks included, is driven through `mortal`.
 When the life is over such a task is woken in vain: it waits for something that never comes, so that
 not one line of the dead worker runs any more, no `except` and no `finally` either. Its store is cut
-off in the same moment (`Line`). What lies frozen is thawed when the world ends, only so that it can be
-cleaned up.
+off in the same moment (`WorkerStorage`). What lies frozen is thawed when the world ends, only so that
+it can be cleaned up.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Mortal:
                 step = life.frozen()
 
 
-class Line:
+class WorkerStorage:
     """One worker's way to the store: cut when it dies, and a place to die at."""
 
     def __init__(self, inner: Driver, life: Life) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what: roles, the scope of a credential, and how a request is told to be somebody's.
+"""Roles, the scope of a credential, and how a request is matched to a caller.
 
 A role is a set of rights; a route names the one right it needs (routes.py). Nothing is allowed unless
 it is named: a route without a right does not start.

@@ -25,14 +25,14 @@ from winch.web.pages import queues as queue_pages
 from winch.web.pages import schedules as schedule_pages
 from winch.web.pages.base import error_page, link, wants_page
 from winch.web.problems import Problem
-from winch.web.routes import Route
-from winch.web.security_headers import Door
+from winch.web.routes import WebRoute
+from winch.web.security_headers import SecurityHeaders
 from winch.web.site import Authenticate, Site, SiteConfig
 
 if TYPE_CHECKING:
     from winch.app import App
 
-ROUTES: tuple[Route, ...] = (
+ROUTES: tuple[WebRoute, ...] = (
     *jobs.ROUTES,
     *work.ROUTES,
     *queues.ROUTES,
@@ -81,7 +81,7 @@ def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None
         lifespan=lambda _: _lifespan(site),
     )
     inner.state.site = site
-    return Door(
+    return SecurityHeaders(
         inner,
         hosts=config.hosts,
         max_body=config.max_body,

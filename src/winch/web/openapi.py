@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from winch.web import schemas as wire
+from winch.web import schemas as api_types
 from winch.web.problems import PROBLEMS
-from winch.web.routes import PREFIX, Route
+from winch.web.routes import PREFIX, WebRoute
 from winch.web.schemas import Body, ProblemOut
 
 _REF = "#/components/schemas/{name}"
 _PARAM = re.compile(r"{(\w+)}")
 
 
-def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
+def document(routes: Sequence[WebRoute], version: str) -> dict[str, Any]:
     """The description of all routes but the dashboard's pages."""
     shown = [route for route in routes if not route.is_page]
     types = list(
@@ -76,10 +76,10 @@ def _open_maps(schema: Any) -> None:
 
 def _loosen_bodies(components: dict[str, Any]) -> None:
     """Describe the defaults of what is sent in words. Generated clients demand every field that has a
-    `default`, also of who sends it."""
+    `default`, also of the sender."""
     names = {
         kind.__name__
-        for kind in vars(wire).values()
+        for kind in vars(api_types).values()
         if isinstance(kind, type) and issubclass(kind, Body)
     }
     for name in names & components.keys():
@@ -90,7 +90,7 @@ def _loosen_bodies(components: dict[str, Any]) -> None:
                 part["description"] = text.strip()
 
 
-def _operation(route: Route, refs: dict[type, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: WebRoute, refs: dict[type, Any], components: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "summary": route.summary,
         "operationId": _identity(route),
@@ -108,12 +108,14 @@ def _operation(route: Route, refs: dict[type, Any], components: dict[str, Any]) 
     return described
 
 
-def _identity(route: Route) -> str:
+def _identity(route: WebRoute) -> str:
     words = re.sub(r"[^a-z]+", "_", route.path.removeprefix(PREFIX).lower()).strip("_")
     return f"{route.method.lower()}_{words}"
 
 
-def _parameters(route: Route, refs: dict[type, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+def _parameters(
+    route: WebRoute, refs: dict[type, Any], components: dict[str, Any]
+) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in _PARAM.findall(route.path)
@@ -125,7 +127,7 @@ def _parameters(route: Route, refs: dict[type, Any], components: dict[str, Any])
     return found
 
 
-def _responses(route: Route, refs: dict[type, Any]) -> dict[str, Any]:
+def _responses(route: WebRoute, refs: dict[type, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "Done."}
     if route.answer is not None:
         answer["content"] = {route.media: {"schema": refs[route.answer]}}

@@ -34,7 +34,7 @@ STALE = timedelta(minutes=2)
 MOST_READ = 10_000
 
 
-class Kept(OperationOut, frozen=True, kw_only=True):
+class StoredOperation(OperationOut, frozen=True, kw_only=True):
     """An operation as it is kept: with the credential that started it, which no answer shows."""
 
     credential: str = ""
@@ -48,20 +48,20 @@ class Operations:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._own: dict[str, Kept] = {}
+        self._own: dict[str, StoredOperation] = {}
         self._runners: set[asyncio.Task[None]] = set()
 
     async def start(
-        self, action: str, by: str, work: Callable[[Callable[..., None]], Operation[Any]], **said: Any
+        self, action: str, by: str, work: Callable[[Callable[..., None]], Operation[Any]], **fields: Any
     ) -> OperationOut:
         """Begin; `work` gets a function that notes progress."""
-        began = Kept(
+        began = StoredOperation(
             id=f"{time.time_ns() // 1000:020}-{secrets.token_hex(4)}",
             action=action,
             by=by,
             state="running",
             started_at=datetime.now(UTC),
-            **said,
+            **fields,
         )
         await self._keep(began)
         runner = asyncio.create_task(self._run(began, work), name=f"winch operation {began.id}")
@@ -71,7 +71,9 @@ class Operations:
         await asyncio.wait([runner], timeout=0.3)
         return self._own[began.id].shown()
 
-    async def _run(self, began: Kept, work: Callable[[Callable[..., None]], Operation[Any]]) -> None:
+    async def _run(
+        self, began: StoredOperation, work: Callable[[Callable[..., None]], Operation[Any]]
+    ) -> None:
         def note(**fields: Any) -> None:
             self._own[began.id] = msgspec.structs.replace(self._own[began.id], **fields)
 
@@ -96,7 +98,7 @@ class Operations:
             await asyncio.sleep(1.0)
             await self._keep(self._own[identity])
 
-    async def _keep(self, now: Kept) -> None:
+    async def _keep(self, now: StoredOperation) -> None:
         self._own[now.id] = now
         while len(self._own) > 1000:
             self._own.pop(next(iter(self._own)))
@@ -116,10 +118,10 @@ class Operations:
         found = await self._read(limit=limit if not access.is_narrow else MOST_READ)
         return [one.shown() for one in found if _sees(access, one)][:limit]
 
-    async def _read(self, *, limit: int, before: str | None = None) -> Sequence[Kept]:
+    async def _read(self, *, limit: int, before: str | None = None) -> Sequence[StoredOperation]:
         which = KvFilter(book=BOOK, before=before, limit=limit, is_newest_first=True)
         lines = await self._driver.arun(self._driver.kv_list(which))
-        return [msgspec.json.decode(line.body, type=Kept) for line in lines]
+        return [msgspec.json.decode(line.body, type=StoredOperation) for line in lines]
 
     async def close(self) -> None:
         for runner in list(self._runners):
@@ -127,7 +129,7 @@ class Operations:
         await asyncio.gather(*self._runners, return_exceptions=True)
 
 
-def _sees(access: Access, operation: Kept) -> bool:
+def _sees(access: Access, operation: StoredOperation) -> bool:
     """A narrowed caller sees what it started; it may share its name with others."""
     return not access.is_narrow or access.is_own(operation.by, operation.credential)
 

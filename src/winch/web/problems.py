@@ -122,7 +122,7 @@ def problem_of(error: WinchError) -> Problem:
             "store-unavailable", str(error), headers={"retry-after": "1"}, ids=list(error.ids)
         )
     if isinstance(error, StorageUnavailable | SchemaMismatch | StorageFull):
-        # What the store said may hold addresses and names; the log has it.
+        # The message of the store may hold addresses and names; the log has it.
         word = "is full" if isinstance(error, StorageFull) else "cannot be used now"
         return Problem("store-unavailable", f"the store {word}", headers={"retry-after": "1"})
     if isinstance(error, StorageError):

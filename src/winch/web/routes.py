@@ -26,7 +26,7 @@ PREFIX = "/api/v1"
 
 
 @dataclass
-class Call:
+class WebCall:
     """One request on its way through a handler."""
 
     site: Site
@@ -72,7 +72,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Reply:
+class WebReply:
     """An answer in JSON; `body` None is no content."""
 
     body: Any = None
@@ -89,11 +89,11 @@ class Reply:
         )
 
 
-Handler = Callable[[Call], Awaitable[Reply | Response]]
+Handler = Callable[[WebCall], Awaitable[WebReply | Response]]
 
 
 @dataclass(frozen=True)
-class Route:
+class WebRoute:
     """`audit` is the word for the action in the audit; every route that changes something has one, or
     `is_work`: producing and working are the jobs' own records.
 

@@ -78,7 +78,7 @@ def parse(
     group: str | None = None,
 ) -> Search:
     """Read the search box and the separate filters; raises ConfigError that says what is wrong."""
-    said: dict[str, Any] = {"queue": queue, "task": task, "tag": tag, "fingerprint": group}
+    filters: dict[str, Any] = {"queue": queue, "task": task, "tag": tag, "fingerprint": group}
     states = parse_states(state)
     tests: list[Test] = []
     args: list[tuple[str, str]] = []
@@ -99,9 +99,9 @@ def parse(
         elif name == "state":
             states = parse_states(value)
         elif name in ("task", "queue", "tag"):
-            said[name] = value
+            filters[name] = value
         elif name == "group":
-            said["fingerprint"] = value
+            filters["fingerprint"] = value
         elif name == "id":
             ids = (parse_id(value),)
         else:
@@ -109,8 +109,8 @@ def parse(
             if name.startswith("args."):
                 args.append((name.removeprefix("args."), value))
     for name in ("queue", "task", "tag", "fingerprint"):
-        said[name] = said[name] or None
-    return Search(JobFilter(states=states, **said), ids, tuple(tests), tuple(args))
+        filters[name] = filters[name] or None
+    return Search(JobFilter(states=states, **filters), ids, tuple(tests), tuple(args))
 
 
 def _is_id(word: str) -> bool:

@@ -35,8 +35,8 @@ MAX_QUERY = 16 * 1024
 PROBES = frozenset({"/livez", "/readyz", "/startupz", "/healthz"})
 
 
-class Door:
-    """Checks the host and the body's size, gives each request an id, and dresses every answer."""
+class SecurityHeaders:
+    """Checks the host and the body's size, gives each request an id, and adds headers to each answer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Door:
         scope.setdefault("state", {})["request_id"] = request_id
         headers = dict(scope["headers"])
 
-        async def dressed(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = message.setdefault("headers", [])
                 names = {name.lower() for name, _ in given}
@@ -76,9 +76,9 @@ class Door:
 
         problem = self._crowded(scope["path"], peer) or self._refusal(scope, headers)
         if problem is not None:
-            await problem.response(scope["path"], request_id)(scope, receive, dressed)
+            await problem.response(scope["path"], request_id)(scope, receive, with_headers)
             return
-        await self._inner(scope, self._bounded(receive), dressed)
+        await self._inner(scope, self._bounded(receive), with_headers)
 
     def _crowded(self, path: str, peer: str) -> Problem | None:
         if self._is_full is None or path in PROBES or not self._is_full(peer):

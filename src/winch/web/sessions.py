@@ -38,7 +38,7 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     used_at: datetime
 
 
-class Sessions:
+class BrowserSessions:
     """Begin, recognise and end browser sessions."""
 
     def __init__(self, driver: Driver) -> None:

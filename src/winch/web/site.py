@@ -33,9 +33,9 @@ from winch.web.finding import Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.problems import Problem, problem_of
-from winch.web.routes import Call, Reply, Route
+from winch.web.routes import WebCall, WebReply, WebRoute
 from winch.web.search import Search
-from winch.web.sessions import Sessions
+from winch.web.sessions import BrowserSessions
 from winch.web.throttle import Throttle
 from winch.web.tokens import PREFIX as TOKEN_PREFIX
 from winch.web.tokens import Token, Tokens
@@ -71,10 +71,10 @@ class SiteConfig:
 class Site:
     """What the handlers share."""
 
-    def __init__(self, app: App, config: SiteConfig, routes: Sequence[Route]) -> None:
+    def __init__(self, app: App, config: SiteConfig, routes: Sequence[WebRoute]) -> None:
         self.app = app
         self.config = config
-        self.routes: tuple[Route, ...] = tuple(routes)
+        self.routes: tuple[WebRoute, ...] = tuple(routes)
         self.streams = 0
         self.is_stopping: bool = False
         self._is_open = False
@@ -107,7 +107,7 @@ class Site:
                 self.tokens: Tokens = Tokens(self.driver)
                 self.audit: Audit = Audit(self.driver)
                 self.operations: Operations = Operations(self.driver)
-                self.sessions: Sessions = Sessions(self.driver)
+                self.sessions: BrowserSessions = BrowserSessions(self.driver)
                 self._count()
                 self._is_open = True
 
@@ -190,8 +190,8 @@ class Site:
             found = await self.client.arun(self.sessions.access_of(request.cookies, self.tokens))
             return (NOBODY, "nothing") if found is None else (found, "session")
         if self.config.auth == "host" and self.config.authenticate is not None:
-            said = self.config.authenticate(request)
-            access = await said if inspect.isawaitable(said) else said
+            answer = self.config.authenticate(request)
+            access = await answer if inspect.isawaitable(answer) else answer
             return (NOBODY, "nothing") if access is None else (access, "host")
         raise Problem(
             "forbidden",
@@ -214,7 +214,7 @@ class Site:
             return None
         return await self.client.arun(self.tokens.recognise(text))
 
-    async def is_current(self, call: Call) -> bool:
+    async def is_current(self, call: WebCall) -> bool:
         """Whether the caller may still do what the call began with: streams end with their token."""
         scheme, _, text = call.request.headers.get("authorization", "").partition(" ")
         if self.config.auth in ("open", "tokens") and scheme.lower() == "bearer":
@@ -248,7 +248,7 @@ class Site:
 
     # -- dispatch ----------------------------------------------------------------------------------
 
-    def endpoint(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
+    def endpoint(self, route: WebRoute) -> Callable[[Request], Awaitable[Response]]:
         """The function that serves a route: who, may they, from where, what; then its handler."""
 
         async def serve(request: Request) -> Response:
@@ -256,8 +256,8 @@ class Site:
 
         return serve
 
-    async def _serve(self, route: Route, request: Request) -> Response:
-        call = Call(self, request, NOBODY)
+    async def _serve(self, route: WebRoute, request: Request) -> Response:
+        call = WebCall(self, request, NOBODY)
         try:
             if route.needs == "public" and not route.is_page:
                 how = "nothing"
@@ -274,7 +274,7 @@ class Site:
                 answer = await route.handler(call)
             if route.changes:
                 self.forget()
-            status = answer.status if isinstance(answer, Reply) else answer.status_code
+            status = answer.status if isinstance(answer, WebReply) else answer.status_code
             if route.audit is not None and status < 400:  # a form shown again has done nothing
                 await self._note(route, call)
         except WinchError as error:
@@ -284,9 +284,9 @@ class Site:
             if problem.status >= 500:
                 log.warning("%s %s: %s", request.method, route.path, error)
             raise problem from error
-        return answer.response() if isinstance(answer, Reply) else answer
+        return answer.response() if isinstance(answer, WebReply) else answer
 
-    def _admit(self, route: Route, access: Access, how: str) -> None:
+    def _admit(self, route: WebRoute, access: Access, how: str) -> None:
         if route.needs == "public":
             return
         if how == "nothing":
@@ -319,7 +319,7 @@ class Site:
         if not is_own:
             raise Problem("cross-site", "requests from other sites change nothing here")
 
-    async def _read_body(self, request: Request, route: Route, how: str) -> Any:
+    async def _read_body(self, request: Request, route: WebRoute, how: str) -> Any:
         raw = await _raw_body(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if route.is_page:
@@ -351,7 +351,7 @@ class Site:
         if not cookie or not hmac.compare_digest(wanted.encode(), given.encode()):
             raise Problem("cross-site", "the form is too old or not from here; load the page again")
 
-    async def _note(self, route: Route, call: Call) -> None:
+    async def _note(self, route: WebRoute, call: WebCall) -> None:
         client = call.request.client
         await self.client.arun(
             self.audit.write(
@@ -388,8 +388,8 @@ def read_json(raw: bytes, type_: type) -> Any:
     try:
         value = codec.loads_strict(raw.decode(), what="the body")
     except (UnicodeDecodeError, InvalidPayload) as error:
-        said = str(error) if isinstance(error, InvalidPayload) else "the body is not UTF-8"
-        raise Problem("bad-request", said) from error
+        detail = str(error) if isinstance(error, InvalidPayload) else "the body is not UTF-8"
+        raise Problem("bad-request", detail) from error
     try:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError as error:

@@ -93,13 +93,13 @@ class Declaration(Service):
 
     name = "declaration"
 
-    def __init__(self, driver: Driver, schedules: tuple[Declared, ...], said: Settings) -> None:
+    def __init__(self, driver: Driver, schedules: tuple[Declared, ...], settings: Settings) -> None:
         super().__init__()
         self._driver = driver
         self._schedules = schedules
-        self._lease = said.lease
-        self._every = said.heartbeat.total_seconds()
-        self._heart = Heart(driver, said.lease.total_seconds(), time.monotonic)
+        self._lease = settings.lease
+        self._every = settings.heartbeat.total_seconds()
+        self._heart = Heart(driver, settings.lease.total_seconds(), time.monotonic)
         self._session: str | None = None
 
     async def run_once(self) -> float:
@@ -163,23 +163,23 @@ class Upkeep:
         self._is_read_only = is_read_only
 
     async def __aenter__(self) -> None:
-        driver, said = self._app.driver, self._app.settings
+        driver, settings = self._app.driver, self._app.settings
         self._services: list[Service] = []
         self._declaration: Declaration | None = None
         # A read-only server may run on a role that cannot write; it leaves the upkeep to others.
         if not self._is_read_only:
-            lease = said.lease.total_seconds()
-            ticker = Ticker(driver, said.poll.total_seconds())
+            lease = settings.lease.total_seconds()
+            ticker = Ticker(driver, settings.poll.total_seconds())
             self._app.runtime.missed = ticker.missed
             tally = Tally(secrets.token_hex(8))
-            proof = Proof(driver, lease, said.heartbeat.total_seconds())
+            proof = Proof(driver, lease, settings.heartbeat.total_seconds())
             self._services = [
                 proof,
-                Promoter(driver, said.poll.total_seconds()),
+                Promoter(driver, settings.poll.total_seconds()),
                 ticker,
                 Rescuer(
                     driver,
-                    said.sweep.total_seconds(),
+                    settings.sweep.total_seconds(),
                     proof.proven_at,
                     tally,
                     self._app.runtime.events,
@@ -187,11 +187,11 @@ class Upkeep:
                 RateWriter(driver, tally),
                 Pruner(driver),
                 Sampler(driver),
-                alerts_of(driver, said),
+                alerts_of(driver, settings),
             ]
             schedules = self._app.runtime.schedules
             if schedules:
-                self._declaration = Declaration(driver, schedules.declared(), said)
+                self._declaration = Declaration(driver, schedules.declared(), settings)
                 self._services.append(self._declaration)
         self._runners = [
             asyncio.create_task(service.run(), name=f"winch {service.name}")

@@ -16,7 +16,7 @@ from winch.cli.shared.question import may_go_on, yes_option
 from winch.core.values.duration import parse_duration
 
 if TYPE_CHECKING:
-    from winch.cli.bench.runs import Bench, Figure
+    from winch.cli.bench.runs import BenchRun, Figure
 
 BAR = 20
 # A process that uses this much of a core has no time to wait for a store.
@@ -38,7 +38,7 @@ def bench(said: Said, seconds: str, only: tuple[str, ...], yes: bool) -> None:
     afterwards. Workers of yours do not see them, but share the store with them.
     """
     from winch.cli.bench import tasks
-    from winch.cli.bench.runs import Bench
+    from winch.cli.bench.runs import BenchRun
 
     with opened(
         said, must_exist=False
@@ -48,7 +48,7 @@ def bench(said: Said, seconds: str, only: tuple[str, ...], yes: bool) -> None:
     may_go_on(f"This stores and deletes up to a few hundred thousand jobs in {store}. Go on?", yes=yes)
     app = tasks.app
     app.configure({"url": settings.url, "schema": settings.schema}, config=said.config)
-    run = Bench(
+    run = BenchRun(
         app,
         queue=f"winch-bench-{uuid.uuid4().hex[:8]}",
         seconds=parse_duration(seconds, "--seconds").total_seconds(),
@@ -168,7 +168,7 @@ def _progress_over() -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
 
 
-def _clean(run: Bench) -> None:
+def _clean(run: BenchRun) -> None:
     """Delete what a failed or interrupted run has left; what cannot be, is named."""
     if run.stored:
         _progress_over()

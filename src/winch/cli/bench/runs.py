@@ -41,7 +41,7 @@ class Figure:
 
 
 @dataclass
-class Bench:
+class BenchRun:
     """One run over all scenarios. Its jobs are in a queue of their own and are deleted at the end."""
 
     app: App

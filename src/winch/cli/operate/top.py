@@ -32,7 +32,7 @@ COUNTED = (JobState.COMPLETED, JobState.DEAD)
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """What there was at one moment."""
 
     at: float
@@ -53,18 +53,18 @@ def top(said: Said) -> None:
     """
     with opened(said) as app:
         if said.as_json:
-            emit_json(_data(look(app)))
+            emit_json(_data(snapshot(app)))
         elif sys.stdin.isatty() and sys.stdout.isatty():
             _watch(app)
         else:
-            for line in shown(look(app), None, room=None):
+            for line in shown(snapshot(app), None, room=None):
                 say(line)
 
 
-def look(app: App) -> Look:
+def snapshot(app: App) -> Snapshot:
     driver = app.ready()
     page = driver.run(driver.list_jobs(JobFilter(states=(JobState.RUNNING,), limit=RUNNING_SHOWN)))
-    return Look(
+    return Snapshot(
         at=time.monotonic(),
         store=driver.describe(),
         counts=driver.run(driver.counts(cap=CAP)),
@@ -74,7 +74,7 @@ def look(app: App) -> Look:
     )
 
 
-def rates(now: Look, before: Look | None) -> dict[JobState, float | None]:
+def rates(now: Snapshot, before: Snapshot | None) -> dict[JobState, float | None]:
     """Jobs a second that became final since the last look; None where it cannot be told."""
     found: dict[JobState, float | None] = {}
     for state in COUNTED:
@@ -88,7 +88,7 @@ def rates(now: Look, before: Look | None) -> dict[JobState, float | None]:
     return found
 
 
-def shown(now: Look, before: Look | None, *, room: int | None) -> list[str]:
+def shown(now: Snapshot, before: Snapshot | None, *, room: int | None) -> list[str]:
     """The look as lines for a terminal this wide; None: as wide as it takes."""
     slots = sum(session.slots for session in now.sessions)
     busy = sum(session.running for session in now.sessions)
@@ -115,7 +115,7 @@ def _counted(state: JobState, number: int, rate: float | None) -> str:
     return f"{text.state(state)} {total}{speed}"
 
 
-def _running_table(now: Look) -> Table:
+def _running_table(now: Snapshot) -> Table:
     workers = {session.id: session.worker for session in now.sessions}
     table = Table(
         [
@@ -141,12 +141,12 @@ def _running_table(now: Look) -> Table:
 
 
 def _watch(app: App) -> None:
-    before: Look | None = None
+    before: Snapshot | None = None
     with _own_screen():
         while True:
             size = shutil.get_terminal_size()
             try:
-                now = look(app)
+                now = snapshot(app)
             except StorageUnavailable as error:  # it may come back while somebody watches
                 lines = [text.one_line(str(error))]
             else:
@@ -181,7 +181,7 @@ def _own_screen() -> Iterator[None]:
         click.echo("\x1b[?25h\x1b[?1049l", nl=False)
 
 
-def _data(now: Look) -> dict[str, object]:
+def _data(now: Snapshot) -> dict[str, object]:
     workers = {session.id: session.worker for session in now.sessions}
     at = text.now()
     return {

@@ -13,7 +13,7 @@ import click
 from winch.cli.shared import text
 from winch.cli.shared.options import start_logging
 from winch.cli.shared.output import Column, Table, say
-from winch.demo.stage import Ending
+from winch.demo.stage import TourEnding
 from winch.demo.tour import Tour
 
 
@@ -51,7 +51,7 @@ def demo(keep: bool, verbose: int) -> None:
         click.get_current_context().exit(1)
 
 
-def _summary(endings: Sequence[Ending], tour: Tour) -> bool:
+def _summary(endings: Sequence[TourEnding], tour: Tour) -> bool:
     """Print what was expected beside what happened; whether all of it is as expected."""
     table = Table(
         [

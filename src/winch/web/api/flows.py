@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from winch.areas.flows import FlowInfo, Flows, mermaid
-from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     CountOut,
     EmptyBody,
@@ -23,7 +23,7 @@ from winch.web.schemas import (
 MOST_MEMBERS = 1000
 
 
-def flows_of(call: Call) -> Flows:
+def flows_of(call: WebCall) -> Flows:
     """The flows. Their members may be in any queue, so a narrowed caller reaches no route of theirs."""
     return call.site.app.flows
 
@@ -39,18 +39,18 @@ def flow_out(info: FlowInfo) -> FlowOut:
     )
 
 
-async def list_flows(call: Call) -> Reply:
-    said: FlowQuery = call.query
-    found = await flows_of(call).alist(limit=said.limit, before=said.cursor)
-    following = found[-1].id if len(found) == said.limit else None
-    return Reply(FlowsOut(flows=[flow_out(info) for info in found], next=following))
+async def list_flows(call: WebCall) -> WebReply:
+    query: FlowQuery = call.query
+    found = await flows_of(call).alist(limit=query.limit, before=query.cursor)
+    following = found[-1].id if len(found) == query.limit else None
+    return WebReply(FlowsOut(flows=[flow_out(info) for info in found], next=following))
 
 
-async def get_flow(call: Call) -> Reply:
+async def get_flow(call: WebCall) -> WebReply:
     flows = flows_of(call)
     info = await flows.aget(call.path("id"))
     members = await flows.amembers(info.id)
-    return Reply(
+    return WebReply(
         FlowDetail(
             flow=flow_out(info),
             state=info.state,
@@ -68,46 +68,46 @@ async def get_flow(call: Call) -> Reply:
     )
 
 
-async def graph(call: Call) -> Response:
+async def graph(call: WebCall) -> Response:
     info = await flows_of(call).aget(call.path("id"))
     return Response(mermaid(info), 200, {"content-type": "text/vnd.mermaid; charset=utf-8"})
 
 
-async def cancel(call: Call) -> Reply:
+async def cancel(call: WebCall) -> WebReply:
     flows = flows_of(call)
     info = await flows.aget(call.path("id"))
     took = await flows.acancel(info.id, reason=call.body.reason, by=call.by)
     call.note(info.id, name=info.note.name, jobs=took, reason=call.body.reason)
-    return Reply(CountOut(jobs=took))
+    return WebReply(CountOut(jobs=took))
 
 
-async def retry(call: Call) -> Reply:
+async def retry(call: WebCall) -> WebReply:
     flows = flows_of(call)
     info = await flows.aget(call.path("id"))
     took = await flows.aretry(info.id, by=call.by)
     call.note(info.id, name=info.note.name, jobs=took)
-    return Reply(CountOut(jobs=took))
+    return WebReply(CountOut(jobs=took))
 
 
-async def signal(call: Call) -> Reply:
+async def signal(call: WebCall) -> WebReply:
     """Keep a signal for the job that waits for it, or will."""
     body: SignalBody = call.body
     name = call.path("name")
     is_new = await call.site.app.asignal(name, body.payload, id=body.id)
     call.note(name, id=body.id, is_new=is_new)
-    return Reply(SignalOut(name=name, is_new=is_new), 202)
+    return WebReply(SignalOut(name=name, is_new=is_new), 202)
 
 
 F = f"{PREFIX}/flows"
-ROUTES: tuple[Route, ...] = (
-    Route("GET", F, "read", list_flows, "The latest flows", query=FlowQuery, answer=FlowsOut),
-    Route("GET", f"{F}/{{id}}", "read", get_flow, "One flow and its members", answer=FlowDetail),
-    Route("GET", f"{F}/{{id}}/graph", "read", graph, "The shape of a flow, for Mermaid",
-          media="text/vnd.mermaid"),
-    Route("POST", f"{F}/{{id}}/cancel", "operate", cancel, "Cancel what is not final", body=ReasonBody,
-          answer=CountOut, audit="cancel flow"),
-    Route("POST", f"{F}/{{id}}/retry", "operate", retry, "Run dead and cancelled members again",
-          body=EmptyBody, answer=CountOut, audit="retry flow"),
-    Route("POST", f"{PREFIX}/signals/{{name}}", "operate", signal, "Send a signal", body=SignalBody,
-          answer=SignalOut, status=202, audit="signal"),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("GET", F, "read", list_flows, "The latest flows", query=FlowQuery, answer=FlowsOut),
+    WebRoute("GET", f"{F}/{{id}}", "read", get_flow, "One flow and its members", answer=FlowDetail),
+    WebRoute("GET", f"{F}/{{id}}/graph", "read", graph, "The shape of a flow, for Mermaid",
+             media="text/vnd.mermaid"),
+    WebRoute("POST", f"{F}/{{id}}/cancel", "operate", cancel, "Cancel what is not final",
+             body=ReasonBody, answer=CountOut, audit="cancel flow"),
+    WebRoute("POST", f"{F}/{{id}}/retry", "operate", retry, "Run dead and cancelled members again",
+             body=EmptyBody, answer=CountOut, audit="retry flow"),
+    WebRoute("POST", f"{PREFIX}/signals/{{name}}", "operate", signal, "Send a signal", body=SignalBody,
+             answer=SignalOut, status=202, audit="signal"),
 )  # fmt: skip

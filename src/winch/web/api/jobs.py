@@ -28,7 +28,7 @@ from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.operations import walk
 from winch.web.problems import Problem
-from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     ActedOut,
     BulkBody,
@@ -60,7 +60,7 @@ _KEYS = uuid.UUID("6f1d3a52-0f0e-5b7c-9a43-77696e636821")
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-async def enqueue(call: Call) -> Reply:
+async def enqueue(call: WebCall) -> WebReply:
     body: NewJobBody = call.body
     key = call.request.headers.get("idempotency-key")
     given_id, digest = None, None
@@ -77,15 +77,15 @@ async def enqueue(call: Call) -> Reply:
         headers["preference-applied"] = f"wait={int(wait.total_seconds())}"
         try:
             record, value = await _awaited(call, job_id, wait)
-            return Reply(_result_out(record, value), 200, headers)
+            return WebReply(_result_out(record, value), 200, headers)
         except JobFailed:
-            return Reply(_result_out(await call.job(job_id), None), 200, headers)
+            return WebReply(_result_out(await call.job(job_id), None), 200, headers)
         except TimeoutError:
             pass
-    return Reply(job_detail(await call.job(job_id)), 202, headers)
+    return WebReply(job_detail(await call.job(job_id)), 202, headers)
 
 
-async def enqueue_bulk(call: Call) -> Reply:
+async def enqueue_bulk(call: WebCall) -> WebReply:
     body: BulkBody = call.body
     # All are checked before the first is stored.
     new = [await new_job(call, job, None, None) for job in body.jobs]
@@ -95,10 +95,10 @@ async def enqueue_bulk(call: Call) -> Reply:
             Enqueued(id=stored.holder or stored.id, is_new=stored.is_new)
             for stored in await store(call, new[start : start + 1000])
         ]
-    return Reply(BulkOut(jobs=answers), 202)
+    return WebReply(BulkOut(jobs=answers), 202)
 
 
-async def store(call: Call, jobs: Sequence[NewJob]) -> list[Stored]:
+async def store(call: WebCall, jobs: Sequence[NewJob]) -> list[Stored]:
     """Store the jobs. A narrowed caller hears nothing of a job of others that holds an id or a key."""
     client = call.site.client
     stored = await client.arun(client.store(jobs, None))
@@ -110,12 +110,12 @@ async def store(call: Call, jobs: Sequence[NewJob]) -> list[Stored]:
     return stored
 
 
-def _read(call: Call, ids: Sequence[str]) -> Operation[list[JobRecord | None]]:
+def _read(call: WebCall, ids: Sequence[str]) -> Operation[list[JobRecord | None]]:
     found: list[JobRecord | None] = yield call.site.driver.get(ids)
     return found
 
 
-async def new_job(call: Call, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
+async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
     """The request as a job to store, checked as far as this server knows the task."""
     access, app = call.access, call.site.app
     if not access.runs(body.task):
@@ -123,7 +123,7 @@ async def new_job(call: Call, body: NewJobBody, given_id: str | None, digest: st
     if access.tenant is not None and body.tenant not in (None, access.tenant):
         raise Problem("forbidden", "this token is for another tenant")
     headers = _trace(call) | dict(body.headers) | ({} if digest is None else {REQUEST_HEADER: digest})
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "queue": body.queue,
         "priority": body.priority,
         "delay": body.delay,
@@ -135,15 +135,15 @@ async def new_job(call: Call, body: NewJobBody, given_id: str | None, digest: st
         "id": body.id or given_id,
     }
     if body.timeout is not None:
-        said["timeout"] = body.timeout
+        options["timeout"] = body.timeout
     for later in ("fifo", "tenant"):
         if getattr(body, later) is not None and not (later == "tenant" and access.tenant):
-            said[later] = getattr(body, later)
+            options[later] = getattr(body, later)
     if body.task in app.tasks.names:
-        bound = app.tasks.get(body.task).using(**said).bind(**body.args)
+        bound = app.tasks.get(body.task).using(**options).bind(**body.args)
         new = bound.new_job(app.client.draw_id())
     else:
-        new = await _named(call, body, enqueue_options(said, tuple(EnqueueOptions.__struct_fields__)))
+        new = await _named(call, body, enqueue_options(options, tuple(EnqueueOptions.__struct_fields__)))
     if access.tenant is not None:
         # The scope of a unique key includes the tenant: one tenant's keys never meet another's.
         key = None if new.unique_key is None else f"{access.tenant}:{new.unique_key}"
@@ -153,30 +153,30 @@ async def new_job(call: Call, body: NewJobBody, given_id: str | None, digest: st
     return new
 
 
-async def _named(call: Call, body: NewJobBody, said: EnqueueOptions) -> NewJob:
+async def _named(call: WebCall, body: NewJobBody, options: EnqueueOptions) -> NewJob:
     """A job of a task that this process does not know: some live worker must."""
     sessions = await call.site.live_sessions()
     knowing = [session for session in sessions if body.task in session.tasks]
-    if not knowing and not (sessions and said.queue is not None and call.access.may("work")):
+    if not knowing and not (sessions and options.queue is not None and call.access.may("work")):
         raise UnknownTask(body.task, {name for session in sessions for name in session.tasks})
     return NewJob(
-        id=said.id or call.site.app.client.draw_id(),
-        is_given_id=said.id is not None,
+        id=options.id or call.site.app.client.draw_id(),
+        is_given_id=options.id is not None,
         task=body.task,
         args=codec.dumps(body.args, what="args"),
-        queue=said.queue or "default",
-        priority=said.priority or 0,
-        delay=said.delay,
-        run_at=said.run_at,
-        expires=said.expires,
-        tags=said.tags,
-        headers=said.headers,
-        options=stored_options(said),
-        unique_key=None if said.unique is None else said.unique.key,
+        queue=options.queue or "default",
+        priority=options.priority or 0,
+        delay=options.delay,
+        run_at=options.run_at,
+        expires=options.expires,
+        tags=options.tags,
+        headers=options.headers,
+        options=stored_options(options),
+        unique_key=None if options.unique is None else options.unique.key,
     )
 
 
-def _trace(call: Call) -> dict[str, str]:
+def _trace(call: WebCall) -> dict[str, str]:
     """The trace that the request belongs to (W3C), for the job to carry on."""
     given = call.request.headers
     parent, state = given.get("traceparent", ""), given.get("tracestate", "")
@@ -186,7 +186,7 @@ def _trace(call: Call) -> dict[str, str]:
     return {"traceparent": parent} | ({"tracestate": state} if fits else {})
 
 
-def _key_id(call: Call, key: str) -> str:
+def _key_id(call: WebCall, key: str) -> str:
     """The id of the job that this key stands for: the same key of the same caller is the same job."""
     key = key.strip()
     if key.startswith('"') and key.endswith('"') and len(key) > 1:
@@ -202,7 +202,7 @@ def _digest(body: NewJobBody) -> str:
     return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
 
 
-async def _check_reuse(call: Call, job_id: str, digest: str) -> None:
+async def _check_reuse(call: WebCall, job_id: str, digest: str) -> None:
     record = await call.site.client.aget(job_id)
     if record.headers.get(REQUEST_HEADER) not in (None, digest):
         raise Problem(
@@ -210,7 +210,7 @@ async def _check_reuse(call: Call, job_id: str, digest: str) -> None:
         )
 
 
-async def _awaited(call: Call, job_id: str, wait: timedelta) -> tuple[JobRecord, Any]:
+async def _awaited(call: WebCall, job_id: str, wait: timedelta) -> tuple[JobRecord, Any]:
     """The job and its result; raises TimeoutError, or the problem of a caller whose token has ended."""
     deadline = time.monotonic() + wait.total_seconds()
     while True:
@@ -235,12 +235,12 @@ def _wait(prefer: str) -> timedelta | None:
 # -- look --------------------------------------------------------------------------------------------
 
 
-async def list_jobs(call: Call) -> Reply:
-    said: JobQuery = call.query
+async def list_jobs(call: WebCall) -> WebReply:
+    query: JobQuery = call.query
     wanted = search.parse(
-        said.q, state=said.state, queue=said.queue, task=said.task, tag=said.tag, group=said.group
+        query.q, state=query.state, queue=query.queue, task=query.task, tag=query.tag, group=query.group
     )
-    found = await call.site.search(call.access, wanted, after=said.cursor, limit=said.limit)
+    found = await call.site.search(call.access, wanted, after=query.cursor, limit=query.limit)
     headers = {}
     if found.next is not None:
         url = call.request.url.include_query_params(cursor=found.next)
@@ -252,10 +252,10 @@ async def list_jobs(call: Call) -> Reply:
         scanned=found.scanned if wanted.tests and not call.access.is_narrow else None,
         is_partial=found.is_partial,
     )
-    return Reply(page, 200, headers)
+    return WebReply(page, 200, headers)
 
 
-async def get(call: Call) -> Reply | Response:
+async def get(call: WebCall) -> WebReply | Response:
     detail = job_detail(await call.job())
     tag = f'"{hashlib.sha256(msgspec.json.encode(detail)).hexdigest()[:24]}"'
     if call.request.headers.get("if-none-match") == tag:
@@ -263,17 +263,17 @@ async def get(call: Call) -> Reply | Response:
     headers = {"etag": tag}
     if not detail.state.is_final:
         headers["retry-after"] = "1"
-    return Reply(detail, 200, headers)
+    return WebReply(detail, 200, headers)
 
 
-async def result(call: Call) -> Reply:
+async def result(call: WebCall) -> WebReply:
     """The result as the handler returned it; 202 while there is none yet."""
     record = await call.job()
     if not record.state.is_final:
         body = ResultOut(id=record.id, state=record.state, result=None, error=None)
-        return Reply(body, 202, {"retry-after": "1"})
+        return WebReply(body, 202, {"retry-after": "1"})
     record = call.site.client.revealed(record)
-    return Reply(_result_out(record, shown(record.result, reveal=True)))
+    return WebReply(_result_out(record, shown(record.result, reveal=True)))
 
 
 def _result_out(record: JobRecord, value: Any) -> ResultOut:
@@ -281,12 +281,12 @@ def _result_out(record: JobRecord, value: Any) -> ResultOut:
     return ResultOut(id=record.id, state=record.state, result=value, error=error)
 
 
-async def why(call: Call) -> Reply:
+async def why(call: WebCall) -> WebReply:
     record = await call.job()
-    return Reply(WhyOut(id=record.id, state=record.state, why=await why_of(call, record)))
+    return WebReply(WhyOut(id=record.id, state=record.state, why=await why_of(call, record)))
 
 
-async def why_of(call: Call, record: JobRecord) -> str:
+async def why_of(call: WebCall, record: JobRecord) -> str:
     """Why the job is where it is; without the ids and the number of other jobs for a narrowed caller."""
     driver = call.site.driver
     facts = await driver.arun(driver.explain(record.id))
@@ -298,55 +298,55 @@ async def why_of(call: Call, record: JobRecord) -> str:
 # -- act ---------------------------------------------------------------------------------------------
 
 
-async def cancel(call: Call) -> Reply:
+async def cancel(call: WebCall) -> WebReply:
     record = await call.job()
     was = await call.site.client.acancel(record.id, reason=call.body.reason, by=call.by)
     call.note(record.id, task=record.task, was=was, reason=call.body.reason)
-    return Reply(ActedOut(id=record.id, was=was))
+    return WebReply(ActedOut(id=record.id, was=was))
 
 
-async def retry(call: Call) -> Reply:
+async def retry(call: WebCall) -> WebReply:
     record = await call.job()
     was = await call.site.client.aretry(record.id, by=call.by)
     call.note(record.id, task=record.task, was=was)
-    return Reply(ActedOut(id=record.id, was=was))
+    return WebReply(ActedOut(id=record.id, was=was))
 
 
-async def delete(call: Call) -> Reply:
+async def delete(call: WebCall) -> WebReply:
     record = await call.job()
     was = await call.site.client.adelete(record.id, by=call.by)
     call.note(record.id, task=record.task, was=was)
-    return Reply(ActedOut(id=record.id, was=was))
+    return WebReply(ActedOut(id=record.id, was=was))
 
 
-async def bulk_cancel(call: Call) -> Reply:
+async def bulk_cancel(call: WebCall) -> WebReply:
     return await _bulk(call, "cancel")
 
 
-async def bulk_retry(call: Call) -> Reply:
+async def bulk_retry(call: WebCall) -> WebReply:
     return await _bulk(call, "retry")
 
 
-async def bulk_delete(call: Call) -> Reply:
+async def bulk_delete(call: WebCall) -> WebReply:
     return await _bulk(call, "delete")
 
 
-async def _bulk(call: Call, action: str) -> Reply:
+async def _bulk(call: WebCall, action: str) -> WebReply:
     done = await bulk(call, action, call.body)
     location = f"{call.request.scope.get('root_path', '')}{PREFIX}/operations/{done.id}"
-    return Reply(done, 202, {"location": location})
+    return WebReply(done, 202, {"location": location})
 
 
-async def bulk(call: Call, action: str, body: FilterBody) -> OperationOut:
+async def bulk(call: WebCall, action: str, body: FilterBody) -> OperationOut:
     """Begin a bulk action on what the filter says; the API and the dashboard share it."""
-    said = {
+    filters = {
         name: getattr(body, name)
         for name in ("q", "state", "queue", "task", "tag", "group")
         if getattr(body, name) is not None
     }
-    if not said and body.ids is None and not body.all:
+    if not filters and body.ids is None and not body.all:
         raise Problem("invalid", 'an empty filter is every job: say {"all": true} if that is meant')
-    wanted = search.parse(**said)
+    wanted = search.parse(**filters)
     if body.ids is not None:
         ids = tuple(dict.fromkeys(parse_id(job_id, "id") for job_id in body.ids))
         wanted = search.Search(wanted.which, ids, wanted.tests, wanted.args)
@@ -371,16 +371,16 @@ async def bulk(call: Call, action: str, body: FilterBody) -> OperationOut:
         is_dry_run=body.dry_run,
     )
     shown_ids = None if body.ids is None else len(body.ids)
-    call.note(done.id, filter=said or None, ids=shown_ids, dry_run=body.dry_run or None)
+    call.note(done.id, filter=filters or None, ids=shown_ids, dry_run=body.dry_run or None)
     call.detail["matched"] = done.matched
     return done
 
 
-async def get_operation(call: Call) -> Reply:
-    return Reply(await operation_of(call))
+async def get_operation(call: WebCall) -> WebReply:
+    return WebReply(await operation_of(call))
 
 
-async def operation_of(call: Call) -> OperationOut:
+async def operation_of(call: WebCall) -> OperationOut:
     """The bulk action named in the path. A narrowed caller sees those that it started."""
     found = await call.site.operations.get(call.path("id"), call.access)
     if found is None:
@@ -389,34 +389,34 @@ async def operation_of(call: Call) -> OperationOut:
 
 
 J = f"{PREFIX}/jobs"
-ROUTES: tuple[Route, ...] = (
-    Route("POST", J, "enqueue", enqueue, "Enqueue a job", body=NewJobBody, answer=JobDetail,
-          status=202, also=(200,), is_work=True, applies=EVERY_NARROWING),
-    Route("POST", f"{J}:bulk", "enqueue", enqueue_bulk, "Enqueue many jobs", body=BulkBody,
-          answer=BulkOut, status=202, is_work=True, applies=EVERY_NARROWING),
-    Route("POST", f"{J}:cancel", "operate", bulk_cancel, "Cancel the jobs a filter names",
-          body=FilterBody, answer=OperationOut, status=202, audit="cancel jobs",
-          applies=EVERY_NARROWING),
-    Route("POST", f"{J}:retry", "operate", bulk_retry, "Retry the jobs a filter names",
-          body=FilterBody, answer=OperationOut, status=202, audit="retry jobs",
-          applies=EVERY_NARROWING),
-    Route("POST", f"{J}:delete", "operate", bulk_delete, "Delete the jobs a filter names",
-          body=FilterBody, answer=OperationOut, status=202, audit="delete jobs",
-          applies=EVERY_NARROWING),
-    Route("GET", f"{PREFIX}/operations/{{id}}", "operate", get_operation, "How far a bulk action is",
-          answer=OperationOut, applies=EVERY_NARROWING),
-    Route("GET", J, "read", list_jobs, "List jobs, newest first", query=JobQuery, answer=JobPage,
-          applies=EVERY_NARROWING),
-    Route("GET", f"{J}/{{id}}", "read", get, "One job", answer=JobDetail, also=(304,),
-          applies=EVERY_NARROWING),
-    Route("GET", f"{J}/{{id}}/result", "enqueue", result, "What the job returned", answer=ResultOut,
-          also=(202,), applies=EVERY_NARROWING),
-    Route("GET", f"{J}/{{id}}/why", "read", why, "Why the job is where it is", answer=WhyOut,
-          applies=EVERY_NARROWING),
-    Route("POST", f"{J}/{{id}}/cancel", "operate", cancel, "Cancel a job", body=ReasonBody,
-          answer=ActedOut, audit="cancel", applies=EVERY_NARROWING),
-    Route("POST", f"{J}/{{id}}/retry", "operate", retry, "Make a job ready now", body=EmptyBody,
-          answer=ActedOut, audit="retry", applies=EVERY_NARROWING),
-    Route("DELETE", f"{J}/{{id}}", "operate", delete, "Delete a job", answer=ActedOut, audit="delete",
-          applies=EVERY_NARROWING),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("POST", J, "enqueue", enqueue, "Enqueue a job", body=NewJobBody, answer=JobDetail,
+             status=202, also=(200,), is_work=True, applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}:bulk", "enqueue", enqueue_bulk, "Enqueue many jobs", body=BulkBody,
+             answer=BulkOut, status=202, is_work=True, applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}:cancel", "operate", bulk_cancel, "Cancel the jobs a filter names",
+             body=FilterBody, answer=OperationOut, status=202, audit="cancel jobs",
+             applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}:retry", "operate", bulk_retry, "Retry the jobs a filter names",
+             body=FilterBody, answer=OperationOut, status=202, audit="retry jobs",
+             applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}:delete", "operate", bulk_delete, "Delete the jobs a filter names",
+             body=FilterBody, answer=OperationOut, status=202, audit="delete jobs",
+             applies=EVERY_NARROWING),
+    WebRoute("GET", f"{PREFIX}/operations/{{id}}", "operate", get_operation, "How far a bulk action is",
+             answer=OperationOut, applies=EVERY_NARROWING),
+    WebRoute("GET", J, "read", list_jobs, "List jobs, newest first", query=JobQuery, answer=JobPage,
+             applies=EVERY_NARROWING),
+    WebRoute("GET", f"{J}/{{id}}", "read", get, "One job", answer=JobDetail, also=(304,),
+             applies=EVERY_NARROWING),
+    WebRoute("GET", f"{J}/{{id}}/result", "enqueue", result, "What the job returned", answer=ResultOut,
+             also=(202,), applies=EVERY_NARROWING),
+    WebRoute("GET", f"{J}/{{id}}/why", "read", why, "Why the job is where it is", answer=WhyOut,
+             applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}/{{id}}/cancel", "operate", cancel, "Cancel a job", body=ReasonBody,
+             answer=ActedOut, audit="cancel", applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}/{{id}}/retry", "operate", retry, "Make a job ready now", body=EmptyBody,
+             answer=ActedOut, audit="retry", applies=EVERY_NARROWING),
+    WebRoute("DELETE", f"{J}/{{id}}", "operate", delete, "Delete a job", answer=ActedOut, audit="delete",
+             applies=EVERY_NARROWING),
 )  # fmt: skip

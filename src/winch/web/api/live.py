@@ -16,7 +16,7 @@ from winch.core.values.bounds import is_int
 from winch.web import metrics
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
-from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import EventsQuery, HealthOut, job_detail, queue_out
 
 # At most four messages a second to one listener, and a comment when there is nothing to say.
@@ -38,7 +38,7 @@ def _message(kind: str, data: object, identity: str) -> bytes:
     return f"id: {identity}\nevent: {kind}\ndata: {msgspec.json.encode(data).decode()}\n\n".encode()
 
 
-def _stream(call: Call, messages: AsyncIterator[bytes]) -> Response:
+def _stream(call: WebCall, messages: AsyncIterator[bytes]) -> Response:
     site = call.site
     if site.streams >= MOST_STREAMS:
         raise Problem("too-many", "too many streams are open", headers={"retry-after": "5"})
@@ -64,10 +64,10 @@ def _stream(call: Call, messages: AsyncIterator[bytes]) -> Response:
     return StreamingResponse(run(), media_type="text/event-stream", headers=HEADERS)
 
 
-async def events(call: Call) -> Response:
+async def events(call: WebCall) -> Response:
     """With `events="full"` every change of every job, from Last-Event-ID on; always the queues."""
-    said: EventsQuery = call.query
-    wanted = None if said.queues is None else set(said.queues.split(","))
+    query: EventsQuery = call.query
+    wanted = None if query.queues is None else set(query.queues.split(","))
     if wanted is not None:
         for name in wanted:
             if not call.access.serves(name):
@@ -78,7 +78,7 @@ async def events(call: Call) -> Response:
     return _stream(call, _events(call, wanted, position))
 
 
-async def _events(call: Call, wanted: set[str] | None, after: int | None) -> AsyncIterator[bytes]:
+async def _events(call: WebCall, wanted: set[str] | None, after: int | None) -> AsyncIterator[bytes]:
     site, driver = call.site, call.site.driver
     is_full = site.app.settings.events == "full" and not call.access.is_narrow
     seq = after or 0
@@ -116,15 +116,15 @@ async def _events(call: Call, wanted: set[str] | None, after: int | None) -> Asy
         await asyncio.sleep(PACE if sent else IDLE_PACE)
 
 
-async def job_events(call: Call) -> Response:
-    """The job whenever it changes, until it is final. The id of a message is its content's digest, so
-    that who comes back with Last-Event-ID is not told the same again."""
+async def job_events(call: WebCall) -> Response:
+    """The job whenever it changes, until it is final. The id of a message is its content's digest:
+    a client that returns with Last-Event-ID does not get the same message again."""
     record = await call.job()
     last = call.request.headers.get("last-event-id", "")
     return _stream(call, _job_events(call, record.id, last))
 
 
-async def _job_events(call: Call, job_id: str, last: str) -> AsyncIterator[bytes]:
+async def _job_events(call: WebCall, job_id: str, last: str) -> AsyncIterator[bytes]:
     quiet = 0.0
     while not call.site.is_stopping:
         try:
@@ -149,12 +149,12 @@ async def _job_events(call: Call, job_id: str, last: str) -> AsyncIterator[bytes
 # -- probes ------------------------------------------------------------------------------------------
 
 
-async def livez(call: Call) -> Reply:
+async def livez(call: WebCall) -> WebReply:
     """This answer shows that the event loop turns; the store is not touched."""
-    return Reply(HealthOut(status="pass"), 200, {"cache-control": "no-store"})
+    return WebReply(HealthOut(status="pass"), 200, {"cache-control": "no-store"})
 
 
-async def readyz(call: Call) -> Reply:
+async def readyz(call: WebCall) -> WebReply:
     checks = {}
     is_ready = not call.site.is_stopping
     checks["server"] = "pass" if is_ready else "stopping"
@@ -167,27 +167,27 @@ async def readyz(call: Call) -> Reply:
         checks["store"] = "out of reach"
         is_ready = False
     shown = HealthOut(status="pass" if is_ready else "fail", checks=checks)
-    return Reply(shown, 200 if is_ready else 503)
+    return WebReply(shown, 200 if is_ready else 503)
 
 
-async def scrape(call: Call) -> Response:
+async def scrape(call: WebCall) -> Response:
     text = await metrics.render(call.site, datetime.now(UTC))
     return Response(text, 200, {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-async def openapi(call: Call) -> Reply:
-    return Reply(call.site.openapi())
+async def openapi(call: WebCall) -> WebReply:
+    return WebReply(call.site.openapi())
 
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", f"{PREFIX}/events", "read", events, "Changes as they happen (SSE)", query=EventsQuery,
-          media="text/event-stream", applies=("queue",)),
-    Route("GET", f"{PREFIX}/jobs/{{id}}/events", "read", job_events, "One job as it changes (SSE)",
-          media="text/event-stream", applies=EVERY_NARROWING),
-    Route("GET", f"{PREFIX}/openapi.json", "public", openapi, "This description", answer=dict),
-    Route("GET", "/livez", "public", livez, "The server runs", answer=HealthOut),
-    Route("GET", "/readyz", "public", readyz, "The server can do its work", answer=HealthOut),
-    Route("GET", "/startupz", "public", readyz, "The same as /readyz", answer=HealthOut),
-    Route("GET", "/healthz", "public", readyz, "The same as /readyz", answer=HealthOut),
-    Route("GET", "/metrics", "read", scrape, "Prometheus metrics", media="text/plain"),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("GET", f"{PREFIX}/events", "read", events, "Changes as they happen (SSE)",
+             query=EventsQuery, media="text/event-stream", applies=("queue",)),
+    WebRoute("GET", f"{PREFIX}/jobs/{{id}}/events", "read", job_events, "One job as it changes (SSE)",
+             media="text/event-stream", applies=EVERY_NARROWING),
+    WebRoute("GET", f"{PREFIX}/openapi.json", "public", openapi, "This description", answer=dict),
+    WebRoute("GET", "/livez", "public", livez, "The server runs", answer=HealthOut),
+    WebRoute("GET", "/readyz", "public", readyz, "The server can do its work", answer=HealthOut),
+    WebRoute("GET", "/startupz", "public", readyz, "The same as /readyz", answer=HealthOut),
+    WebRoute("GET", "/healthz", "public", readyz, "The same as /readyz", answer=HealthOut),
+    WebRoute("GET", "/metrics", "read", scrape, "Prometheus metrics", media="text/plain"),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from winch.engine.tasks.options import check_queue
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
-from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     AuditLineOut,
     AuditOut,
@@ -52,53 +52,53 @@ from winch.web.schemas import (
 CAP = 10_000
 
 
-async def visible_queues(call: Call) -> list[QueueInfo]:
+async def visible_queues(call: WebCall) -> list[QueueInfo]:
     return [queue for queue in await call.site.queues() if call.access.serves(queue.name)]
 
 
-async def list_queues(call: Call) -> Reply:
-    return Reply(QueuesOut(queues=[queue_out(queue) for queue in await visible_queues(call)]))
+async def list_queues(call: WebCall) -> WebReply:
+    return WebReply(QueuesOut(queues=[queue_out(queue) for queue in await visible_queues(call)]))
 
 
-async def get_queue(call: Call) -> Reply:
+async def get_queue(call: WebCall) -> WebReply:
     name = call.queue()
     for queue in await visible_queues(call):
         if queue.name == name:
-            return Reply(queue_out(queue))
+            return WebReply(queue_out(queue))
     raise Problem("not-found", f"no queue {name!r}: no job, no setting, nobody serves it")
 
 
-async def pause_queue(call: Call, name: str, reason: str | None) -> None:
+async def pause_queue(call: WebCall, name: str, reason: str | None) -> None:
     with acting(call.by):
         await call.site.app.queues.apause(name, reason=reason)
 
 
-async def resume_queue(call: Call, name: str) -> None:
+async def resume_queue(call: WebCall, name: str) -> None:
     with acting(call.by):
         await call.site.app.queues.aresume(name)
 
 
-async def pause(call: Call) -> Reply:
+async def pause(call: WebCall) -> WebReply:
     name = check_queue(call.queue())
     await pause_queue(call, name, call.body.reason)
     call.note(name, reason=call.body.reason)
-    return Reply({"queue": name, "is_paused": True})
+    return WebReply({"queue": name, "is_paused": True})
 
 
-async def resume(call: Call) -> Reply:
+async def resume(call: WebCall) -> WebReply:
     name = check_queue(call.queue())
     await resume_queue(call, name)
     call.note(name)
-    return Reply({"queue": name, "is_paused": False})
+    return WebReply({"queue": name, "is_paused": False})
 
 
-async def get_settings(call: Call) -> Reply:
+async def get_settings(call: WebCall) -> WebReply:
     name = check_queue(call.queue())
     found = await call.site.app.queues.asettings()
-    return Reply(_settings_out(name, found.get(name, NO_SETTINGS)))
+    return WebReply(_settings_out(name, found.get(name, NO_SETTINGS)))
 
 
-async def configure(call: Call) -> Reply:
+async def configure(call: WebCall) -> WebReply:
     name = check_queue(call.queue())
     given = {
         field: value
@@ -109,26 +109,26 @@ async def configure(call: Call) -> Reply:
         raise Problem("invalid", "say what to set; null takes a setting back")
     after = await call.site.app.queues.aconfigure(name, **given)
     call.note(name, settings=given)
-    return Reply(_settings_out(name, after))
+    return WebReply(_settings_out(name, after))
 
 
-def _settings_out(name: str, said: QueueSettings) -> QueueSettingsOut:
+def _settings_out(name: str, settings: QueueSettings) -> QueueSettingsOut:
     shown = {
         key: format_duration(value).replace(" ", "") if isinstance(value, timedelta) else value
-        for key, value in msgspec.structs.asdict(said).items()
+        for key, value in msgspec.structs.asdict(settings).items()
         if value is not None
     }
-    if isinstance(said.backoff, StoredRetry):
-        shown["backoff"] = backoff_text(said.backoff)
+    if isinstance(settings.backoff, StoredRetry):
+        shown["backoff"] = backoff_text(settings.backoff)
     return QueueSettingsOut(queue=name, settings=shown)
 
 
-async def list_workers(call: Call) -> Reply:
+async def list_workers(call: WebCall) -> WebReply:
     found = await visible_sessions(call, is_ended_too=call.query.all)
-    return Reply(WorkersOut(workers=[worker_out(session) for session in found]))
+    return WebReply(WorkersOut(workers=[worker_out(session) for session in found]))
 
 
-async def visible_sessions(call: Call, *, is_ended_too: bool) -> list[SessionInfo]:
+async def visible_sessions(call: WebCall, *, is_ended_too: bool) -> list[SessionInfo]:
     """The workers that serve none but the caller's queues: their numbers count no job of others."""
     driver = call.site.driver
     found = await driver.arun(driver.sessions(is_ended_too=is_ended_too))
@@ -136,23 +136,25 @@ async def visible_sessions(call: Call, *, is_ended_too: bool) -> list[SessionInf
     return [session for session in workers if all(map(call.access.serves, session.queues))]
 
 
-async def get_worker(call: Call) -> Reply:
+async def get_worker(call: WebCall) -> WebReply:
     for session in await visible_sessions(call, is_ended_too=True):
         if session.id == call.path("id"):
-            return Reply(worker_out(session))
+            return WebReply(worker_out(session))
     raise Problem("not-found", f"no worker session {call.path('id')!r}")
 
 
 # -- the dead ----------------------------------------------------------------------------------------
 
 
-async def list_groups(call: Call) -> Reply:
-    said: GroupQuery = call.query
-    found = await visible_groups(call, said.task, said.queue, said.limit)
-    return Reply(GroupsOut(groups=[group_out(group) for group in found]))
+async def list_groups(call: WebCall) -> WebReply:
+    query: GroupQuery = call.query
+    found = await visible_groups(call, query.task, query.queue, query.limit)
+    return WebReply(GroupsOut(groups=[group_out(group) for group in found]))
 
 
-async def visible_groups(call: Call, task: str | None, queue: str | None, limit: int) -> list[DeadGroup]:
+async def visible_groups(
+    call: WebCall, task: str | None, queue: str | None, limit: int
+) -> list[DeadGroup]:
     """The groups of dead jobs in the caller's queues and of its tasks; others count in none of them."""
     access, driver = call.access, call.site.driver
     if queue is not None and not access.serves(queue):
@@ -175,13 +177,13 @@ def _most_and_latest(group: DeadGroup) -> tuple[int, datetime]:
     return group.count, group.last_at
 
 
-async def replay(call: Call) -> Reply:
+async def replay(call: WebCall) -> WebReply:
     done = await start_replay(call, call.body)
     location = f"{call.request.scope.get('root_path', '')}{PREFIX}/operations/{done.id}"
-    return Reply(done, 202, {"location": location})
+    return WebReply(done, 202, {"location": location})
 
 
-async def start_replay(call: Call, body: ReplayBody) -> OperationOut:
+async def start_replay(call: WebCall, body: ReplayBody) -> OperationOut:
     """Begin to make dead jobs ready again; the API and the dashboard share it."""
     if call.access.is_narrow and body.ids is None:
         raise Problem("forbidden", "a token with a scope replays by ids")
@@ -242,11 +244,11 @@ async def start_replay(call: Call, body: ReplayBody) -> OperationOut:
 # -- numbers -----------------------------------------------------------------------------------------
 
 
-async def stats(call: Call) -> Reply:
+async def stats(call: WebCall) -> WebReply:
     driver = call.site.driver
     counts = await driver.arun(driver.counts(cap=CAP))
     live = await call.site.live_sessions()
-    return Reply(
+    return WebReply(
         StatsOut(
             store=driver.describe(),
             jobs=dict(counts),
@@ -260,7 +262,7 @@ async def stats(call: Call) -> Reply:
     )
 
 
-async def autoscale(call: Call) -> Reply:
+async def autoscale(call: WebCall) -> WebReply:
     wanted = call.query.queue
     if wanted is not None and not call.access.serves(wanted):
         raise Problem("not-found", f"no queue {wanted!r}")
@@ -270,21 +272,21 @@ async def autoscale(call: Call) -> Reply:
             value += queue.counts.get(JobState.READY, 0) + queue.counts.get(JobState.RUNNING, 0)
         elif wanted in (None, queue.name):
             value += queue.counts.get(JobState.RUNNING, 0)
-    return Reply(ScaleOut(value=value))
+    return WebReply(ScaleOut(value=value))
 
 
-async def audit(call: Call) -> Reply:
-    said: AuditQuery = call.query
-    lines = await audit_lines(call, said.cursor, said.limit)
-    following = lines[-1].id if len(lines) == said.limit else None
+async def audit(call: WebCall) -> WebReply:
+    query: AuditQuery = call.query
+    lines = await audit_lines(call, query.cursor, query.limit)
+    following = lines[-1].id if len(lines) == query.limit else None
     shown = [
         AuditLineOut(**{name: getattr(line, name) for name in AuditLineOut.__struct_fields__})
         for line in lines
     ]
-    return Reply(AuditOut(lines=shown, next=following))
+    return WebReply(AuditOut(lines=shown, next=following))
 
 
-async def audit_lines(call: Call, before: str | None, limit: int) -> list[AuditLine]:
+async def audit_lines(call: WebCall, before: str | None, limit: int) -> list[AuditLine]:
     """The latest lines, newest first; a narrowed caller reads those of its own actions."""
     access = call.access
 
@@ -296,29 +298,31 @@ async def audit_lines(call: Call, before: str | None, limit: int) -> list[AuditL
 
 
 Q = f"{PREFIX}/queues"
-ROUTES: tuple[Route, ...] = (
-    Route("GET", Q, "read", list_queues, "All queues", answer=QueuesOut, applies=("queue",)),
-    Route("GET", f"{Q}/{{queue}}/settings", "read", get_settings, "What is set for a queue",
-          answer=QueueSettingsOut, applies=("queue",)),
-    Route("PATCH", f"{Q}/{{queue}}", "operate", configure, "Set something for a queue",
-          body=QueueSettingsBody, answer=QueueSettingsOut, audit="configure queue", applies=("queue",)),
-    Route("GET", f"{Q}/{{queue}}", "read", get_queue, "One queue", answer=QueueOut, applies=("queue",)),
-    Route("POST", f"{Q}/{{queue}}/pause", "operate", pause, "Claim nothing more from a queue",
-          body=ReasonBody, answer=dict, audit="pause queue", applies=("queue",)),
-    Route("POST", f"{Q}/{{queue}}/resume", "operate", resume, "Let claims go on", body=EmptyBody,
-          answer=dict, audit="resume queue", applies=("queue",)),
-    Route("GET", f"{PREFIX}/workers", "read", list_workers, "Worker sessions", query=WorkerQuery,
-          answer=WorkersOut, applies=("queue",)),
-    Route("GET", f"{PREFIX}/workers/{{id}}", "read", get_worker, "One worker session", answer=WorkerOut,
-          applies=("queue",)),
-    Route("GET", f"{PREFIX}/dead/groups", "read", list_groups, "Dead jobs by what they died of",
-          query=GroupQuery, answer=GroupsOut, applies=("queue", "task")),
-    Route("POST", f"{PREFIX}/dead:replay", "operate", replay, "Make dead jobs ready again",
-          body=ReplayBody, answer=OperationOut, status=202, audit="replay dead",
-          applies=EVERY_NARROWING),
-    Route("GET", f"{PREFIX}/stats", "read", stats, "Jobs by state, queues, workers", answer=StatsOut),
-    Route("GET", f"{PREFIX}/autoscale", "read", autoscale, "One number to scale workers by",
-          query=ScaleQuery, answer=ScaleOut, applies=("queue",)),
-    Route("GET", f"{PREFIX}/audit", "admin", audit, "Who did what", query=AuditQuery, answer=AuditOut,
-          applies=EVERY_NARROWING),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("GET", Q, "read", list_queues, "All queues", answer=QueuesOut, applies=("queue",)),
+    WebRoute("GET", f"{Q}/{{queue}}/settings", "read", get_settings, "What is set for a queue",
+             answer=QueueSettingsOut, applies=("queue",)),
+    WebRoute("PATCH", f"{Q}/{{queue}}", "operate", configure, "Set something for a queue",
+             body=QueueSettingsBody, answer=QueueSettingsOut, audit="configure queue",
+             applies=("queue",)),
+    WebRoute("GET", f"{Q}/{{queue}}", "read", get_queue, "One queue", answer=QueueOut,
+             applies=("queue",)),
+    WebRoute("POST", f"{Q}/{{queue}}/pause", "operate", pause, "Claim nothing more from a queue",
+             body=ReasonBody, answer=dict, audit="pause queue", applies=("queue",)),
+    WebRoute("POST", f"{Q}/{{queue}}/resume", "operate", resume, "Let claims go on", body=EmptyBody,
+             answer=dict, audit="resume queue", applies=("queue",)),
+    WebRoute("GET", f"{PREFIX}/workers", "read", list_workers, "Worker sessions", query=WorkerQuery,
+             answer=WorkersOut, applies=("queue",)),
+    WebRoute("GET", f"{PREFIX}/workers/{{id}}", "read", get_worker, "One worker session",
+             answer=WorkerOut, applies=("queue",)),
+    WebRoute("GET", f"{PREFIX}/dead/groups", "read", list_groups, "Dead jobs by what they died of",
+             query=GroupQuery, answer=GroupsOut, applies=("queue", "task")),
+    WebRoute("POST", f"{PREFIX}/dead:replay", "operate", replay, "Make dead jobs ready again",
+             body=ReplayBody, answer=OperationOut, status=202, audit="replay dead",
+             applies=EVERY_NARROWING),
+    WebRoute("GET", f"{PREFIX}/stats", "read", stats, "Jobs by state, queues, workers", answer=StatsOut),
+    WebRoute("GET", f"{PREFIX}/autoscale", "read", autoscale, "One number to scale workers by",
+             query=ScaleQuery, answer=ScaleOut, applies=("queue",)),
+    WebRoute("GET", f"{PREFIX}/audit", "admin", audit, "Who did what", query=AuditQuery, answer=AuditOut,
+             applies=EVERY_NARROWING),
 )  # fmt: skip

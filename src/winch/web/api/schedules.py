@@ -13,7 +13,7 @@ from winch.engine.tasks.gates import told
 from winch.engine.tasks.schedules import Run, Schedule
 from winch.storage.params import LimitInfo
 from winch.web.problems import Problem
-from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     EmptyBody,
     LimitOut,
@@ -33,7 +33,7 @@ RUNS = 30
 WINDOWS = 5
 
 
-def schedules(call: Call) -> Schedules:
+def schedules(call: WebCall) -> Schedules:
     """The operations on schedules."""
     return call.site.app.schedules
 
@@ -66,33 +66,33 @@ def run_out(run: Run) -> ScheduleRunOut:
     )
 
 
-async def visible(call: Call) -> list[Schedule]:
+async def visible(call: WebCall) -> list[Schedule]:
     found = await schedules(call).alist()
     return [one for one in found if _is_seen(call, one)]
 
 
-async def one_of(call: Call) -> Schedule:
+async def one_of(call: WebCall) -> Schedule:
     found = await schedules(call).aget(call.path("name"))
     if not _is_seen(call, found):
         raise ScheduleNotFound(found.name)
     return found
 
 
-def _is_seen(call: Call, one: Schedule) -> bool:
+def _is_seen(call: WebCall, one: Schedule) -> bool:
     return call.access.serves(one.queue) and call.access.runs(one.task)
 
 
-async def runs_of(call: Call, one: Schedule, limit: int = RUNS) -> list[Run]:
+async def runs_of(call: WebCall, one: Schedule, limit: int = RUNS) -> list[Run]:
     return await schedules(call).ahistory(one.name, limit=limit)
 
 
-async def list_schedules(call: Call) -> Reply:
-    return Reply(SchedulesOut(schedules=[schedule_out(one) for one in await visible(call)]))
+async def list_schedules(call: WebCall) -> WebReply:
+    return WebReply(SchedulesOut(schedules=[schedule_out(one) for one in await visible(call)]))
 
 
-async def get_schedule(call: Call) -> Reply:
+async def get_schedule(call: WebCall) -> WebReply:
     one = await one_of(call)
-    return Reply(
+    return WebReply(
         ScheduleDetail(
             schedule=schedule_out(one),
             next=one.next(WINDOWS),
@@ -101,46 +101,46 @@ async def get_schedule(call: Call) -> Reply:
     )
 
 
-async def add(call: Call) -> Reply:
+async def add(call: WebCall) -> WebReply:
     body: NewScheduleBody = call.body
-    made = await add_schedule(call, body.name, body.task, body.args, _said(body))
+    made = await add_schedule(call, body.name, body.task, body.args, _options_of(body))
     call.note(made.name, task=made.task, words=made.timing.words(), args=body.args)
     location = f"{call.request.scope.get('root_path', '')}{S}/{quote(made.name, safe='')}"
-    return Reply(schedule_out(made), 201, {"location": location})
+    return WebReply(schedule_out(made), 201, {"location": location})
 
 
 async def add_schedule(
-    call: Call, name: str, task: str, args: dict[str, Any] | None, said: dict[str, Any]
+    call: WebCall, name: str, task: str, args: dict[str, Any] | None, options: dict[str, Any]
 ) -> Schedule:
     """Add a schedule of a task and a queue that the caller may use."""
     tasks = call.site.app.tasks
-    queue = said.get("queue")
+    queue = options.get("queue")
     if queue is None and task in tasks.names:
         queue = tasks.get(task).options.queue
     _check_task(call, task, queue)
-    return await schedules(call).aadd(name, task, args=args, **said)
+    return await schedules(call).aadd(name, task, args=args, **options)
 
 
-async def edit(call: Call) -> Reply:
+async def edit(call: WebCall) -> WebReply:
     body: ScheduleBody = call.body
     one = await one_of(call)
     _check_task(call, one.task, body.queue)
-    said = _said(body)
-    if not said and body.args is None:
+    options = _options_of(body)
+    if not options and body.args is None:
         raise Problem("invalid", "say what is to be another")
-    after = await schedules(call).aedit(one.name, args=body.args, **said)
-    call.note(one.name, **said, args=body.args)
-    return Reply(schedule_out(after))
+    after = await schedules(call).aedit(one.name, args=body.args, **options)
+    call.note(one.name, **options, args=body.args)
+    return WebReply(schedule_out(after))
 
 
-def _check_task(call: Call, task: str, queue: str | None) -> None:
+def _check_task(call: WebCall, task: str, queue: str | None) -> None:
     if not call.access.runs(task):
         raise Problem("forbidden", f"this token may not enqueue task {task!r}")
     if queue is not None and not call.access.serves(queue):
         raise Problem("forbidden", f"this token may not use queue {queue!r}")
 
 
-def _said(body: ScheduleBody) -> dict[str, Any]:
+def _options_of(body: ScheduleBody) -> dict[str, Any]:
     names = set(ScheduleBody.__struct_fields__) - {"args"}
     return {
         name: value
@@ -149,52 +149,52 @@ def _said(body: ScheduleBody) -> dict[str, Any]:
     }
 
 
-async def pause(call: Call) -> Reply:
+async def pause(call: WebCall) -> WebReply:
     one = await one_of(call)
     await schedules(call).apause(one.name, reason=call.body.reason)
     call.note(one.name, reason=call.body.reason)
-    return Reply(schedule_out(await one_of(call)))
+    return WebReply(schedule_out(await one_of(call)))
 
 
-async def resume(call: Call) -> Reply:
+async def resume(call: WebCall) -> WebReply:
     one = await one_of(call)
     await schedules(call).aresume(one.name)
     call.note(one.name)
-    return Reply(schedule_out(await one_of(call)))
+    return WebReply(schedule_out(await one_of(call)))
 
 
-async def trigger(call: Call) -> Reply:
+async def trigger(call: WebCall) -> WebReply:
     one = await one_of(call)
     job = await schedules(call).atrigger(one.name)
     call.note(one.name, job=job.id)
-    return Reply(TriggeredOut(job=job.id), 202)
+    return WebReply(TriggeredOut(job=job.id), 202)
 
 
-async def skip(call: Call) -> Reply:
+async def skip(call: WebCall) -> WebReply:
     one = await one_of(call)
     window = await schedules(call).askip(one.name)
     call.note(one.name, window=window.isoformat())
-    return Reply(WindowOut(window=window))
+    return WebReply(WindowOut(window=window))
 
 
-async def remove(call: Call) -> Reply:
+async def remove(call: WebCall) -> WebReply:
     one = await one_of(call)
     await schedules(call).aremove(one.name)
     call.note(one.name)
-    return Reply({"name": one.name, "is_removed": True})
+    return WebReply({"name": one.name, "is_removed": True})
 
 
 # -- limits ------------------------------------------------------------------------------------------
 
 
-async def limits_of(call: Call) -> list[LimitInfo]:
+async def limits_of(call: WebCall) -> list[LimitInfo]:
     driver = call.site.driver
     return await driver.arun(driver.limits())
 
 
-async def list_limits(call: Call) -> Reply:
+async def list_limits(call: WebCall) -> WebReply:
     found = await limits_of(call)
-    return Reply(
+    return WebReply(
         LimitsOut(
             limits=[
                 LimitOut(
@@ -213,25 +213,26 @@ async def list_limits(call: Call) -> Reply:
 
 
 S = f"{PREFIX}/schedules"
-ROUTES: tuple[Route, ...] = (
-    Route("GET", S, "read", list_schedules, "All schedules", answer=SchedulesOut,
-          applies=("queue", "task")),
-    Route("POST", S, "operate", add, "Add a schedule", body=NewScheduleBody, answer=ScheduleOut,
-          status=201, audit="add schedule", applies=("queue", "task")),
-    Route("PATCH", f"{S}/{{name}}", "operate", edit, "Change a schedule that no code defines",
-          body=ScheduleBody, answer=ScheduleOut, audit="edit schedule", applies=("queue", "task")),
-    Route("GET", f"{S}/{{name}}", "read", get_schedule, "One schedule, its next windows and last runs",
-          answer=ScheduleDetail, applies=("queue", "task")),
-    Route("POST", f"{S}/{{name}}/pause", "operate", pause, "No more windows until resume",
-          body=ReasonBody, answer=ScheduleOut, audit="pause schedule", applies=("queue", "task")),
-    Route("POST", f"{S}/{{name}}/resume", "operate", resume, "Windows count again from now on",
-          body=EmptyBody, answer=ScheduleOut, audit="resume schedule", applies=("queue", "task")),
-    Route("POST", f"{S}/{{name}}/trigger", "operate", trigger, "Enqueue its job now", body=EmptyBody,
-          answer=TriggeredOut, status=202, audit="trigger schedule", applies=("queue", "task")),
-    Route("POST", f"{S}/{{name}}/skip", "operate", skip, "No job for the next window", body=EmptyBody,
-          answer=WindowOut, audit="skip window", applies=("queue", "task")),
-    Route("DELETE", f"{S}/{{name}}", "operate", remove, "Forget a schedule", answer=dict,
-          audit="remove schedule", applies=("queue", "task")),
-    Route("GET", f"{PREFIX}/limits", "read", list_limits, "Limits, rates and who waits at them",
-          answer=LimitsOut),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("GET", S, "read", list_schedules, "All schedules", answer=SchedulesOut,
+             applies=("queue", "task")),
+    WebRoute("POST", S, "operate", add, "Add a schedule", body=NewScheduleBody, answer=ScheduleOut,
+             status=201, audit="add schedule", applies=("queue", "task")),
+    WebRoute("PATCH", f"{S}/{{name}}", "operate", edit, "Change a schedule that no code defines",
+             body=ScheduleBody, answer=ScheduleOut, audit="edit schedule", applies=("queue", "task")),
+    WebRoute("GET", f"{S}/{{name}}", "read", get_schedule,
+             "One schedule, its next windows and last runs", answer=ScheduleDetail,
+             applies=("queue", "task")),
+    WebRoute("POST", f"{S}/{{name}}/pause", "operate", pause, "No more windows until resume",
+             body=ReasonBody, answer=ScheduleOut, audit="pause schedule", applies=("queue", "task")),
+    WebRoute("POST", f"{S}/{{name}}/resume", "operate", resume, "Windows count again from now on",
+             body=EmptyBody, answer=ScheduleOut, audit="resume schedule", applies=("queue", "task")),
+    WebRoute("POST", f"{S}/{{name}}/trigger", "operate", trigger, "Enqueue its job now", body=EmptyBody,
+             answer=TriggeredOut, status=202, audit="trigger schedule", applies=("queue", "task")),
+    WebRoute("POST", f"{S}/{{name}}/skip", "operate", skip, "No job for the next window", body=EmptyBody,
+             answer=WindowOut, audit="skip window", applies=("queue", "task")),
+    WebRoute("DELETE", f"{S}/{{name}}", "operate", remove, "Forget a schedule", answer=dict,
+             audit="remove schedule", applies=("queue", "task")),
+    WebRoute("GET", f"{PREFIX}/limits", "read", list_limits, "Limits, rates and who waits at them",
+             answer=LimitsOut),
 )  # fmt: skip

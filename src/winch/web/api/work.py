@@ -34,7 +34,7 @@ from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, NewSessi
 from winch.storage.protocol import Bell
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
-from winch.web.routes import PREFIX, Call, Reply, Route
+from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     BeatBody,
     BeatOut,
@@ -60,7 +60,7 @@ def session_of(token: str, credential: str) -> str:
     return random_id(hashlib.sha256(f"{token}\n{credential}".encode()).digest()[:16])
 
 
-async def claim(call: Call) -> Reply:
+async def claim(call: WebCall) -> WebReply:
     body: ClaimBody = call.body
     queue = check_queue(call.queue())
     lease = parse_duration(body.lease, "lease")
@@ -82,7 +82,7 @@ async def claim(call: Call) -> Reply:
                 found.append(job)
             left = deadline - time.monotonic()
             if found or left <= 0 or await call.request.is_disconnected():
-                return Reply(ClaimedOut(jobs=found))
+                return WebReply(ClaimedOut(jobs=found))
             if bell is None:
                 bell = call.site.driver.bell([queue])
                 await bell.arm()
@@ -94,7 +94,7 @@ async def claim(call: Call) -> Reply:
             await bell.aclose()
 
 
-def _tasks(call: Call, body: ClaimBody) -> tuple[str, ...] | None:
+def _tasks(call: WebCall, body: ClaimBody) -> tuple[str, ...] | None:
     mine = call.access.tasks
     if body.tasks is None:
         return mine
@@ -102,7 +102,7 @@ def _tasks(call: Call, body: ClaimBody) -> tuple[str, ...] | None:
 
 
 async def _claim_one(
-    call: Call, queue: str, lease: timedelta, worker: str, tasks: tuple[str, ...] | None
+    call: WebCall, queue: str, lease: timedelta, worker: str, tasks: tuple[str, ...] | None
 ) -> ClaimedJob | None:
     """The next job that can be sent. One whose data is unreadable is dead: no worker could run it."""
     while True:
@@ -121,7 +121,7 @@ async def _claim_one(
 
 
 async def _take(
-    call: Call, queue: str, lease: timedelta, worker: str, tasks: tuple[str, ...] | None
+    call: WebCall, queue: str, lease: timedelta, worker: str, tasks: tuple[str, ...] | None
 ) -> tuple[Claim, str, datetime] | None:
     """A claim, its session and the end of its lease; None where no job is ready."""
     driver = call.site.driver
@@ -159,7 +159,7 @@ async def _take(
     return claims[0], session, now + lease
 
 
-async def _bury(call: Call, claim: Claim, error: InvalidPayload) -> None:
+async def _bury(call: WebCall, claim: Claim, error: InvalidPayload) -> None:
     driver = call.site.driver
     dead = Finish(
         id=claim.id,
@@ -173,7 +173,7 @@ async def _bury(call: Call, claim: Claim, error: InvalidPayload) -> None:
     await driver.arun(driver.finish([dead]))
 
 
-async def _end(call: Call, session: str) -> None:
+async def _end(call: WebCall, session: str) -> None:
     driver = call.site.driver
     try:
         await driver.arun(driver.end_session(session))
@@ -181,7 +181,7 @@ async def _end(call: Call, session: str) -> None:
         return
 
 
-def _claimed(call: Call, claim: Claim, lease_until: datetime) -> ClaimedJob:
+def _claimed(call: WebCall, claim: Claim, lease_until: datetime) -> ClaimedJob:
     keys = call.site.app.runtime.keys()
     about: dict[str, Any] = {"job": claim.id, "task": claim.task}
     args = unseal(keys, claim.args, **about, field="args")
@@ -215,7 +215,7 @@ def _readable(text: str, what: str) -> Any:
 # -- writes about a claim ----------------------------------------------------------------------------
 
 
-async def _held(call: Call, token: str) -> tuple[JobRecord, ClaimRef, str]:
+async def _held(call: WebCall, token: str) -> tuple[JobRecord, ClaimRef, str]:
     """The job, the claim and its session; refuses a claim of somebody else's credential."""
     record = await call.job()
     try:
@@ -228,17 +228,17 @@ async def _held(call: Call, token: str) -> tuple[JobRecord, ClaimRef, str]:
     return record, ClaimRef(record.id, token), session
 
 
-async def _finish(call: Call, finish: Finish, session: str) -> Reply:
+async def _finish(call: WebCall, finish: Finish, session: str) -> WebReply:
     driver = call.site.driver
     [answer] = await driver.arun(driver.finish([finish]))
     if answer is Answer.LOST:
         raise Problem("lost-claim", LOST)
     await _end(call, session)
     [record] = await driver.arun(driver.get([finish.id]))
-    return Reply(FinishedOut(id=finish.id, state=None if record is None else record.state))
+    return WebReply(FinishedOut(id=finish.id, state=None if record is None else record.state))
 
 
-async def complete(call: Call) -> Reply:
+async def complete(call: WebCall) -> WebReply:
     body: CompleteBody = call.body
     record, ref, session = await _held(call, body.token)
     result = None
@@ -258,7 +258,7 @@ async def complete(call: Call) -> Reply:
     return await _finish(call, done, session)
 
 
-async def fail(call: Call) -> Reply:
+async def fail(call: WebCall) -> WebReply:
     body: FailBody = call.body
     record, ref, session = await _held(call, body.token)
     error = _failure(body.error)
@@ -287,35 +287,35 @@ async def fail(call: Call) -> Reply:
     return await _finish(call, done, session)
 
 
-def _failure(said: str | ErrorOut) -> Failure:
-    if isinstance(said, str):
-        said = ErrorOut(type="Error", message=said)
+def _failure(error: str | ErrorOut) -> Failure:
+    if isinstance(error, str):
+        error = ErrorOut(type="Error", message=error)
     half = codec.MAX_ERROR_BYTES // 2
     return Failure(
-        codec.clean_text(said.type, 256),
-        stored_text(said.message, half),
-        None if said.traceback is None else stored_text(said.traceback, half),
+        codec.clean_text(error.type, 256),
+        stored_text(error.message, half),
+        None if error.traceback is None else stored_text(error.traceback, half),
     )
 
 
-def _policy(call: Call, record: JobRecord) -> Retry:
+def _policy(call: WebCall, record: JobRecord) -> Retry:
     """The job's own policy, else the task's where this server knows it, else the default."""
     tasks = call.site.app.tasks
     policy = tasks.get(record.task).options.retry if record.task in tasks.names else DEFAULT_RETRY
     if record.options is None:
         return policy
     try:
-        said = msgspec.json.decode(record.options, type=StoredOptions)
+        options = msgspec.json.decode(record.options, type=StoredOptions)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return policy
-    if said.retry is not None:
-        policy = from_stored(said.retry)
-    if said.attempts is not None:
-        policy = msgspec.structs.replace(policy, attempts=said.attempts)
+    if options.retry is not None:
+        policy = from_stored(options.retry)
+    if options.attempts is not None:
+        policy = msgspec.structs.replace(policy, attempts=options.attempts)
     return policy
 
 
-async def heartbeat(call: Call) -> Reply:
+async def heartbeat(call: WebCall) -> WebReply:
     body: BeatBody = call.body
     record, ref, session = await _held(call, body.token)
     driver = call.site.driver
@@ -340,17 +340,17 @@ async def heartbeat(call: Call) -> Reply:
                 "invalid", "a heartbeat extends by the claim's own lease; claim with a longer one"
             )
     asked = facts.job.cancel_requested_at is not None
-    return Reply(BeatOut(lease_until=lease_until, is_cancel_requested=asked))
+    return WebReply(BeatOut(lease_until=lease_until, is_cancel_requested=asked))
 
 
-def _checkpoint(call: Call, record: JobRecord, value: Any) -> str | None:
+def _checkpoint(call: WebCall, record: JobRecord, value: Any) -> str | None:
     if value is None:
         return None
     text = codec.dumps(value, what="checkpoint")
     return seal(call.site.app.runtime.keys(), text, job=record.id, task=record.task, field="checkpoint")
 
 
-async def release(call: Call) -> Reply:
+async def release(call: WebCall) -> WebReply:
     record, ref, session = await _held(call, call.body.token)
     driver = call.site.driver
     [answer] = await driver.arun(driver.release([ref]))
@@ -358,19 +358,19 @@ async def release(call: Call) -> Reply:
         raise Problem("lost-claim", LOST)
     await _end(call, session)
     [now] = await driver.arun(driver.get([record.id]))
-    return Reply(FinishedOut(id=record.id, state=None if now is None else now.state))
+    return WebReply(FinishedOut(id=record.id, state=None if now is None else now.state))
 
 
 J = f"{PREFIX}/jobs/{{id}}"
-ROUTES: tuple[Route, ...] = (
-    Route("POST", f"{PREFIX}/queues/{{queue}}/claim", "work", claim, "Take jobs to run", body=ClaimBody,
-          answer=ClaimedOut, is_work=True, applies=("queue", "task")),
-    Route("POST", f"{J}/heartbeat", "work", heartbeat, "Keep a claim, report progress", body=BeatBody,
-          answer=BeatOut, is_work=True, applies=EVERY_NARROWING),
-    Route("POST", f"{J}/complete", "work", complete, "The job is done", body=CompleteBody,
-          answer=FinishedOut, is_work=True, applies=EVERY_NARROWING),
-    Route("POST", f"{J}/fail", "work", fail, "The attempt failed", body=FailBody, answer=FinishedOut,
-          is_work=True, applies=EVERY_NARROWING),
-    Route("POST", f"{J}/release", "work", release, "Give the job back unrun", body=TokenBody,
-          answer=FinishedOut, is_work=True, applies=EVERY_NARROWING),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("POST", f"{PREFIX}/queues/{{queue}}/claim", "work", claim, "Take jobs to run",
+             body=ClaimBody, answer=ClaimedOut, is_work=True, applies=("queue", "task")),
+    WebRoute("POST", f"{J}/heartbeat", "work", heartbeat, "Keep a claim, report progress", body=BeatBody,
+             answer=BeatOut, is_work=True, applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}/complete", "work", complete, "The job is done", body=CompleteBody,
+             answer=FinishedOut, is_work=True, applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}/fail", "work", fail, "The attempt failed", body=FailBody, answer=FinishedOut,
+             is_work=True, applies=EVERY_NARROWING),
+    WebRoute("POST", f"{J}/release", "work", release, "Give the job back unrun", body=TokenBody,
+             answer=FinishedOut, is_work=True, applies=EVERY_NARROWING),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from winch.core.lifecycle import JobState, allowed
 from winch.web.pages import show
-from winch.web.routes import Call
+from winch.web.routes import WebCall
 from winch.web.site import FORM_COOKIE
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def environment() -> jinja2.Environment:
 def link(request: Request, path: str, **query: Any) -> str:
     """An address within the site, wherever it is mounted."""
     root = request.scope.get("root_path", "")
-    said = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{root}{path}" + (f"?{urlencode(said)}" if said else "")
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{root}{path}" + (f"?{urlencode(given)}" if given else "")
 
 
 def part(text: str) -> str:
@@ -86,7 +86,7 @@ def part(text: str) -> str:
     return quote(text, safe="")
 
 
-async def page(call: Call, template: str, status: int = 200, **context: Any) -> Response:
+async def page(call: WebCall, template: str, status: int = 200, **context: Any) -> Response:
     """A page in its shell."""
     request, site = call.request, call.site
     cookie = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(24)
@@ -106,7 +106,7 @@ async def page(call: Call, template: str, status: int = 200, **context: Any) -> 
 
 
 def _render(
-    site: Site, request: Request, template: str, call: Call | None, context: dict[str, Any]
+    site: Site, request: Request, template: str, call: WebCall | None, context: dict[str, Any]
 ) -> str:
     theme = request.cookies.get("winch-theme", "system")
     path = request.url.path.removeprefix(request.scope.get("root_path", "")) or "/"
@@ -155,7 +155,7 @@ def error_page(site: Site, request: Request, problem: Problem, request_id: str) 
     return HTMLResponse(body, problem.status, problem.headers)
 
 
-def go(call: Call, path: str, **query: Any) -> Response:
+def go(call: WebCall, path: str, **query: Any) -> Response:
     """After a change: to where its result is to be seen."""
     return RedirectResponse(link(call.request, path, **query), 303)
 

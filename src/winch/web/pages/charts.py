@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, 8.0, 12.0, 24.0
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """One series: its name, the class that colours it, a value for each moment (None is a gap)."""
 
     name: str
@@ -32,7 +32,7 @@ class Chart:
     title: str
     summary: str
     svg: Markup
-    rows: Sequence[Row]
+    rows: Sequence[ChartRow]
     labels: Sequence[str]
     unit: str = ""
 
@@ -106,7 +106,7 @@ def _plot(count: int) -> str:
     return f"{LEFT:g} {WIDTH - RIGHT:g} {count}"
 
 
-def bars(title: str, rows: Sequence[Row], labels: Sequence[str], summary: str) -> Chart:
+def bars(title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str) -> Chart:
     """Stacked bars, one for each moment."""
     count = max(len(labels), 1)
     sums = [sum(row.values[n] or 0 for row in rows) for n in range(len(labels))]
@@ -131,7 +131,7 @@ def bars(title: str, rows: Sequence[Row], labels: Sequence[str], summary: str) -
 
 
 def lines(
-    title: str, rows: Sequence[Row], labels: Sequence[str], summary: str, *, unit: str = ""
+    title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str, *, unit: str = ""
 ) -> Chart:
     """One line for each series; gaps stay gaps."""
     count = max(len(labels), 1)

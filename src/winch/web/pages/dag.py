@@ -36,7 +36,7 @@ Link = Callable[[str], str]
 
 
 @dataclass
-class Node:
+class FlowNode:
     """One place in the graph: a member, or many of one kind."""
 
     name: str
@@ -75,13 +75,13 @@ class Node:
         return ", ".join(parts) or "not stored yet, or pruned"
 
 
-def nodes_of(flow_id: str, note: FlowNote, members: Sequence[JobRecord]) -> list[Node]:
+def nodes_of(flow_id: str, note: FlowNote, members: Sequence[JobRecord]) -> list[FlowNode]:
     """The graph with its members, laid out. What the note does not name (callbacks, members that were
     added later) is grouped by task."""
     by_id = {job.id: job for job in members}
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, FlowNode] = {}
     for name, task, count, before in note.nodes:
-        node = Node(name, task, count, before)
+        node = FlowNode(name, task, count, before)
         for number in range(min(count, MOST_OF_A_NODE)):
             job = by_id.pop(member_id(flow_id, name, number), None)
             if job is not None:
@@ -89,9 +89,9 @@ def nodes_of(flow_id: str, note: FlowNote, members: Sequence[JobRecord]) -> list
         node.depth = 1 + max((nodes[one].depth for one in before if one in nodes), default=-1)
         nodes[name] = node
     deepest = max((node.depth for node in nodes.values()), default=-1)
-    rest: dict[str, Node] = {}
+    rest: dict[str, FlowNode] = {}
     for job in by_id.values():
-        node = rest.setdefault(job.task, Node(f"+{job.task}", job.task, 0, ()))
+        node = rest.setdefault(job.task, FlowNode(f"+{job.task}", job.task, 0, ()))
         node.jobs.append(job)
         node.count += 1
     for node in rest.values():
@@ -106,7 +106,7 @@ def nodes_of(flow_id: str, note: FlowNote, members: Sequence[JobRecord]) -> list
     return found
 
 
-def _mark_critical(nodes: Mapping[str, Node]) -> None:
+def _mark_critical(nodes: Mapping[str, FlowNode]) -> None:
     """The chain of members that the end had to wait for, where all times are known."""
     if not nodes or any(node.took is None for node in nodes.values()):
         return
@@ -127,7 +127,7 @@ def _mark_critical(nodes: Mapping[str, Node]) -> None:
         at = came.get(at)
 
 
-def draw(nodes: Sequence[Node], link: Link) -> Markup:
+def draw(nodes: Sequence[FlowNode], link: Link) -> Markup:
     """The graph, left to right."""
     if not nodes:
         return Markup("")
@@ -137,14 +137,14 @@ def draw(nodes: Sequence[Node], link: Link) -> Markup:
     parts = [_edge(by_name[one], node) for node in nodes for one in node.before if one in by_name] + [
         _box(node, link) for node in nodes
     ]
-    told = f"{len(nodes)} kinds of members; the table below names each with its state"
+    label = f"{len(nodes)} kinds of members; the table below names each with its state"
     return Markup(
         '<svg class="dag" width="{}" height="{}" viewBox="0 0 {} {}" role="group" aria-label="{}">'
         "{}</svg>"
-    ).format(width, height, width, height, told, Markup("").join(parts))
+    ).format(width, height, width, height, label, Markup("").join(parts))
 
 
-def _edge(start: Node, end: Node) -> Markup:
+def _edge(start: FlowNode, end: FlowNode) -> Markup:
     (x1, y1), (x2, y2) = start.place, end.place
     x1, y1, y2 = x1 + BOX, y1 + TALL // 2, y2 + TALL // 2
     bend = max((x2 - x1) // 2, 24)
@@ -158,7 +158,7 @@ def _edge(start: Node, end: Node) -> Markup:
     )
 
 
-def _box(node: Node, link: Link) -> Markup:
+def _box(node: FlowNode, link: Link) -> Markup:
     x, y = node.place
     state = node.state
     icon = ICONS[state] if state is not None else "·"
@@ -184,7 +184,7 @@ def _box(node: Node, link: Link) -> Markup:
     return Markup('<a href="{}" aria-label="{}, {}">{}</a>').format(href, title, state, box)
 
 
-def _second(node: Node, took: timedelta | None) -> str:
+def _second(node: FlowNode, took: timedelta | None) -> str:
     if node.count > 1:
         counts = node.counts
         return "  ".join(f"{counts[state]:,} {ICONS[state]}" for state in ORDER if counts[state])

@@ -15,7 +15,7 @@ from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import start_replay, visible_groups
 from winch.web.pages.base import go, one, page, part
 from winch.web.problems import Problem
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import ReplayBody, group_out, job_detail, job_out
 
 
@@ -25,21 +25,21 @@ class DeadQuery(msgspec.Struct, frozen=True, kw_only=True):
     did: str = ""
 
 
-async def list_page(call: Call) -> Response:
-    said: DeadQuery = call.query
-    groups = await visible_groups(call, said.task or None, said.queue or None, 100)
+async def list_page(call: WebCall) -> Response:
+    query: DeadQuery = call.query
+    groups = await visible_groups(call, query.task or None, query.queue or None, 100)
     return await page(
         call,
         "dead.html",
         title="Dead letters",
         groups=[group_out(group) for group in groups],
         total=sum(group.count for group in groups),
-        task=said.task or "",
-        queue=said.queue or "",
+        task=query.task or "",
+        queue=query.queue or "",
     )
 
 
-async def group_page(call: Call) -> Response:
+async def group_page(call: WebCall) -> Response:
     fingerprint = call.path("group")
     wanted = search.Search(JobFilter(states=(JobState.DEAD,), fingerprint=fingerprint))
     found = await call.site.search(call.access, wanted, limit=50)
@@ -62,7 +62,7 @@ async def group_page(call: Call) -> Response:
     )
 
 
-async def replay(call: Call) -> Response:
+async def replay(call: WebCall) -> Response:
     """Replay a group or one job: a dry run first, unless the box is ticked."""
     form = call.body
     text = one(form, "args")
@@ -89,8 +89,8 @@ async def replay(call: Call) -> Response:
     return go(call, f"/operations/{part(done.id)}")
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute(
         "GET",
         "/dead",
         "read",
@@ -100,7 +100,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=("queue", "task"),
     ),
-    Route(
+    WebRoute(
         "POST",
         "/dead",
         "operate",
@@ -110,7 +110,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    Route(
+    WebRoute(
         "GET",
         "/dead/{group}",
         "read",

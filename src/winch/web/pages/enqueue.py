@@ -22,7 +22,7 @@ from winch.web.pages.base import go, one, page
 from winch.web.pages.jobs import FILTERS, JobsQuery
 from winch.web.pages.show import compact
 from winch.web.problems import Problem, problem_of
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import NewJobBody, job_out
 
 FIELDS = ("task", "args", "queue", "delay", "priority", "unique", "tags")
@@ -41,11 +41,11 @@ class NewQuery(msgspec.Struct, frozen=True, kw_only=True):
     task: str = ""
 
 
-async def new_page(call: Call) -> Response:
+async def new_page(call: WebCall) -> Response:
     return await _form(call, {"task": call.query.task})
 
 
-async def _form(call: Call, given: dict[str, str], error: str = "", status: int = 200) -> Response:
+async def _form(call: WebCall, given: dict[str, str], error: str = "", status: int = 200) -> Response:
     tasks = call.site.app.tasks
     elsewhere = {name for session in await call.site.live_sessions() for name in session.tasks}
     names = [name for name in {*tasks.names, *elsewhere} if call.access.runs(name)]
@@ -71,7 +71,7 @@ async def _form(call: Call, given: dict[str, str], error: str = "", status: int 
     )
 
 
-async def enqueue(call: Call) -> Response:
+async def enqueue(call: WebCall) -> Response:
     given = {name: one(call.body, name) or "" for name in FIELDS}
     try:
         args = codec.loads_strict(given["args"] or "{}", what="the arguments")
@@ -112,10 +112,10 @@ def _priority(text: str) -> int | str | None:
 # -- to take away ------------------------------------------------------------------------------------
 
 
-async def _matching(call: Call) -> AsyncIterator[list[JobRecord]]:
-    said: JobsQuery = call.query
-    wanted = search.parse(**{name: getattr(said, name) for name in FILTERS if getattr(said, name)})
-    after, count = said.cursor, 0
+async def _matching(call: WebCall) -> AsyncIterator[list[JobRecord]]:
+    query: JobsQuery = call.query
+    wanted = search.parse(**{name: getattr(query, name) for name in FILTERS if getattr(query, name)})
+    after, count = query.cursor, 0
     while count < MOST_EXPORTED:
         found = await call.site.search(call.access, wanted, after=after, limit=200)
         count += len(found.jobs)
@@ -133,16 +133,16 @@ def cell(value: Any) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-async def as_csv(call: Call) -> Response:
+async def as_csv(call: WebCall) -> Response:
     async def rows() -> AsyncIterator[bytes]:
         yield _line(COLUMNS)
         async for jobs in _matching(call):
             for job in map(job_out, jobs):
-                told: dict[str, Any] = {name: getattr(job, name, None) for name in COLUMNS}
-                told["tags"] = ", ".join(job.tags)
-                told["error"] = "" if job.error is None else f"{job.error.name}: {job.error.message}"
-                told["args"] = compact(job.args, 2000)
-                yield _line([cell(told[name]) for name in COLUMNS])
+                cells: dict[str, Any] = {name: getattr(job, name, None) for name in COLUMNS}
+                cells["tags"] = ", ".join(job.tags)
+                cells["error"] = "" if job.error is None else f"{job.error.name}: {job.error.message}"
+                cells["args"] = compact(job.args, 2000)
+                yield _line([cell(cells[name]) for name in COLUMNS])
 
     return _file(rows(), "text/csv", "jobs.csv")
 
@@ -153,7 +153,7 @@ def _line(cells: Any) -> bytes:
     return out.getvalue().encode()
 
 
-async def as_ndjson(call: Call) -> Response:
+async def as_ndjson(call: WebCall) -> Response:
     async def rows() -> AsyncIterator[bytes]:
         async for jobs in _matching(call):
             for job in jobs:
@@ -167,8 +167,8 @@ def _file(rows: AsyncIterator[bytes], kind: str, name: str) -> Response:
     return StreamingResponse(rows, media_type=f"{kind}; charset=utf-8", headers=headers)
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute(
         "GET",
         "/jobs/new",
         "enqueue",
@@ -178,7 +178,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    Route(
+    WebRoute(
         "POST",
         "/jobs/new",
         "enqueue",
@@ -188,7 +188,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    Route(
+    WebRoute(
         "GET",
         "/jobs.csv",
         "read",
@@ -198,7 +198,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    Route(
+    WebRoute(
         "GET",
         "/jobs.ndjson",
         "read",

@@ -18,7 +18,7 @@ from winch.web.api.flows import flows_of
 from winch.web.pages import dag
 from winch.web.pages.base import go, link, one, page
 from winch.web.problems import Problem
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import job_out
 
 ON_A_PAGE = 25
@@ -54,7 +54,7 @@ def bar(counts: Mapping[JobState, int]) -> Markup:
     ).format(done, total, Markup("").join(parts))
 
 
-async def _counted(call: Call, found: Sequence[FlowInfo]) -> dict[str, Counter[JobState]]:
+async def _counted(call: WebCall, found: Sequence[FlowInfo]) -> dict[str, Counter[JobState]]:
     """The states of the members of small flows: by their ids, which follow from the flow's."""
     ids = {
         member_id(info.id, name, number): info.id
@@ -76,9 +76,9 @@ async def _counted(call: Call, found: Sequence[FlowInfo]) -> dict[str, Counter[J
     return counts
 
 
-async def list_page(call: Call) -> Response:
-    said: FlowsQuery = call.query
-    found = await flows_of(call).alist(limit=ON_A_PAGE, before=said.cursor)
+async def list_page(call: WebCall) -> Response:
+    query: FlowsQuery = call.query
+    found = await flows_of(call).alist(limit=ON_A_PAGE, before=query.cursor)
     counts = await _counted(call, found)
     rows = [
         {
@@ -96,7 +96,7 @@ async def list_page(call: Call) -> Response:
     return await page(call, "flows.html", title="Flows", rows=rows, next=following)
 
 
-async def detail_page(call: Call) -> Response:
+async def detail_page(call: WebCall) -> Response:
     flows = flows_of(call)
     info = await flows.aget(call.path("id"))
     members = await flows.amembers(info.id)
@@ -131,7 +131,7 @@ async def detail_page(call: Call) -> Response:
     )
 
 
-async def act(call: Call) -> Response:
+async def act(call: WebCall) -> Response:
     flows = flows_of(call)
     info = await flows.aget(call.path("id"))
     action, reason = one(call.body, "action"), one(call.body, "reason")
@@ -146,7 +146,7 @@ async def act(call: Call) -> Response:
     return go(call, f"/flows/{info.id}", did=f"flow-{action}")
 
 
-async def send_signal(call: Call) -> Response:
+async def send_signal(call: WebCall) -> Response:
     """A signal by hand: an approval, say."""
     from winch.core.values import codec
 
@@ -157,9 +157,9 @@ async def send_signal(call: Call) -> Response:
     return go(call, "/flows", did="signalled")
 
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/flows", "read", list_page, "Flows", query=FlowsQuery, is_page=True),
-    Route("POST", "/flows", "operate", send_signal, "Send a signal", audit="signal", is_page=True),
-    Route("GET", "/flows/{id}", "read", detail_page, "One flow", is_page=True),
-    Route("POST", "/flows/{id}", "operate", act, "Act on a flow", audit="flow", is_page=True),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("GET", "/flows", "read", list_page, "Flows", query=FlowsQuery, is_page=True),
+    WebRoute("POST", "/flows", "operate", send_signal, "Send a signal", audit="signal", is_page=True),
+    WebRoute("GET", "/flows/{id}", "read", detail_page, "One flow", is_page=True),
+    WebRoute("POST", "/flows/{id}", "operate", act, "Act on a flow", audit="flow", is_page=True),
 )

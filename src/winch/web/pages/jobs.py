@@ -19,7 +19,7 @@ from winch.web.finding import Found
 from winch.web.pages.base import go, one, page, part
 from winch.web.pages.timeline import draw, phases
 from winch.web.problems import Problem
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import ACTIONS, FilterBody, job_detail, job_out
 
 FILTERS = ("q", "state", "queue", "task", "tag", "group")
@@ -36,14 +36,14 @@ class JobsQuery(msgspec.Struct, frozen=True, kw_only=True):
     did: str = ""
 
 
-async def list_page(call: Call) -> Response:
-    said: JobsQuery = call.query
-    filters = {name: getattr(said, name) for name in FILTERS if getattr(said, name)}
+async def list_page(call: WebCall) -> Response:
+    query: JobsQuery = call.query
+    filters = {name: getattr(query, name) for name in FILTERS if getattr(query, name)}
     error = ""
     found = Found()
     try:
         wanted = search.parse(**filters)
-        found = await call.site.search(call.access, wanted, after=said.cursor, limit=50)
+        found = await call.site.search(call.access, wanted, after=query.cursor, limit=50)
     except ConfigError as wrong:
         error = str(wrong)
     driver = call.site.driver
@@ -71,7 +71,7 @@ async def list_page(call: Call) -> Response:
     )
 
 
-async def _queue_names(call: Call) -> list[str]:
+async def _queue_names(call: WebCall) -> list[str]:
     """The queues to choose from: all, or the caller's own."""
     if call.access.is_narrow:
         return list(call.access.queues or ())
@@ -79,11 +79,13 @@ async def _queue_names(call: Call) -> list[str]:
 
 
 def _command(filters: dict[str, str]) -> str:
-    said = [f"--{name} {filters[name]}" for name in ("state", "queue", "task", "tag") if name in filters]
-    return " ".join(["winch jobs list", *said])
+    options = [
+        f"--{name} {filters[name]}" for name in ("state", "queue", "task", "tag") if name in filters
+    ]
+    return " ".join(["winch jobs list", *options])
 
 
-async def detail_page(call: Call) -> Response:
+async def detail_page(call: WebCall) -> Response:
     record = await call.job()
     now = datetime.now(UTC)
     why = await api.why_of(call, record)
@@ -117,7 +119,7 @@ def _spent(claimed: datetime | None, finished: datetime | None, state: JobState,
     return None if finished is None else finished - claimed
 
 
-async def cancel(call: Call) -> Response:
+async def cancel(call: WebCall) -> Response:
     record = await call.job()
     reason = one(call.body, "reason")
     await call.site.client.acancel(record.id, reason=reason, by=call.by)
@@ -125,14 +127,14 @@ async def cancel(call: Call) -> Response:
     return go(call, f"/jobs/{record.id}", did="cancelled")
 
 
-async def retry(call: Call) -> Response:
+async def retry(call: WebCall) -> Response:
     record = await call.job()
     await call.site.client.aretry(record.id, by=call.by)
     call.note(record.id, task=record.task, was=record.state)
     return go(call, f"/jobs/{record.id}", did="retried")
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: WebCall) -> Response:
     record = await call.job()
     if one(call.body, "sure") != "yes":
         raise Problem("bad-request", "tick the box to delete the job: it cannot be brought back")
@@ -141,7 +143,7 @@ async def delete(call: Call) -> Response:
     return go(call, "/jobs", did="deleted")
 
 
-async def bulk(call: Call) -> Response:
+async def bulk(call: WebCall) -> Response:
     """Act on the ticked rows, or on all that the filter matches: first a count, then the deed."""
     action = one(call.body, "action") or ""
     if action not in ACTIONS:
@@ -171,11 +173,11 @@ async def bulk(call: Call) -> Response:
     return go(call, f"/operations/{part(done.id)}")
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute(
         "GET", "/jobs", "read", list_page, "Jobs", query=JobsQuery, is_page=True, applies=EVERY_NARROWING
     ),
-    Route(
+    WebRoute(
         "POST",
         "/jobs",
         "operate",
@@ -185,8 +187,8 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    Route("GET", "/jobs/{id}", "read", detail_page, "One job", is_page=True, applies=EVERY_NARROWING),
-    Route(
+    WebRoute("GET", "/jobs/{id}", "read", detail_page, "One job", is_page=True, applies=EVERY_NARROWING),
+    WebRoute(
         "POST",
         "/jobs/{id}/cancel",
         "operate",
@@ -196,7 +198,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    Route(
+    WebRoute(
         "POST",
         "/jobs/{id}/retry",
         "operate",
@@ -206,7 +208,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    Route(
+    WebRoute(
         "POST",
         "/jobs/{id}/delete",
         "operate",

@@ -17,9 +17,9 @@ from winch.storage.params import GroupFilter, KvFilter, KvRecord, QueueInfo, Ses
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
 from winch.web.pages.base import page
-from winch.web.pages.charts import Chart, Row, bars, lines
+from winch.web.pages.charts import Chart, ChartRow, bars, lines
 from winch.web.pages.show import span
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import group_out
 
 # name -> (resolution, spans, spans in one bar)
@@ -73,7 +73,7 @@ def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float
     )
 
 
-async def overview(call: Call) -> Response:
+async def overview(call: WebCall) -> Response:
     site, driver = call.site, call.site.driver
     chosen = call.query.range if call.query.range in RANGES else "1h"
     resolution, count, fold = RANGES[chosen]
@@ -172,14 +172,14 @@ def _tiles(
 
 def _throughput(folded: list[Rate], labels: list[str], chosen: str) -> Chart:
     rows = [
-        Row("completed", "tone-completed", [rate.completed for rate in folded]),
-        Row("cancelled", "tone-cancelled", [rate.cancelled for rate in folded]),
-        Row(
+        ChartRow("completed", "tone-completed", [rate.completed for rate in folded]),
+        ChartRow("cancelled", "tone-cancelled", [rate.cancelled for rate in folded]),
+        ChartRow(
             "failed, retried",
             "tone-retrying",
             [rate.broken - rate.dead for rate in folded],
         ),
-        Row("dead", "tone-dead", [rate.deaths for rate in folded]),
+        ChartRow("dead", "tone-dead", [rate.deaths for rate in folded]),
     ]
     done = sum(rate.completed for rate in folded)
     broken = sum(rate.broken for rate in folded)
@@ -189,7 +189,7 @@ def _throughput(folded: list[Rate], labels: list[str], chosen: str) -> Chart:
 
 def _latency(title: str, what: str, folded: list[Rate], labels: list[str], total: Rate) -> Chart:
     rows = [
-        Row(name, tone, [percentile(getattr(rate, what), share) for rate in folded])
+        ChartRow(name, tone, [percentile(getattr(rate, what), share) for rate in folded])
         for name, tone, share in (
             ("p50", "tone-completed", 0.5),
             ("p95", "tone-running", 0.95),
@@ -201,7 +201,7 @@ def _latency(title: str, what: str, folded: list[Rate], labels: list[str], total
     return lines(title, rows, labels, summary, unit="s")
 
 
-async def _backlog(call: Call, chosen: str) -> Chart:
+async def _backlog(call: WebCall, chosen: str) -> Chart:
     """Ready jobs by queue over time, from the samples that servers take."""
     resolution, count, fold = RANGES[chosen]
     minutes = count * resolution.seconds // 60
@@ -221,7 +221,7 @@ async def _backlog(call: Call, chosen: str) -> Chart:
             names[name] = max(names.get(name, 0), queue.ready)
     top = sorted((n for n in names if names[n]), key=lambda n: -names[n])[: len(TONES)]
     rows = [
-        Row(
+        ChartRow(
             name,
             tone,
             [
@@ -255,8 +255,8 @@ def _slowest(series: Series) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -(row["p95"] or 0))[:6]
 
 
-async def _alerts(call: Call) -> list[str]:
-    """What fires and is not said by the warnings already."""
+async def _alerts(call: WebCall) -> list[str]:
+    """The alerts that fire and that no warning covers already."""
     kept = await call.site.client.arun(kept_alerts(call.site.driver))
     return [f"{one.alert.text.capitalize()}." for one in kept if one.alert.rule != "workers"]
 
@@ -281,8 +281,8 @@ def _warnings(queues: list[QueueInfo], sessions: list[SessionInfo]) -> list[str]
     return found
 
 
-ROUTES: tuple[Route, ...] = (
-    Route(
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute(
         "GET",
         "/",
         "read",

@@ -21,17 +21,17 @@ from winch.storage.params import JobFilter, QueueInfo
 from winch.web import search
 from winch.web.api.queues import pause_queue, resume_queue, visible_queues, visible_sessions
 from winch.web.pages.base import go, one, page, part
-from winch.web.pages.charts import Row, bars, lines, spark
+from winch.web.pages.charts import ChartRow, bars, lines, spark
 from winch.web.pages.show import span
 from winch.web.problems import Problem
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import job_out
 
 MINUTES = 60
 SETTINGS = ("concurrency", "retries", "backoff", "max_depth", "max_age", "on_full", "drain")
 
 
-def told(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A setting as it is typed."""
     if value is None:
         return ""
@@ -40,7 +40,7 @@ def told(value: Any) -> str:
     return format_duration(value).replace(" ", "") if isinstance(value, timedelta) else str(value)
 
 
-async def list_page(call: Call) -> Response:
+async def list_page(call: WebCall) -> Response:
     queues = await visible_queues(call)
     series = await call.site.client.arun(
         throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
@@ -75,7 +75,7 @@ def _drain(queue: QueueInfo, per_minute: float) -> str:
     return f"~{span(60 * ready / per_minute)}" if per_minute else "not moving"
 
 
-async def detail_page(call: Call) -> Response:
+async def detail_page(call: WebCall) -> Response:
     name = call.queue()
     queue = next((q for q in await visible_queues(call) if q.name == name), None)
     if queue is None:
@@ -93,12 +93,12 @@ async def detail_page(call: Call) -> Response:
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
     found_settings = await call.site.app.queues.asettings()
-    said = found_settings.get(name, NO_SETTINGS)
+    stored = found_settings.get(name, NO_SETTINGS)
     return await page(
         call,
         "queue.html",
         title=f"Queue {name}",
-        settings={field: told(getattr(said, field)) for field in SETTINGS},
+        settings={field: shown_value(getattr(stored, field)) for field in SETTINGS},
         on_full=[str(word) for word in OnFull],
         queue=queue,
         sessions=sessions,
@@ -111,9 +111,9 @@ async def detail_page(call: Call) -> Response:
             bars(
                 "Attempts that ended",
                 [
-                    Row("completed", "tone-completed", [rate.completed for rate in merged]),
-                    Row("failed, retried", "tone-retrying", [r.failed + r.crashed for r in merged]),
-                    Row("dead", "tone-dead", [rate.deaths for rate in merged]),
+                    ChartRow("completed", "tone-completed", [rate.completed for rate in merged]),
+                    ChartRow("failed, retried", "tone-retrying", [r.failed + r.crashed for r in merged]),
+                    ChartRow("dead", "tone-dead", [rate.deaths for rate in merged]),
                 ],
                 labels,
                 f"{done:,} attempts ended in the last hour.",
@@ -121,8 +121,8 @@ async def detail_page(call: Call) -> Response:
             lines(
                 "Wait in queue",
                 [
-                    Row("p50", "tone-completed", [percentile(rate.wait, 0.5) for rate in merged]),
-                    Row("p95", "tone-running", [percentile(rate.wait, 0.95) for rate in merged]),
+                    ChartRow("p50", "tone-completed", [percentile(rate.wait, 0.5) for rate in merged]),
+                    ChartRow("p95", "tone-running", [percentile(rate.wait, 0.95) for rate in merged]),
                 ],
                 labels,
                 "How long jobs waited before a worker took them.",
@@ -132,7 +132,7 @@ async def detail_page(call: Call) -> Response:
     )
 
 
-async def pause(call: Call) -> Response:
+async def pause(call: WebCall) -> Response:
     name = check_queue(call.queue())
     reason = one(call.body, "reason")
     await pause_queue(call, name, reason)
@@ -140,26 +140,26 @@ async def pause(call: Call) -> Response:
     return go(call, f"/queues/{part(name)}", did="paused")
 
 
-async def resume(call: Call) -> Response:
+async def resume(call: WebCall) -> Response:
     name = check_queue(call.queue())
     await resume_queue(call, name)
     call.note(name)
     return go(call, f"/queues/{part(name)}", did="resumed")
 
 
-async def configure(call: Call) -> Response:
+async def configure(call: WebCall) -> Response:
     """Set what the form says; an empty field takes a setting back."""
     name = check_queue(call.queue())
     given: dict[str, Any] = {}
     for field in SETTINGS:
-        said = one(call.body, field)
-        given[field] = int(said) if said is not None and is_int(said) else said
+        value = one(call.body, field)
+        given[field] = int(value) if value is not None and is_int(value) else value
     await call.site.app.queues.aconfigure(name, **given)
     call.note(name, settings={key: value for key, value in given.items() if value is not None})
     return go(call, f"/queues/{part(name)}", did="configured")
 
 
-async def workers_page(call: Call) -> Response:
+async def workers_page(call: WebCall) -> Response:
     mine = await visible_sessions(call, is_ended_too=True)
     now = datetime.now(UTC)
     live = [s for s in mine if s.ended_at is None]
@@ -181,14 +181,15 @@ async def workers_page(call: Call) -> Response:
     )
 
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/queues", "read", list_page, "Queues", is_page=True, applies=("queue",)),
-    Route("POST", "/queues/{queue}/pause", "operate", pause, "Pause", audit="pause queue", is_page=True,
-          applies=("queue",)),
-    Route("POST", "/queues/{queue}/resume", "operate", resume, "Resume", audit="resume queue",
-          is_page=True, applies=("queue",)),
-    Route("POST", "/queues/{queue}/settings", "operate", configure, "Settings", audit="configure queue",
-          is_page=True, applies=("queue",)),
-    Route("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True, applies=("queue",)),
-    Route("GET", "/workers", "read", workers_page, "Workers", is_page=True, applies=("queue",)),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("GET", "/queues", "read", list_page, "Queues", is_page=True, applies=("queue",)),
+    WebRoute("POST", "/queues/{queue}/pause", "operate", pause, "Pause", audit="pause queue",
+             is_page=True, applies=("queue",)),
+    WebRoute("POST", "/queues/{queue}/resume", "operate", resume, "Resume", audit="resume queue",
+             is_page=True, applies=("queue",)),
+    WebRoute("POST", "/queues/{queue}/settings", "operate", configure, "Settings",
+             audit="configure queue", is_page=True, applies=("queue",)),
+    WebRoute("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True,
+             applies=("queue",)),
+    WebRoute("GET", "/workers", "read", workers_page, "Workers", is_page=True, applies=("queue",)),
 )  # fmt: skip

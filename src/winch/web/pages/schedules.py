@@ -14,10 +14,10 @@ from winch.engine.tasks.gates import told
 from winch.engine.tasks.schedules import Run
 from winch.web.api import schedules as api
 from winch.web.pages.base import go, one, page, part
-from winch.web.pages.queues import told as told_span
+from winch.web.pages.queues import shown_value
 from winch.web.pages.show import stamp
 from winch.web.problems import Problem
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 
 STRIP = 30
 
@@ -48,7 +48,7 @@ def strip(runs: list[Run]) -> Markup:
     )
 
 
-async def list_page(call: Call) -> Response:
+async def list_page(call: WebCall) -> Response:
     rows: list[dict[str, Any]] = []
     for schedule in (await api.visible(call))[:200]:
         runs = await api.runs_of(call, schedule, STRIP)
@@ -62,7 +62,7 @@ async def list_page(call: Call) -> Response:
     )
 
 
-async def detail_page(call: Call) -> Response:
+async def detail_page(call: WebCall) -> Response:
     schedule = await api.one_of(call)
     runs = await api.runs_of(call, schedule)
     return await page(
@@ -74,13 +74,13 @@ async def detail_page(call: Call) -> Response:
         strip=strip(runs),
         args=shown(schedule.args),
         windows=schedule.next(api.WINDOWS),
-        every="" if schedule.timing.every is None else told_span(schedule.timing.every),
+        every="" if schedule.timing.every is None else shown_value(schedule.timing.every),
         misfires=[str(word) for word in Misfire],
         overlaps=[str(word) for word in Overlap],
     )
 
 
-async def act(call: Call) -> Response:
+async def act(call: WebCall) -> Response:
     schedule = await api.one_of(call)
     schedules = api.schedules(call)
     action = one(call.body, "action") or ""
@@ -114,25 +114,25 @@ async def act(call: Call) -> Response:
     raise Problem("invalid", "action must be one of pause, resume, trigger, skip, edit, remove")
 
 
-def _timing(call: Call) -> dict[str, Any]:
-    said = {name: one(call.body, name) for name in ("cron", "every", "tz", "misfire", "overlap")}
-    if said["every"] is not None:
-        said["tz"] = None
-    return {name: value for name, value in said.items() if value is not None}
+def _timing(call: WebCall) -> dict[str, Any]:
+    timing = {name: one(call.body, name) for name in ("cron", "every", "tz", "misfire", "overlap")}
+    if timing["every"] is not None:
+        timing["tz"] = None
+    return {name: value for name, value in timing.items() if value is not None}
 
 
-async def add(call: Call) -> Response:
+async def add(call: WebCall) -> Response:
     name, task = one(call.body, "name") or "", one(call.body, "task") or ""
     args = codec.loads_strict(one(call.body, "args") or "{}", what="the arguments")
     if not isinstance(args, dict):
         raise Problem("invalid", "the arguments must be a JSON object: names and values")
-    said = _timing(call)
-    await api.add_schedule(call, name, task, args, said)
-    call.note(name, task=task, args=args, **said)
+    timing = _timing(call)
+    await api.add_schedule(call, name, task, args, timing)
+    call.note(name, task=task, args=args, **timing)
     return go(call, f"/schedules/{part(name)}", did="schedule-added")
 
 
-async def limits_page(call: Call) -> Response:
+async def limits_page(call: WebCall) -> Response:
     found = await api.limits_of(call)
     return await page(
         call,
@@ -142,9 +142,11 @@ async def limits_page(call: Call) -> Response:
     )
 
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/schedules", "read", list_page, "Schedules", is_page=True, applies=("queue", "task")),
-    Route(
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute(
+        "GET", "/schedules", "read", list_page, "Schedules", is_page=True, applies=("queue", "task")
+    ),
+    WebRoute(
         "GET",
         "/schedules/{name}",
         "read",
@@ -153,7 +155,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=("queue", "task"),
     ),
-    Route(
+    WebRoute(
         "POST",
         "/schedules/{name}",
         "operate",
@@ -163,7 +165,7 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=("queue", "task"),
     ),
-    Route(
+    WebRoute(
         "POST",
         "/schedules",
         "operate",
@@ -173,5 +175,5 @@ ROUTES: tuple[Route, ...] = (
         is_page=True,
         applies=("queue", "task"),
     ),
-    Route("GET", "/limits", "read", limits_page, "Limits", is_page=True),
+    WebRoute("GET", "/limits", "read", limits_page, "Limits", is_page=True),
 )

@@ -17,9 +17,9 @@ from winch.web.access import EVERY_NARROWING, ROLES, Access
 from winch.web.api.jobs import operation_of
 from winch.web.api.queues import audit_lines
 from winch.web.pages.base import go, link, one, page
-from winch.web.pages.queues import told
+from winch.web.pages.queues import shown_value
 from winch.web.problems import PROBLEMS, Problem
-from winch.web.routes import Call, Route
+from winch.web.routes import WebCall, WebRoute
 from winch.web.sessions import COOKIES
 
 MAX_NEXT = 2000
@@ -40,17 +40,17 @@ class AnyQuery(msgspec.Struct, frozen=True, kw_only=True):
     did: str = ""
 
 
-async def operations_page(call: Call) -> Response:
+async def operations_page(call: WebCall) -> Response:
     found = await call.site.operations.list(call.access, limit=50)
     return await page(call, "operations.html", title="Operations", operations=found)
 
 
-async def operation_page(call: Call) -> Response:
+async def operation_page(call: WebCall) -> Response:
     found = await operation_of(call)
     return await page(call, "operation.html", title=f"Operation: {found.action}", operation=found)
 
 
-async def audit_page(call: Call) -> Response:
+async def audit_page(call: WebCall) -> Response:
     lines = await audit_lines(call, call.query.cursor, 100)
     return await page(
         call,
@@ -61,14 +61,16 @@ async def audit_page(call: Call) -> Response:
     )
 
 
-async def settings_page(call: Call, made: str | None = None) -> Response:
+async def settings_page(call: WebCall, made: str | None = None) -> Response:
     app, driver = call.site.app, call.site.driver
     loaded = app.loaded
     rows = []
     for name in type(loaded.settings).__struct_fields__:
         value = getattr(loaded.settings, name)
         shown = (
-            "***" if name in SECRET_SETTINGS and value is not None else mask({name: told(value)})[name]
+            "***"
+            if name in SECRET_SETTINGS and value is not None
+            else mask({name: shown_value(value)})[name]
         )
         rows.append((name, "" if value is None else shown, loaded.origins.get(name, "default")))
     tokens = []
@@ -88,11 +90,11 @@ async def settings_page(call: Call, made: str | None = None) -> Response:
     )
 
 
-async def settings(call: Call) -> Response:
+async def settings(call: WebCall) -> Response:
     return await settings_page(call)
 
 
-async def make_token(call: Call) -> Response:
+async def make_token(call: WebCall) -> Response:
     form, own = call.body, call.access
     wanted = Access(
         one(form, "name") or "",
@@ -132,7 +134,7 @@ def _names(form: dict[str, list[str]], field: str) -> tuple[str, ...] | None:
     return tuple(name for name in names if name) or None
 
 
-def _lifetime(call: Call) -> timedelta | None:
+def _lifetime(call: WebCall) -> timedelta | None:
     """How long the new token lives; the form may not ask for longer than the caller's own token."""
     text, ends = one(call.body, "expires"), call.access.expires_at
     if text is None:
@@ -143,7 +145,7 @@ def _lifetime(call: Call) -> timedelta | None:
     return wanted
 
 
-async def revoke_token(call: Call) -> Response:
+async def revoke_token(call: WebCall) -> Response:
     identity = call.path("id")
     token = await call.site.client.arun(call.site.tokens.get(identity))
     if token is None or not call.access.covers(token.access):
@@ -156,11 +158,11 @@ async def revoke_token(call: Call) -> Response:
 # -- in and out --------------------------------------------------------------------------------------
 
 
-async def login_page(call: Call) -> Response:
+async def login_page(call: WebCall) -> Response:
     return await page(call, "login.html", title="Log in", next=call.query.next, error="")
 
 
-async def login(call: Call) -> Response:
+async def login(call: WebCall) -> Response:
     if call.site.config.auth != "tokens":
         return go(call, "/")
     text = one(call.body, "token") or ""
@@ -198,7 +200,7 @@ def own_path(target: str) -> str | None:
     return quote(target, safe="/?&=%:;,+!*'()@$~[]")
 
 
-async def logout(call: Call) -> Response:
+async def logout(call: WebCall) -> Response:
     await call.site.client.arun(call.site.sessions.end(call.request.cookies))
     answer = go(call, "/login", did="out")
     for name in COOKIES:
@@ -209,7 +211,7 @@ async def logout(call: Call) -> Response:
 # -- help and files ----------------------------------------------------------------------------------
 
 
-async def api_page(call: Call) -> Response:
+async def api_page(call: WebCall) -> Response:
     routes = [route for route in call.site.routes if not route.is_page]
     return await page(call, "api.html", title="HTTP API", routes=routes, problems=PROBLEMS)
 
@@ -232,7 +234,7 @@ def licences() -> str:
     return "" if found is None else found[0].decode()
 
 
-async def static(call: Call) -> Response:
+async def static(call: WebCall) -> Response:
     found = static_file(call.path("name"))
     if found is None:
         raise Problem("not-found", "no such file")
@@ -243,21 +245,21 @@ async def static(call: Call) -> Response:
     return Response(body, 200, {**headers, "content-type": f"{kind}; charset=utf-8"})
 
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/operations", "operate", operations_page, "Operations", is_page=True,
-          applies=EVERY_NARROWING),
-    Route("GET", "/operations/{id}", "operate", operation_page, "One operation", is_page=True,
-          applies=EVERY_NARROWING),
-    Route("GET", "/audit", "admin", audit_page, "Audit", query=AuditPageQuery, is_page=True,
-          applies=EVERY_NARROWING),
-    Route("GET", "/settings", "read", settings, "Settings", is_page=True, applies=EVERY_NARROWING),
-    Route("POST", "/settings/tokens", "admin", make_token, "New token", audit="create token",
-          is_page=True, applies=EVERY_NARROWING),
-    Route("POST", "/settings/tokens/{id}", "admin", revoke_token, "Revoke", audit="revoke token",
-          is_page=True, applies=EVERY_NARROWING),
-    Route("GET", "/api", "read", api_page, "The HTTP API", is_page=True, applies=EVERY_NARROWING),
-    Route("GET", "/login", "public", login_page, "Log in", query=LoginQuery, is_page=True),
-    Route("POST", "/login", "public", login, "Log in", is_page=True),
-    Route("POST", "/logout", "public", logout, "Log out", is_page=True),
-    Route("GET", "/static/{name}", "public", static, "A file", is_page=True),
+ROUTES: tuple[WebRoute, ...] = (
+    WebRoute("GET", "/operations", "operate", operations_page, "Operations", is_page=True,
+             applies=EVERY_NARROWING),
+    WebRoute("GET", "/operations/{id}", "operate", operation_page, "One operation", is_page=True,
+             applies=EVERY_NARROWING),
+    WebRoute("GET", "/audit", "admin", audit_page, "Audit", query=AuditPageQuery, is_page=True,
+             applies=EVERY_NARROWING),
+    WebRoute("GET", "/settings", "read", settings, "Settings", is_page=True, applies=EVERY_NARROWING),
+    WebRoute("POST", "/settings/tokens", "admin", make_token, "New token", audit="create token",
+             is_page=True, applies=EVERY_NARROWING),
+    WebRoute("POST", "/settings/tokens/{id}", "admin", revoke_token, "Revoke", audit="revoke token",
+             is_page=True, applies=EVERY_NARROWING),
+    WebRoute("GET", "/api", "read", api_page, "The HTTP API", is_page=True, applies=EVERY_NARROWING),
+    WebRoute("GET", "/login", "public", login_page, "Log in", query=LoginQuery, is_page=True),
+    WebRoute("POST", "/login", "public", login, "Log in", is_page=True),
+    WebRoute("POST", "/logout", "public", logout, "Log out", is_page=True),
+    WebRoute("GET", "/static/{name}", "public", static, "A file", is_page=True),
 )  # fmt: skip

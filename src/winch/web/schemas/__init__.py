@@ -6,6 +6,15 @@ from winch.web.schemas.base import (
     Body,
     ProblemOut,
 )
+from winch.web.schemas.convert import (
+    ACTIONS,
+    error_out,
+    group_out,
+    job_detail,
+    job_out,
+    queue_out,
+    worker_out,
+)
 from winch.web.schemas.flows import (
     CountOut,
     FlowDetail,
@@ -70,15 +79,6 @@ from winch.web.schemas.system import (
     AuditQuery,
     EventsQuery,
     HealthOut,
-)
-from winch.web.schemas.telling import (
-    ACTIONS,
-    error_out,
-    group_out,
-    job_detail,
-    job_out,
-    queue_out,
-    worker_out,
 )
 from winch.web.schemas.work import (
     BeatBody,

@@ -1,4 +1,4 @@
-"""What workers in other languages send and are told."""
+"""The bodies that workers in other languages send, and the replies that they get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store has, as it is told."""
+"""Records of the store, converted to the schemas that the API returns: secrets masked."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from winch.web.schemas.jobs import EntryOut, ErrorOut, JobDetail, JobOut
 from winch.web.schemas.queues import GroupOut, QueueOut, WorkerOut
 
 
-def _told(text: str | None) -> str | None:
+def _masked(text: str | None) -> str | None:
     return None if text is None else mask_text(text)
 
 
 def error_out(error: Failure | None, *, with_traceback: bool = False) -> ErrorOut | None:
     if error is None:
         return None
-    traceback = _told(error.traceback) if with_traceback else None
+    traceback = _masked(error.traceback) if with_traceback else None
     return ErrorOut(type=error.type, message=mask_text(error.message), traceback=traceback)
 
 
@@ -47,7 +47,7 @@ def _common(job: JobRecord, *, with_traceback: bool) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "progress": shown(job.progress),
         "error": error_out(job.error, with_traceback=with_traceback),
-        "reason": _told(job.reason),
+        "reason": _masked(job.reason),
         "group": job.fingerprint,
     }
 
@@ -63,10 +63,10 @@ def job_detail(job: JobRecord) -> JobDetail:
         expires_at=job.expires_at,
         cancel_requested_at=job.cancel_requested_at,
         session=job.session,
-        unique=_told(job.unique_key),
-        fifo=_told(job.fifo),
+        unique=_masked(job.unique_key),
+        fifo=_masked(job.fifo),
         result=shown(job.result),
-        log=_told(job.log),
+        log=_masked(job.log),
         history=[_entry_out(entry) for entry in job.history],
         actions=[verb for verb in allowed(job.state) if verb in ACTIONS],
     )
@@ -80,9 +80,9 @@ def _entry_out(entry: Entry) -> EntryOut:
         session=entry.session,
         claimed_at=entry.claimed_at,
         by=entry.by,
-        note=_told(entry.note),
+        note=_masked(entry.note),
         error=error_out(entry.error, with_traceback=True),
-        log=_told(entry.log),
+        log=_masked(entry.log),
     )
 
 
@@ -91,7 +91,7 @@ def queue_out(queue: QueueInfo) -> QueueOut:
         name=queue.name,
         counts=dict(queue.counts),
         paused_at=queue.paused_at,
-        pause_reason=_told(queue.pause_reason),
+        pause_reason=_masked(queue.pause_reason),
         oldest_ready_at=queue.oldest_ready_at,
         sessions=queue.sessions,
     )
@@ -111,7 +111,7 @@ def worker_out(session: SessionInfo) -> WorkerOut:
         started_at=session.started_at,
         lease_until=session.lease_until,
         ended_at=session.ended_at,
-        end_reason=_told(session.end_reason),
+        end_reason=_masked(session.end_reason),
     )
 
 
