@@ -126,14 +126,14 @@ def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
     help="Show the version and exit.",
 )
 @click.pass_context
-def cli(ctx: click.Context, /, **said: Any) -> None:
+def cli(ctx: click.Context, /, **options: Any) -> None:
     """Winch: background jobs that never slip back.
 
     The store is --url, $WINCH_URL, url in winch.toml or [tool.winch], or what the app says; without any
     of them sqlite:///winch.db. These options may stand before or after the command.
     """
     # The worker's commands parse these options themselves; the others look them up in the root.
-    given = {name: value for name, value in said.items() if value}
+    given = {name: value for name, value in options.items() if value}
     ctx.default_map = {"dev": given, "worker": given, "worker-child": given}
     if "NO_COLOR" in os.environ:
         ctx.color = False
@@ -201,7 +201,7 @@ def _complain(message: str) -> None:
 
 
 def _trace(argv: Sequence[str]) -> bool:
-    """Print the traceback where -vv was said; the arguments are parsed no more when it is needed."""
+    """Print the traceback where -vv was given. Reads the raw arguments: parsing may have failed."""
     times = 0
     for word in argv:
         if word == "--":

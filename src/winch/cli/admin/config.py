@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json
 from winch.core.policy.alerting import AlertRules
 from winch.core.values.duration import format_duration
@@ -24,19 +24,19 @@ SECRET = frozenset({"alert_secret", "alert_webhook"})
 @click.option("--origin", is_flag=True, help="Say where each value came from.")
 @json_option
 @store_options
-def config(said: Said, origin: bool) -> None:
+def config(options: StoreOptions, origin: bool) -> None:
     """Show the settings in force; secrets are masked.
 
     The command line goes before $WINCH_..., the app's code, --config or $WINCH_CONFIG, winch.toml,
     [tool.winch] in pyproject.toml, and the defaults.
     """
-    with opened(said, must_exist=False, app=said.app_spec) as app:
+    with opened(options, must_exist=False, app=options.app_spec) as app:
         loaded = app.loaded
     values = {
         name: "***" if name in SECRET and value is not None else _plain(value)
         for name, value in msgspec.structs.asdict(loaded.settings).items()
     }
-    if said.as_json:
+    if options.as_json:
         shown: dict[str, Any] = values
         if origin:
             shown = {

@@ -8,7 +8,7 @@ from winch.cli import MIGRATE
 from winch.cli.admin.checks import Finding, Level, checks_for, obstacles
 from winch.cli.admin.checks.preflight import check_preflight
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import emit_json, say
 from winch.core.values.redact import mask_text
 from winch.storage.protocol import advice
@@ -25,13 +25,13 @@ LIKE = {
 @click.option("--preflight", is_flag=True, help="Check whether the app's code reads what is queued.")
 @json_option
 @store_options
-def doctor(said: Said, preflight: bool) -> None:
+def doctor(options: StoreOptions, preflight: bool) -> None:
     """Look for trouble and say what to do about it; exit 1 when there is a problem.
 
     With --preflight and the application's new code (-A), also tells before a deploy which queued jobs
     that code would not run.
     """
-    with opened(said, must_exist=False) as app:
+    with opened(options, must_exist=False) as app:
         status = app.driver.check_schema()
         where = app.driver.describe()
         findings = list(obstacles(app))
@@ -44,7 +44,7 @@ def doctor(said: Said, preflight: bool) -> None:
                 findings += check(app)
             if preflight:
                 findings += check_preflight(app)
-    if said.as_json:
+    if options.as_json:
         emit_json({"store": where, "findings": [_data(finding) for finding in findings]})
     else:
         say(text.bold(text.one_line(where)))
@@ -77,9 +77,9 @@ def _wrapped(value: str, room: int) -> list[str]:
 def _verdict(findings: list[Finding]) -> str:
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     warnings = sum(finding.level is Level.WARNING for finding in findings)
-    told = [text.count(problems, "problem")] * bool(problems)
-    told += [text.count(warnings, "warning")] * bool(warnings)
-    return " and ".join(told) if told else "all is well"
+    parts = [text.count(problems, "problem")] * bool(problems)
+    parts += [text.count(warnings, "warning")] * bool(warnings)
+    return " and ".join(parts) if parts else "all is well"
 
 
 def _data(finding: Finding) -> dict[str, str]:

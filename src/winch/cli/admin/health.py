@@ -6,7 +6,7 @@ import click
 
 from winch.cli.operate.workers import is_live
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import emit_json, say
 from winch.core.errors import ConfigError, StorageError
 from winch.core.values.redact import mask_text
@@ -25,7 +25,7 @@ Check = tuple[str, bool, str]
 )
 @json_option
 @store_options
-def health(said: Said, least: int | None, max_age: int | None) -> None:
+def health(options: StoreOptions, least: int | None, max_age: int | None) -> None:
     """Say whether the store can be used; exit 0 or 1, for probes.
 
     With --max-age it reads the heartbeat files of this machine and never asks the store: a container's
@@ -33,9 +33,9 @@ def health(said: Said, least: int | None, max_age: int | None) -> None:
     """
     if max_age is not None and least is not None:
         raise ConfigError("--workers asks the store, --max-age does not; give one of them")
-    checks = _of_store(said, least) if max_age is None else _of_files(max_age)
+    checks = _of_store(options, least) if max_age is None else _of_files(max_age)
     is_well = all(is_ok for _, is_ok, _ in checks)
-    if said.as_json:
+    if options.as_json:
         shown = {name: {"status": _word(is_ok), "detail": note} for name, is_ok, note in checks}
         emit_json({"status": _word(is_well), "checks": shown})
     else:
@@ -57,9 +57,9 @@ def _of_files(max_age: int) -> list[Check]:
     ]
 
 
-def _of_store(said: Said, least: int | None) -> list[Check]:
+def _of_store(options: StoreOptions, least: int | None) -> list[Check]:
     checks: list[Check] = []
-    with opened(said, must_exist=False) as app:
+    with opened(options, must_exist=False) as app:
         try:
             status = app.driver.check_schema()
             checks.append(("store", True, app.driver.describe()))

@@ -8,7 +8,7 @@ import click
 
 from winch.cli import MIGRATE
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import emit_json, remark, say
 from winch.core.errors import ConfigError
 from winch.storage.protocol import Driver
@@ -25,7 +25,7 @@ from winch.storage.protocol import Driver
 )
 @json_option
 @store_options
-def migrate(said: Said, check: bool, sql: bool, roles: bool, events: str | None) -> None:
+def migrate(options: StoreOptions, check: bool, sql: bool, roles: bool, events: str | None) -> None:
     """Bring the store's schema up to date.
 
     Safe to run at any time and from several places at once; the previous release keeps working on the
@@ -35,11 +35,11 @@ def migrate(said: Said, check: bool, sql: bool, roles: bool, events: str | None)
         raise click.UsageError("--check or --sql, not both")
     if roles and not sql:
         raise click.UsageError("--roles goes with --sql: an administrator runs the statements")
-    with opened(said, must_exist=False, events=events) as app:
+    with opened(options, must_exist=False, events=events) as app:
         driver = app.driver
         if sql:
             statements = (_roles_sql(driver) if roles else driver.migration_sql()).rstrip()
-            if said.as_json:
+            if options.as_json:
                 emit_json({"sql": statements})
             elif statements:
                 say(statements)
@@ -48,7 +48,7 @@ def migrate(said: Said, check: bool, sql: bool, roles: bool, events: str | None)
             return
         if check:
             status = driver.check_schema()
-            if said.as_json:
+            if options.as_json:
                 emit_json(
                     {
                         "store": driver.describe(),
@@ -67,7 +67,7 @@ def migrate(said: Said, check: bool, sql: bool, roles: bool, events: str | None)
             return
         steps = app.migrate()
         where = driver.describe()
-    if said.as_json:
+    if options.as_json:
         emit_json({"store": where, "steps": steps})
         return
     for step in steps:

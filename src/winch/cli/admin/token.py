@@ -8,7 +8,7 @@ import click
 
 from winch.cli.shared import text
 from winch.cli.shared.audit import noted
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.core.errors import ConfigError
 from winch.core.values.duration import parse_duration
@@ -36,7 +36,7 @@ def token() -> None:
 @json_option
 @store_options
 def create(
-    said: Said,
+    options: StoreOptions,
     name: str,
     roles: tuple[str, ...],
     queues: tuple[str, ...],
@@ -47,7 +47,7 @@ def create(
     """Make a token and print it, once."""
     from winch.web.tokens import Tokens
 
-    with opened(said, must_exist=False) as app:
+    with opened(options, must_exist=False) as app:
         made, kept = app.client.run(
             Tokens(app.ready()).create(
                 name,
@@ -59,7 +59,7 @@ def create(
             )
         )
         noted(app, "create token", kept.id, name=kept.name, roles=list(kept.roles))
-    if said.as_json:
+    if options.as_json:
         emit_json({"token": made, "id": kept.id, "name": kept.name, "roles": list(kept.roles)})
         return
     say(made)
@@ -69,13 +69,13 @@ def create(
 @token.command("list")
 @json_option
 @store_options
-def list_(said: Said) -> None:
+def list_(options: StoreOptions) -> None:
     """List the tokens; never the tokens themselves."""
     from winch.web.tokens import Tokens
 
-    with opened(said) as app:
+    with opened(options) as app:
         found = app.client.run(Tokens(app.ready()).list())
-    if said.as_json:
+    if options.as_json:
         emit_json(
             {
                 "tokens": [
@@ -129,11 +129,11 @@ def list_(said: Said) -> None:
 @token.command("revoke")
 @click.argument("identity", metavar="ID")
 @store_options
-def revoke(said: Said, identity: str) -> None:
+def revoke(options: StoreOptions, identity: str) -> None:
     """Revoke a token: refused everywhere within a second."""
     from winch.web.tokens import Tokens
 
-    with opened(said) as app:
+    with opened(options) as app:
         is_gone = app.client.run(Tokens(app.ready()).revoke(identity))
         if is_gone:
             noted(app, "revoke token", identity)

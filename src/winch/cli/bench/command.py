@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.cli.shared.question import may_go_on, yes_option
 from winch.core.values.duration import parse_duration
@@ -31,7 +31,7 @@ BUSY = 0.8
 @yes_option
 @json_option
 @store_options
-def bench(said: Said, seconds: str, only: tuple[str, ...], yes: bool) -> None:
+def bench(options: StoreOptions, seconds: str, only: tuple[str, ...], yes: bool) -> None:
     """Measure Winch on your store and say what limits it.
 
     Jobs that do nothing are stored in a queue of their own, run by a worker in this process, and deleted
@@ -41,13 +41,13 @@ def bench(said: Said, seconds: str, only: tuple[str, ...], yes: bool) -> None:
     from winch.cli.bench.runs import BenchRun
 
     with opened(
-        said, must_exist=False
+        options, must_exist=False
     ) as asked:  # one that it may make is made below, after the question
         settings = asked.settings
         store = asked.driver.describe()
     may_go_on(f"This stores and deletes up to a few hundred thousand jobs in {store}. Go on?", yes=yes)
     app = tasks.app
-    app.configure({"url": settings.url, "schema": settings.schema}, config=said.config)
+    app.configure({"url": settings.url, "schema": settings.schema}, config=options.config)
     run = BenchRun(
         app,
         queue=f"winch-bench-{uuid.uuid4().hex[:8]}",
@@ -70,7 +70,7 @@ def bench(said: Said, seconds: str, only: tuple[str, ...], yes: bool) -> None:
         _clean(run)
         app.close()
     found = verdict(figures, store)
-    if said.as_json:
+    if options.as_json:
         emit_json(
             {"store": store, "figures": [_data(one) for one in figures.values()], "verdict": found}
         )

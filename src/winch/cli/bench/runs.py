@@ -105,7 +105,7 @@ class BenchRun:
     # -- drain -------------------------------------------------------------------------------------
 
     def drain(self, name: str, task: Task[[int], None]) -> Figure:
-        """As many jobs as run in about the time asked for, told from a first few."""
+        """As many jobs as run in about the requested time, estimated from a first few."""
         rate = self._drained(name, task, 2000).rate
         jobs = int(min(max(rate * self.seconds, 2000), MOST_DRAINED))
         return self._drained(name, task, jobs)

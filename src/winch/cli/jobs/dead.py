@@ -10,7 +10,7 @@ import msgspec
 
 from winch.app import App
 from winch.cli.jobs.jobs import act_on_each, print_job, records_of, reveal_option
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.cli.shared.records import job_table, summary
@@ -38,7 +38,7 @@ def dead() -> None:
 @json_option
 @store_options
 def list_(
-    said: Said,
+    options: StoreOptions,
     task: str | None,
     queue: str | None,
     group: str | None,
@@ -47,10 +47,10 @@ def list_(
     reveal: bool,
 ) -> None:
     """List dead jobs, newest first, with what they died of."""
-    with opened(said) as app:
+    with opened(options) as app:
         page = app.dead.list(task=task, queue=queue, group=group, limit=limit, after=after)
         records = records_of(app, page, reveal=reveal)
-    if said.as_json:
+    if options.as_json:
         shown = [summary(record, reveal=reveal) for record in records]
         emit_json({"jobs": shown, "next": page.next})
         return
@@ -67,13 +67,13 @@ def list_(
 @reveal_option
 @json_option
 @store_options
-def show(said: Said, job_id: str, reveal: bool) -> None:
+def show(options: StoreOptions, job_id: str, reveal: bool) -> None:
     """Show a dead job's timeline, arguments and last error."""
-    with opened(said) as app:
+    with opened(options) as app:
         state = app.jobs.get(job_id).state
         if state is not JobState.DEAD:
             raise InvalidTransition(job_id, state, "dead show", [JobState.DEAD])
-        print_job(app, job_id, as_json=said.as_json, reveal=reveal)
+        print_job(app, job_id, as_json=options.as_json, reveal=reveal)
 
 
 @dead.command()
@@ -83,11 +83,11 @@ def show(said: Said, job_id: str, reveal: bool) -> None:
 @reveal_option
 @json_option
 @store_options
-def groups(said: Said, task: str | None, queue: str | None, limit: int, reveal: bool) -> None:
+def groups(options: StoreOptions, task: str | None, queue: str | None, limit: int, reveal: bool) -> None:
     """Show dead jobs by what they died of, most first."""
-    with opened(said) as app:
+    with opened(options) as app:
         found = app.dead.groups(task=task, queue=queue, limit=limit)
-    if said.as_json:
+    if options.as_json:
         emit_json({"groups": [_as_json(group, reveal) for group in found]})
         return
     if not found:
@@ -105,23 +105,23 @@ def groups(said: Said, task: str | None, queue: str | None, limit: int, reveal: 
     )
     at = now()
     for group in found:
-        told = f"{group.error_name}: {_told(group.message, reveal)}"
+        error_text = f"{group.error_name}: {_masked(group.message, reveal)}"
         table.add(
             group.fingerprint,
             f"{group.count:,}",
             one_line(group.task),
             ago(group.last_at, at),
             ago(group.first_at, at),
-            one_line(told.partition("\n")[0]),
+            one_line(error_text.partition("\n")[0]),
         )
     table.show()
 
 
 def _as_json(group: DeadGroup, reveal: bool) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(group), "message": _told(group.message, reveal)}
+    return {**msgspec.structs.asdict(group), "message": _masked(group.message, reveal)}
 
 
-def _told(message: str, reveal: bool) -> str:
+def _masked(message: str, reveal: bool) -> str:
     return message if reveal else mask_text(message)
 
 
@@ -141,7 +141,7 @@ def _told(message: str, reveal: bool) -> str:
 @json_option
 @store_options
 def replay(
-    said: Said,
+    options: StoreOptions,
     ids: tuple[str, ...],
     task: str | None,
     queue: str | None,
@@ -170,18 +170,18 @@ def replay(
         "force": force,
         "dry_run": dry_run,
     }
-    with opened(said) as app:
+    with opened(options) as app:
         if args is not None and not dry_run:
             which: dict[str, Any] = {"task": task, "queue": queue, "group": group}
             matched = len(ids) or app.dead.replay(**which, **how | {"dry_run": True}).matched
             may_go_on(f"Replay {count(matched, 'dead job')} with other arguments?", yes=yes)
         if not by_filter:
-            act_on_each(ids, lambda job_id: _replay_one(app, job_id, how), as_json=said.as_json)
+            act_on_each(ids, lambda job_id: _replay_one(app, job_id, how), as_json=options.as_json)
             return
         done = app.dead.replay(task=task, queue=queue, group=group, rate=rate, **how)
     for refusal in done.refusals:
         remark(f"winch: {one_line(str(refusal.error))}")
-    report(said, "replayed", done.matched, done.replayed, dry_run=dry_run, refused=done.refused)
+    report(options, "replayed", done.matched, done.replayed, dry_run=dry_run, refused=done.refused)
 
 
 def _replay_one(app: App, job_id: str, how: dict[str, Any]) -> tuple[JobState, str]:
@@ -202,7 +202,7 @@ def _replay_one(app: App, job_id: str, how: dict[str, Any]) -> tuple[JobState, s
 @json_option
 @store_options
 def purge(
-    said: Said,
+    options: StoreOptions,
     older_than: str | None,
     keep: int | None,
     max_bytes: int | None,
@@ -217,17 +217,17 @@ def purge(
         rules["older_than"] = parse_duration(older_than, "--older-than")
     elif keep is None and max_bytes is None:
         rules["older_than"] = timedelta(0)
-    with opened(said) as app:
+    with opened(options) as app:
         matched = app.dead.purge(**rules, dry_run=True)
         purged = 0
         if matched and not dry_run:
             may_go_on(f"Delete {count(matched, 'dead job')} for good?", yes=yes)
             purged = app.dead.purge(**rules)
-    report(said, "deleted", matched, purged, dry_run=dry_run)
+    report(options, "deleted", matched, purged, dry_run=dry_run)
 
 
 def report(
-    said: Said,
+    options: StoreOptions,
     done: str,
     matched: int,
     acted: int,
@@ -237,9 +237,9 @@ def report(
     what: str = "dead job",
 ) -> None:
     """Say how many were meant and what became of them."""
-    if said.as_json:
-        told: dict[str, Any] = {"matched": matched, done: acted, "dry_run": dry_run}
-        emit_json(told if refused is None else told | {"refused": refused})
+    if options.as_json:
+        answer: dict[str, Any] = {"matched": matched, done: acted, "dry_run": dry_run}
+        emit_json(answer if refused is None else answer | {"refused": refused})
     elif dry_run:
         say(f"{count(matched, what)} would be {done}")
     else:

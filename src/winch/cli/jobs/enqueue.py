@@ -8,7 +8,7 @@ import click
 
 from winch.app import App
 from winch.cli.operate.workers import is_live
-from winch.cli.shared.options import Said, find_app, json_option, store_options
+from winch.cli.shared.options import StoreOptions, find_app, json_option, store_options
 from winch.cli.shared.output import emit_json, remark, say
 from winch.cli.shared.text import one_line
 from winch.core.errors import ConfigError, InvalidPayload, StorageUnavailable, UnknownTask
@@ -36,7 +36,7 @@ from winch.storage.params import NewJob
 @json_option
 @store_options
 def enqueue(
-    said: Said,
+    options: StoreOptions,
     task: str,
     args_text: str,
     delay: str | None,
@@ -69,14 +69,14 @@ def enqueue(
         "tags": tags or None,
         "expires": expires,
     }
-    app = find_app(said, needs_tasks=True)
-    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    app = find_app(options, needs_tasks=True)
+    app.configure({"url": options.url, "schema": options.schema}, config=options.config)
     try:
         if app.tasks.names:
             job = app.tasks.get(task).using(**given).enqueue(**args)
         else:
             job = _enqueue_by_name(app, task, args, given)
-        _answer(app, job, task, said, wait=wait, timeout=timeout, reveal=reveal)
+        _answer(app, job, task, options, wait=wait, timeout=timeout, reveal=reveal)
     finally:
         app.close()
 
@@ -97,43 +97,50 @@ def _enqueue_by_name(app: App, task: str, args: dict[str, Any], given: dict[str,
                 f"nobody here knows a task named {task!r}: no worker is live; name the app with -A"
             )
         raise UnknownTask(task, {name for session in live for name in session.tasks})
-    said = enqueue_options(given, tuple(EnqueueOptions.__struct_fields__))
-    # The task's own queue is said in the app's code; only a queue that somebody serves is safe.
+    given_options = enqueue_options(given, tuple(EnqueueOptions.__struct_fields__))
+    # The task's own queue is set in the app's code; only a queue that a worker serves is safe.
     served = sorted({queue for session in knowing for queue in session.queues})
-    if said.queue is None and "default" not in served:
+    if given_options.queue is None and "default" not in served:
         raise ConfigError(f"say --queue: the workers that know {task} serve {', '.join(served)}")
     new = NewJob(
-        id=said.id or app.client.draw_id(),
-        is_given_id=said.id is not None,
+        id=given_options.id or app.client.draw_id(),
+        is_given_id=given_options.id is not None,
         task=task,
         args=codec.dumps(args, what="--args"),
-        queue=said.queue or "default",
-        priority=said.priority or 0,
-        delay=said.delay,
-        expires=said.expires,
-        tags=said.tags,
-        options=stored_options(said),
-        unique_key=None if said.unique is None else said.unique.key,
+        queue=given_options.queue or "default",
+        priority=given_options.priority or 0,
+        delay=given_options.delay,
+        expires=given_options.expires,
+        tags=given_options.tags,
+        options=stored_options(given_options),
+        unique_key=None if given_options.unique is None else given_options.unique.key,
     )
     [stored] = app.client.run(app.client.store([new], None))
     return Job(app.client, stored.holder or stored.id, is_new=stored.is_new)
 
 
 def _answer(
-    app: App, job: Job[Any], task: str, said: Said, *, wait: bool, timeout: str | None, reveal: bool
+    app: App,
+    job: Job[Any],
+    task: str,
+    options: StoreOptions,
+    *,
+    wait: bool,
+    timeout: str | None,
+    reveal: bool,
 ) -> None:
-    told: dict[str, Any] = {"id": job.id, "is_new": job.is_new}
+    answer: dict[str, Any] = {"id": job.id, "is_new": job.is_new}
     if wait:
-        if not said.as_json:
+        if not options.as_json:
             remark(f"waiting for job {job.id}")
         record, result = app.client.result(job.id, timeout)  # plain, whatever the annotation says
         result = result if reveal else mask(result)
-        told |= {"state": record.state, "result": result}
-        if not said.as_json:
+        answer |= {"state": record.state, "result": result}
+        if not options.as_json:
             emit_json(result)
             return
-    if said.as_json:
-        emit_json(told)
+    if options.as_json:
+        emit_json(answer)
         return
     say(job.id)
     try:

@@ -6,7 +6,7 @@ import click
 
 from winch.areas.flows import MOST_COUNTED, FlowInfo, mermaid, shown, svg
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 
 _flow_argument = click.argument("flow_id", metavar="ID")
@@ -21,11 +21,11 @@ def flows() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @json_option
 @store_options
-def list_(said: Said, limit: int) -> None:
+def list_(options: StoreOptions, limit: int) -> None:
     """List the latest flows, newest first."""
-    with opened(said) as app:
+    with opened(options) as app:
         found = app.flows.list(limit=limit)
-    if said.as_json:
+    if options.as_json:
         emit_json({"flows": [{"id": i.id, "name": i.note.name, "kind": i.note.kind} for i in found]})
         return
     if not found:
@@ -46,12 +46,12 @@ def _is_capped(info: FlowInfo) -> bool:
 @_flow_argument
 @json_option
 @store_options
-def show(said: Said, flow_id: str) -> None:
+def show(options: StoreOptions, flow_id: str) -> None:
     """Show a flow with its members as a tree."""
-    with opened(said) as app:
+    with opened(options) as app:
         info = app.flows.get(flow_id)
         members = app.flows.members(flow_id)
-    if said.as_json:
+    if options.as_json:
         emit_json(shown(info, members))
         return
     say(f"{text.bold(text.one_line(info.note.name))}  {info.state}  {text.dim(info.id)}")
@@ -72,22 +72,22 @@ def show(said: Said, flow_id: str) -> None:
 @click.option("--reason", help="Kept with the jobs.")
 @json_option
 @store_options
-def cancel(said: Said, flow_id: str, reason: str | None) -> None:
+def cancel(options: StoreOptions, flow_id: str, reason: str | None) -> None:
     """Cancel what is not final."""
-    with opened(said) as app:
+    with opened(options) as app:
         took = app.flows.cancel(flow_id, reason=reason)
-    _tell(said, took, "cancelled or asked to stop")
+    _report(options, took, "cancelled or asked to stop")
 
 
 @flows.command()
 @_flow_argument
 @json_option
 @store_options
-def retry(said: Said, flow_id: str) -> None:
+def retry(options: StoreOptions, flow_id: str) -> None:
     """Run dead and cancelled members again, each after those before it."""
-    with opened(said) as app:
+    with opened(options) as app:
         took = app.flows.retry(flow_id)
-    _tell(said, took, "ready again")
+    _report(options, took, "ready again")
 
 
 @flows.command()
@@ -97,19 +97,19 @@ def retry(said: Said, flow_id: str) -> None:
 )
 @json_option
 @store_options
-def graph(said: Said, flow_id: str, form: str) -> None:
+def graph(options: StoreOptions, flow_id: str, form: str) -> None:
     """Draw the shape of a flow."""
-    with opened(said) as app:
+    with opened(options) as app:
         info = app.flows.get(flow_id)
     drawn = mermaid(info) if form == "mermaid" else svg(info)
-    if said.as_json:
+    if options.as_json:
         emit_json({"id": info.id, "format": form, "graph": drawn})
     else:
         click.echo(drawn, nl=False)
 
 
-def _tell(said: Said, took: int, done: str) -> None:
-    if said.as_json:
+def _report(options: StoreOptions, took: int, done: str) -> None:
+    if options.as_json:
         emit_json({"jobs": took})
     else:
         say(f"{text.count(took, 'job')} {done}")

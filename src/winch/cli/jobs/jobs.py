@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from winch.app import App
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import complain, emit_json, remark, say
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.cli.shared.records import detail, job_table, show_job, summary, workers_by_session
@@ -40,7 +40,7 @@ def jobs() -> None:
 @json_option
 @store_options
 def list_(
-    said: Said,
+    options: StoreOptions,
     states: tuple[str, ...],
     task: str | None,
     queue: str | None,
@@ -51,12 +51,12 @@ def list_(
 ) -> None:
     """List jobs, newest first."""
     wanted = [state.strip() for given in states for state in given.split(",") if state.strip()]
-    with opened(said) as app:
+    with opened(options) as app:
         page = app.jobs.list(
             state=wanted or None, task=task, queue=queue, tag=tag, limit=limit, after=after
         )
         records = records_of(app, page, reveal=reveal)
-    if said.as_json:
+    if options.as_json:
         shown = [summary(record, reveal=reveal) for record in records]
         emit_json({"jobs": shown, "next": page.next})
         return
@@ -73,10 +73,10 @@ def list_(
 @reveal_option
 @json_option
 @store_options
-def show(said: Said, job_id: str, reveal: bool) -> None:
+def show(options: StoreOptions, job_id: str, reveal: bool) -> None:
     """Show a job's timeline, arguments and result."""
-    with opened(said) as app:
-        print_job(app, job_id, as_json=said.as_json, reveal=reveal)
+    with opened(options) as app:
+        print_job(app, job_id, as_json=options.as_json, reveal=reveal)
 
 
 def records_of(app: App, found: Sequence[Job[Any]], *, reveal: bool) -> list[JobRecord]:
@@ -99,31 +99,31 @@ def print_job(app: App, job_id: str, *, as_json: bool, reveal: bool) -> None:
 @click.option("--reason", help="Kept with the job.")
 @json_option
 @store_options
-def cancel(said: Said, ids: tuple[str, ...], reason: str | None) -> None:
+def cancel(options: StoreOptions, ids: tuple[str, ...], reason: str | None) -> None:
     """Cancel waiting jobs; ask running ones to stop."""
-    with opened(said) as app:
+    with opened(options) as app:
 
         def act(job_id: str) -> tuple[JobState, str]:
             was = app.jobs.cancel(job_id, reason=reason)
             is_running = was is JobState.RUNNING
             return was, "asked to stop" if is_running else "cancelled"
 
-        act_on_each(ids, act, as_json=said.as_json)
+        act_on_each(ids, act, as_json=options.as_json)
 
 
 @jobs.command()
 @ids_argument
 @json_option
 @store_options
-def retry(said: Said, ids: tuple[str, ...]) -> None:
+def retry(options: StoreOptions, ids: tuple[str, ...]) -> None:
     """Make jobs ready now: waiting ones early, final ones anew."""
-    with opened(said) as app:
+    with opened(options) as app:
 
         def act(job_id: str) -> tuple[JobState, str]:
             was = app.jobs.retry(job_id)
             return was, "ready"
 
-        act_on_each(ids, act, as_json=said.as_json)
+        act_on_each(ids, act, as_json=options.as_json)
 
 
 @jobs.command()
@@ -132,9 +132,9 @@ def retry(said: Said, ids: tuple[str, ...]) -> None:
 @dry_run_option
 @json_option
 @store_options
-def delete(said: Said, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+def delete(options: StoreOptions, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
     """Delete jobs for good; they must not be running."""
-    with opened(said) as app:
+    with opened(options) as app:
         if dry_run:
 
             def look(job_id: str) -> tuple[JobState, str]:
@@ -143,7 +143,7 @@ def delete(said: Said, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
                     raise InvalidTransition(job_id, state, "delete", sources("delete"))
                 return state, "would be deleted"
 
-            act_on_each(ids, look, as_json=said.as_json)
+            act_on_each(ids, look, as_json=options.as_json)
             return
         may_go_on(f"Delete {count(len(ids), 'job')} for good?", yes=yes)
 
@@ -151,7 +151,7 @@ def delete(said: Said, ids: tuple[str, ...], yes: bool, dry_run: bool) -> None:
             was = app.jobs.delete(job_id)
             return was, "deleted"
 
-        act_on_each(ids, act, as_json=said.as_json)
+        act_on_each(ids, act, as_json=options.as_json)
 
 
 def act_on_each(

@@ -6,7 +6,7 @@ import click
 
 from winch.cli.jobs.dead import report
 from winch.cli.jobs.jobs import records_of, reveal_option
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import emit_json, remark
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.cli.shared.records import job_table, summary
@@ -30,14 +30,19 @@ def outbox() -> None:
 @json_option
 @store_options
 def list_(
-    said: Said, topic: str | None, state: str | None, limit: int, after: str | None, reveal: bool
+    options: StoreOptions,
+    topic: str | None,
+    state: str | None,
+    limit: int,
+    after: str | None,
+    reveal: bool,
 ) -> None:
     """List messages, newest first; completed ones are delivered."""
-    with opened(said) as app:
+    with opened(options) as app:
         wanted = None if state is None else JobState(state)
         page, following = app.outbox.list(topic, state=wanted, limit=limit, after=after)
         records = records_of(app, page, reveal=reveal)
-    if said.as_json:
+    if options.as_json:
         shown = [summary(record, reveal=reveal) for record in records]
         emit_json({"messages": shown, "next": following})
         return
@@ -56,14 +61,16 @@ def list_(
 @dry_run_option
 @json_option
 @store_options
-def replay(said: Said, ids: tuple[str, ...], topic: str | None, rate: str | None, dry_run: bool) -> None:
+def replay(
+    options: StoreOptions, ids: tuple[str, ...], topic: str | None, rate: str | None, dry_run: bool
+) -> None:
     """Deliver dead messages again: these, those of a topic, or all of them."""
-    with opened(said) as app:
+    with opened(options) as app:
         done = app.outbox.replay(topic, ids=ids or None, rate=rate, dry_run=dry_run)
     for refusal in done.refusals:
         remark(f"winch: {one_line(str(refusal.error))}")
     report(
-        said,
+        options,
         "replayed",
         done.matched,
         done.replayed,
@@ -80,12 +87,12 @@ def replay(said: Said, ids: tuple[str, ...], topic: str | None, rate: str | None
 @yes_option
 @json_option
 @store_options
-def purge(said: Said, topic: str, older_than: str, dry_run: bool, yes: bool) -> None:
+def purge(options: StoreOptions, topic: str, older_than: str, dry_run: bool, yes: bool) -> None:
     """Delete dead messages of a topic for good; later ones of their keys go on."""
-    with opened(said) as app:
+    with opened(options) as app:
         matched = app.outbox.purge(topic, older_than=older_than, dry_run=True)
         gone = 0
         if not dry_run and matched:
             may_go_on(f"Delete {count(matched, 'dead message')} for good?", yes=yes)
             gone = app.outbox.purge(topic, older_than=older_than)
-    report(said, "deleted", matched, gone, dry_run=dry_run, what="dead message")
+    report(options, "deleted", matched, gone, dry_run=dry_run, what="dead message")

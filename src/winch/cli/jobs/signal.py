@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import emit_json, say
 from winch.core.values.codec import loads_strict
 
@@ -15,12 +15,12 @@ from winch.core.values.codec import loads_strict
 @click.option("--id", "signal_id", help="A second signal with the same id changes nothing.")
 @json_option
 @store_options
-def signal(said: Said, name: str, payload: str, signal_id: str | None) -> None:
+def signal(options: StoreOptions, name: str, payload: str, signal_id: str | None) -> None:
     """Send a signal to the job that waits for it, or will."""
     value = loads_strict(payload, what="--payload")
-    with opened(said) as app:
+    with opened(options) as app:
         is_new = app.signal(name, value, id=signal_id)
-    if said.as_json:
+    if options.as_json:
         emit_json({"name": name, "new": is_new})
     else:
         say("sent" if is_new else "known already; nothing changed")

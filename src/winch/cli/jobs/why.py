@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import emit_json, say
 from winch.cli.shared.text import one_line
 from winch.core.values.redact import mask_text
@@ -14,12 +14,12 @@ from winch.core.values.redact import mask_text
 @click.argument("job_id", metavar="ID")
 @json_option
 @store_options
-def why(said: Said, job_id: str) -> None:
+def why(options: StoreOptions, job_id: str) -> None:
     """Say in words why a job is where it is."""
-    with opened(said) as app:
+    with opened(options) as app:
         job = app.jobs.get(job_id)
         reason = mask_text(job.why())
-    if said.as_json:
+    if options.as_json:
         emit_json({"id": job.id, "task": job.record.task, "state": job.state, "why": reason})
     else:
         say(one_line(reason))

@@ -6,7 +6,7 @@ import click
 
 from winch.cli.shared import text
 from winch.cli.shared.known import check_known_limit, create_option
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.engine.tasks.gates import told
 
@@ -19,11 +19,11 @@ def limits() -> None:
 @limits.command("list")
 @json_option
 @store_options
-def list_(said: Said) -> None:
+def list_(options: StoreOptions) -> None:
     """List the limits that are set, in use or waited at."""
-    with opened(said) as app:
+    with opened(options) as app:
         found = app.limits.list()
-    if said.as_json:
+    if options.as_json:
         emit_json(
             {
                 "limits": [
@@ -74,27 +74,27 @@ def list_(said: Said) -> None:
 @create_option
 @json_option
 @store_options
-def set_(said: Said, name: str, value: str, create: bool) -> None:
+def set_(options: StoreOptions, name: str, value: str, create: bool) -> None:
     """Set a limit to a number (5), a rate to so many in a time (100/m), or a tenant's weight (3)."""
-    with opened(said) as app:
+    with opened(options) as app:
         check_known_limit(app, name, create=create)
         app.limits.set(name, value)
-    _report(said, name, f"set to {value}")
+    _report(options, name, f"set to {value}")
 
 
 @limits.command()
 @click.argument("name")
 @json_option
 @store_options
-def reset(said: Said, name: str) -> None:
+def reset(options: StoreOptions, name: str) -> None:
     """Forget what was set by hand; what the code says counts again."""
-    with opened(said) as app:
+    with opened(options) as app:
         app.limits.reset(name)
-    _report(said, name, "reset")
+    _report(options, name, "reset")
 
 
-def _report(said: Said, name: str, done: str) -> None:
-    if said.as_json:
+def _report(options: StoreOptions, name: str, done: str) -> None:
+    if options.as_json:
         emit_json({"limits": [{"name": name, "done": done}]})
     else:
         say(f"{text.one_line(name)}  {text.one_line(done)}")

@@ -9,7 +9,7 @@ import msgspec
 
 from winch.cli.shared import text
 from winch.cli.shared.known import check_known_queue, create_option
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.core.lifecycle import JobState
@@ -34,11 +34,11 @@ def queues() -> None:
 @queues.command("list")
 @json_option
 @store_options
-def list_(said: Said) -> None:
+def list_(options: StoreOptions) -> None:
     """List the queues with their live jobs."""
-    with opened(said) as app:
+    with opened(options) as app:
         found = app.queues.list()
-    if said.as_json:
+    if options.as_json:
         emit_json({"queues": [queue_data(queue) for queue in found]})
     elif found:
         queue_table(found).show()
@@ -104,28 +104,28 @@ def queue_data(queue: QueueInfo) -> dict[str, object]:
 @json_option
 @store_options
 def pause(
-    said: Said, names: tuple[str, ...], reason: str | None, until: str | None, create: bool
+    options: StoreOptions, names: tuple[str, ...], reason: str | None, until: str | None, create: bool
 ) -> None:
     """Claim nothing more from these queues; running jobs go on."""
-    with opened(said) as app:
+    with opened(options) as app:
         for name in names:
             if not create:
                 check_known_queue(app, name, advice=". Add --create to pause it before its first job")
         for name in names:
             app.queues.pause(name, reason=reason, until=until)
-    _report(said, names, "paused")
+    _report(options, names, "paused")
 
 
 @queues.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 @store_options
-def resume(said: Said, names: tuple[str, ...]) -> None:
+def resume(options: StoreOptions, names: tuple[str, ...]) -> None:
     """Let workers claim from these queues again."""
-    with opened(said) as app:
+    with opened(options) as app:
         for name in names:
             app.queues.resume(name)
-    _report(said, names, "resumed")
+    _report(options, names, "resumed")
 
 
 @queues.command("set")
@@ -133,7 +133,7 @@ def resume(said: Said, names: tuple[str, ...]) -> None:
 @click.argument("settings", nargs=-1, metavar="KEY=VALUE...")
 @json_option
 @store_options
-def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
+def set_(options: StoreOptions, name: str, settings: tuple[str, ...]) -> None:
     """Set concurrency, retries, backoff, max_depth, max_age, on_full, block_for or drain of a queue.
 
     KEY= without a value takes a setting back; without any KEY=VALUE the settings are shown. They take
@@ -145,12 +145,12 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
         if not equals:
             raise click.UsageError(f"expected KEY=VALUE, got {one!r}")
         given[key] = None if not value else int(value) if is_int(value) else value
-    with opened(said) as app:
+    with opened(options) as app:
         after = app.queues.configure(name, **given)
     shown = msgspec.to_builtins(after)
     if isinstance(after.backoff, StoredRetry):
         shown["backoff"] = backoff_text(after.backoff)
-    if said.as_json:
+    if options.as_json:
         emit_json({"name": name, "settings": shown})
     elif shown:
         for key, value in shown.items():
@@ -165,19 +165,19 @@ def set_(said: Said, name: str, settings: tuple[str, ...]) -> None:
 @dry_run_option
 @json_option
 @store_options
-def purge(said: Said, name: str, yes: bool, dry_run: bool) -> None:
+def purge(options: StoreOptions, name: str, yes: bool, dry_run: bool) -> None:
     """Remove the jobs that wait in a queue; running ones go on.
 
     Jobs that a flow, a batch or another job waits for are cancelled, all others deleted for good.
     """
-    with opened(said) as app:
+    with opened(options) as app:
         check_known_queue(app, name)
         done = app.queues.purge(name, dry_run=True)
         if done.matched and not dry_run:
             waiting = text.count(done.matched, "waiting job")
             may_go_on(f"Remove {waiting} of queue {text.one_line(name)} for good?", yes=yes)
             done = app.queues.purge(name)
-    if said.as_json:
+    if options.as_json:
         counts = {"matched": done.matched, "deleted": done.deleted, "cancelled": done.cancelled}
         emit_json({"name": name, **counts, "dry_run": dry_run})
     elif dry_run:
@@ -187,8 +187,8 @@ def purge(said: Said, name: str, yes: bool, dry_run: bool) -> None:
         say(f"{text.count(done.deleted, 'job')} deleted{cancelled}")
 
 
-def _report(said: Said, names: tuple[str, ...], done: str) -> None:
-    if said.as_json:
+def _report(options: StoreOptions, names: tuple[str, ...], done: str) -> None:
+    if options.as_json:
         emit_json({"queues": [{"name": name, "done": done} for name in names]})
         return
     for name in names:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, find_app, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, find_app, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.core.errors import InvalidPayload
 from winch.core.values import codec
@@ -29,11 +29,11 @@ def schedules() -> None:
 @schedules.command("list")
 @json_option
 @store_options
-def list_(said: Said) -> None:
+def list_(options: StoreOptions) -> None:
     """List the schedules with their next windows."""
-    with opened(said) as app:
+    with opened(options) as app:
         found = app.schedules.list()
-    if said.as_json:
+    if options.as_json:
         emit_json({"schedules": [schedule_data(one) for one in found]})
         return
     if not found:
@@ -120,14 +120,14 @@ def schedule_data(one: Schedule) -> dict[str, Any]:
 @click.option("--reveal", is_flag=True, help="Do not mask secrets in the arguments.")
 @json_option
 @store_options
-def show(said: Said, name: str, reveal: bool) -> None:
+def show(options: StoreOptions, name: str, reveal: bool) -> None:
     """Show a schedule, its next windows and what became of the last ones."""
-    with opened(said) as app:
+    with opened(options) as app:
         one = app.schedules.get(name)
         runs = app.schedules.history(name, limit=HISTORY)
     args = codec.loads(one.args, what="args")
     shown = args if reveal else mask(args)
-    if said.as_json:
+    if options.as_json:
         emit_json(
             {
                 **schedule_data(one),
@@ -138,7 +138,7 @@ def show(said: Said, name: str, reveal: bool) -> None:
         )
         return
     say(text.bold(text.one_line(one.name)))
-    told = {
+    lines = {
         "task": text.one_line(one.task),
         "when": f"{_when(one)}  ({one.timing.words()})",
         "policies": f"misfire {one.misfire}, overlap {one.overlap}"
@@ -150,7 +150,7 @@ def show(said: Said, name: str, reveal: bool) -> None:
         "note": note(one),
         "next": ", ".join(text.stamp(window) for window in one.next()),
     }
-    for title, value in told.items():
+    for title, value in lines.items():
         if value:
             say(f"  {text.padded(title, 10)}{value}")
     if runs:
@@ -190,19 +190,19 @@ def run_data(run: Run) -> dict[str, Any]:
 @click.option("--queue", help="Another queue than the task's own.")
 @json_option
 @store_options
-def add(said: Said, name: str, task: str, args_text: str, **given: Any) -> None:
+def add(options: StoreOptions, name: str, task: str, args_text: str, **given: Any) -> None:
     """Add a schedule that stays until it is removed; needs the app (-A)."""
     args = codec.loads_strict(args_text, what="--args")
     if not isinstance(args, dict):
         raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
-    app = find_app(said, needs_tasks=True)
-    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    app = find_app(options, needs_tasks=True)
+    app.configure({"url": options.url, "schema": options.schema}, config=options.config)
     try:
         with acting(via="cli"):
             one = app.schedules.add(name, task, args=args, **given)
     finally:
         app.close()
-    if said.as_json:
+    if options.as_json:
         emit_json(schedule_data(one))
     else:
         say(f"{text.one_line(name)}  added; next {_stamps(one.next(1))}")
@@ -221,21 +221,21 @@ def add(said: Said, name: str, task: str, args_text: str, **given: Any) -> None:
 @click.option("--queue", help="Another queue; needs the app (-A).")
 @json_option
 @store_options
-def edit(said: Said, name: str, args_text: str | None, **given: Any) -> None:
+def edit(options: StoreOptions, name: str, args_text: str | None, **given: Any) -> None:
     """Change what is said here; other times count from now on."""
     args = None if args_text is None else codec.loads_strict(args_text, what="--args")
     if args is not None and not isinstance(args, dict):
         raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
     if args is None and all(value is None for value in given.values()):
         raise click.UsageError("say what to change: --cron, --every, --args …")
-    app = find_app(said, needs_tasks=args is not None or given["queue"] is not None)
-    app.configure({"url": said.url, "schema": said.schema}, config=said.config)
+    app = find_app(options, needs_tasks=args is not None or given["queue"] is not None)
+    app.configure({"url": options.url, "schema": options.schema}, config=options.config)
     try:
         with acting(via="cli"):
             one = app.schedules.edit(name, args=args, **given)
     finally:
         app.close()
-    if said.as_json:
+    if options.as_json:
         emit_json(schedule_data(one))
     else:
         say(f"{text.one_line(name)}  changed; next {_stamps(one.next(1))}")
@@ -246,35 +246,35 @@ def edit(said: Said, name: str, args_text: str | None, **given: Any) -> None:
 @click.option("--reason", help="Shown wherever the schedule is.")
 @json_option
 @store_options
-def pause(said: Said, names: tuple[str, ...], reason: str | None) -> None:
+def pause(options: StoreOptions, names: tuple[str, ...], reason: str | None) -> None:
     """Let windows pass without a job until the schedules are resumed."""
-    with opened(said) as app:
+    with opened(options) as app:
         for name in names:
             app.schedules.pause(name, reason=reason)
-    _report(said, names, "paused")
+    _report(options, names, "paused")
 
 
 @schedules.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 @store_options
-def resume(said: Said, names: tuple[str, ...]) -> None:
+def resume(options: StoreOptions, names: tuple[str, ...]) -> None:
     """Let windows count again from now on."""
-    with opened(said) as app:
+    with opened(options) as app:
         for name in names:
             app.schedules.resume(name)
-    _report(said, names, "resumed")
+    _report(options, names, "resumed")
 
 
 @schedules.command()
 @click.argument("name")
 @json_option
 @store_options
-def trigger(said: Said, name: str) -> None:
+def trigger(options: StoreOptions, name: str) -> None:
     """Enqueue its job now and print the id."""
-    with opened(said) as app:
+    with opened(options) as app:
         job = app.schedules.trigger(name)
-    if said.as_json:
+    if options.as_json:
         emit_json({"name": name, "job": job.id})
     else:
         say(job.id)
@@ -284,11 +284,11 @@ def trigger(said: Said, name: str) -> None:
 @click.argument("name")
 @json_option
 @store_options
-def skip(said: Said, name: str) -> None:
+def skip(options: StoreOptions, name: str) -> None:
     """Give the next window no job."""
-    with opened(said) as app:
+    with opened(options) as app:
         window = app.schedules.skip(name)
-    if said.as_json:
+    if options.as_json:
         emit_json({"name": name, "skipped": window})
     else:
         say(f"{text.one_line(name)}  {text.stamp(window)} is skipped")
@@ -298,12 +298,12 @@ def skip(said: Said, name: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 @store_options
-def remove(said: Said, names: tuple[str, ...]) -> None:
+def remove(options: StoreOptions, names: tuple[str, ...]) -> None:
     """Forget the schedules; their jobs stay."""
-    with opened(said) as app:
+    with opened(options) as app:
         for name in names:
             app.schedules.remove(name)
-    _report(said, names, "removed")
+    _report(options, names, "removed")
 
 
 @schedules.command("next")
@@ -311,12 +311,12 @@ def remove(said: Said, names: tuple[str, ...]) -> None:
 @click.option("-n", "--count", default=5, type=click.IntRange(1, 1000), help="How many.")
 @json_option
 @store_options
-def next_(said: Said, name: str, count: int) -> None:
+def next_(options: StoreOptions, name: str, count: int) -> None:
     """Print the next windows, in UTC and in the schedule's own zone."""
-    with opened(said) as app:
+    with opened(options) as app:
         one = app.schedules.get(name)
     windows = one.next(count)
-    if said.as_json:
+    if options.as_json:
         emit_json({"name": name, "next": windows})
         return
     for window in windows:
@@ -329,8 +329,8 @@ def _stamps(windows: list[datetime]) -> str:
     return ", ".join(text.stamp(window) for window in windows) or "never"
 
 
-def _report(said: Said, names: tuple[str, ...], done: str) -> None:
-    if said.as_json:
+def _report(options: StoreOptions, names: tuple[str, ...], done: str) -> None:
+    if options.as_json:
         emit_json({"schedules": [{"name": name, "done": done} for name in names]})
         return
     for name in names:

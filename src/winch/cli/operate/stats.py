@@ -11,7 +11,7 @@ import msgspec
 from winch.cli.operate.queues import queue_data, queue_table
 from winch.cli.operate.workers import is_live
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, say
 from winch.engine.observe.task_times import Percentiles, TaskTimes, task_times
 
@@ -22,9 +22,9 @@ MOST_TASKS = 20
 @click.command()
 @json_option
 @store_options
-def stats(said: Said) -> None:
+def stats(options: StoreOptions) -> None:
     """Count the jobs by state and queue; per task, how long attempts took in the last hour."""
-    with opened(said) as app:
+    with opened(options) as app:
         driver = app.ready()
         counts = driver.run(driver.counts(cap=CAP))
         queues = app.queues.list()
@@ -32,7 +32,7 @@ def stats(said: Said) -> None:
         tasks = app.client.run(task_times(driver, int(time.time())))
         store = driver.describe()
     slots, running = sum(s.slots for s in live), sum(s.running for s in live)
-    if said.as_json:
+    if options.as_json:
         emit_json(
             {
                 "store": store,

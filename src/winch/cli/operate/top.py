@@ -18,7 +18,7 @@ from winch.app import App
 from winch.cli.operate.queues import queue_data, queue_table
 from winch.cli.operate.workers import is_live
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, say
 from winch.core.errors import StorageUnavailable
 from winch.core.job import JobRecord
@@ -46,13 +46,13 @@ class Snapshot:
 @click.command()
 @json_option
 @store_options
-def top(said: Said) -> None:
+def top(options: StoreOptions) -> None:
     """Watch queues, running jobs and rates; q quits.
 
     Looks once a second. Where nobody can watch (a pipe, a file, --json) it shows one look and ends.
     """
-    with opened(said) as app:
-        if said.as_json:
+    with opened(options) as app:
+        if options.as_json:
             emit_json(_data(snapshot(app)))
         elif sys.stdin.isatty() and sys.stdout.isatty():
             _watch(app)
@@ -75,7 +75,7 @@ def snapshot(app: App) -> Snapshot:
 
 
 def rates(now: Snapshot, before: Snapshot | None) -> dict[JobState, float | None]:
-    """Jobs a second that became final since the last look; None where it cannot be told."""
+    """Jobs a second that became final since the last snapshot; None where it is not known."""
     found: dict[JobState, float | None] = {}
     for state in COUNTED:
         is_known = before is not None and now.counts[state] < CAP and now.at > before.at

@@ -12,7 +12,7 @@ from winch.cli import NO_WORKER
 from winch.cli.operate.processes import send, supervisor_of
 from winch.cli.shared import text
 from winch.cli.shared.audit import noted
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, complain, emit_json, remark, say
 from winch.core.errors import ConfigError, did_you_mean
 from winch.storage.params import SessionInfo
@@ -27,13 +27,13 @@ def workers() -> None:
 @click.option("--all", "is_all", is_flag=True, help="Those that ended lately, too.")
 @json_option
 @store_options
-def list_(said: Said, is_all: bool) -> None:
+def list_(options: StoreOptions, is_all: bool) -> None:
     """List the live worker processes; exit 69 when there is none."""
-    with opened(said) as app:
+    with opened(options) as app:
         found = app.workers.list(is_ended_too=is_all)
     at = text.now()
     live = [session for session in found if is_live(session)]
-    if said.as_json:
+    if options.as_json:
         emit_json({"workers": [_data(session) for session in found]})
     elif found:
         table = Table(
@@ -82,40 +82,40 @@ def acting(command: Any) -> Any:
 @workers.command()
 @click.option("--off", "is_off", is_flag=True, help="Claim again.")
 @acting
-def quiet(said: Said, names: tuple[str, ...], is_all: bool, is_off: bool) -> None:
+def quiet(options: StoreOptions, names: tuple[str, ...], is_all: bool, is_off: bool) -> None:
     """Have workers claim nothing; running jobs go on.
 
     Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
     reached.
     """
     number, done = (signal.SIGCONT, "claims again") if is_off else (signal.SIGUSR1, "quiet")
-    _signal(said, names, is_all, number, done, "resume worker" if is_off else "quiet worker")
+    _signal(options, names, is_all, number, done, "resume worker" if is_off else "quiet worker")
 
 
 @workers.command()
 @acting
-def stop(said: Said, names: tuple[str, ...], is_all: bool) -> None:
+def stop(options: StoreOptions, names: tuple[str, ...], is_all: bool) -> None:
     """Stop workers: no new jobs, running ones get their grace.
 
     Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
     reached.
     """
-    _signal(said, names, is_all, signal.SIGTERM, "told to stop", "stop worker")
+    _signal(options, names, is_all, signal.SIGTERM, "told to stop", "stop worker")
 
 
 @workers.command()
 @acting
-def stacks(said: Said, names: tuple[str, ...], is_all: bool) -> None:
+def stacks(options: StoreOptions, names: tuple[str, ...], is_all: bool) -> None:
     """Have workers write their stacks and running jobs to their log.
 
     Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
     reached.
     """
-    _signal(said, names, is_all, signal.SIGUSR2, "writes its stacks to its log", "worker stacks")
+    _signal(options, names, is_all, signal.SIGUSR2, "writes its stacks to its log", "worker stacks")
 
 
 def _signal(
-    said: Said,
+    options: StoreOptions,
     names: tuple[str, ...],
     is_all: bool,
     number: signal.Signals,
@@ -127,7 +127,7 @@ def _signal(
     reached: dict[int, list[str]] = {}
     errors: list[str] = []
     # Opened once: an app that is opened again cannot be configured any more.
-    with opened(said) as app:
+    with opened(options) as app:
         live = {session.worker: session for session in app.workers.list() if is_live(session)}
         if is_all:
             here = socket.gethostname()
@@ -145,7 +145,7 @@ def _signal(
                 reached.setdefault(pid, []).append(name)
         for pid, named in reached.items():
             noted(app, action, ", ".join(named), pid=pid)
-    if said.as_json:
+    if options.as_json:
         emit_json(
             {
                 "workers": [
@@ -154,7 +154,7 @@ def _signal(
                 "errors": errors,
             }
         )
-    for pid, named in () if said.as_json else reached.items():
+    for pid, named in () if options.as_json else reached.items():
         say(f"{text.one_line(', '.join(named))}  {done} (process {pid})")
     for problem in errors:
         complain(problem)

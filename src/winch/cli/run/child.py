@@ -59,7 +59,7 @@ def worker_child(
         "max_lifetime": max_lifetime,
     }
     app.configure(cli, config=config)
-    app.ready()  # an unreachable store or an old schema is told by the exit code, before anything runs
+    app.ready()  # an unreachable store or an old schema sets the exit code before anything runs
     code = loop.run(_run(app, queues, burst, app_spec, config))
     logging.shutdown()
     sys.stdout.flush()
@@ -68,26 +68,26 @@ def worker_child(
 
 
 async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_file: str | None) -> int:
-    said = app.settings
+    settings = app.settings
     sock, board, announces = from_env()
-    if said.concurrency > MOST_AT_ONCE:
-        raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {said.concurrency}")
+    if settings.concurrency > MOST_AT_ONCE:
+        raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {settings.concurrency}")
     config = WorkerConfig(
         order=parse_queues(queues, random.Random()),  # noqa: S311  # order, not a secret
-        concurrency=said.concurrency,
-        lease=said.lease,
-        heartbeat=said.heartbeat.total_seconds(),
-        poll=said.poll.total_seconds(),
+        concurrency=settings.concurrency,
+        lease=settings.lease,
+        heartbeat=settings.heartbeat.total_seconds(),
+        poll=settings.poll.total_seconds(),
         release=__version__,
         burst=burst,
-        cell_command=cell_command(app_spec or said.app),
-        cell_store=CellStore(said.url, said.schema, config_file),
-        kill_after=said.kill_after.total_seconds(),
-        max_jobs=said.max_jobs,
-        max_memory=said.max_memory,
-        max_lifetime=None if said.max_lifetime is None else said.max_lifetime.total_seconds(),
+        cell_command=cell_command(app_spec or settings.app),
+        cell_store=CellStore(settings.url, settings.schema, config_file),
+        kill_after=settings.kill_after.total_seconds(),
+        max_jobs=settings.max_jobs,
+        max_memory=settings.max_memory,
+        max_lifetime=None if settings.max_lifetime is None else settings.max_lifetime.total_seconds(),
         spool=app.spool,
         is_replaced=not burst,
     )
-    child = Child(app.driver, app.runtime, said, config, board, announces=announces)
+    child = Child(app.driver, app.runtime, settings, config, board, announces=announces)
     return await child.run(await Link.open(sock))

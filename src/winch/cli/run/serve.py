@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from winch.cli.shared.options import Said, opened, store_options
+from winch.cli.shared.options import StoreOptions, opened, store_options
 from winch.cli.shared.output import remark, say
 from winch.core.errors import ConfigError
 
@@ -24,7 +24,7 @@ from winch.core.errors import ConfigError
 @click.option("--grace", type=click.IntRange(0), default=5, help="Seconds for requests at the end.")
 @store_options
 def serve(
-    said: Said,
+    options: StoreOptions,
     host: str,
     port: int,
     read_only: bool,
@@ -44,7 +44,7 @@ def serve(
         from winch.web.serve import serve as run
     except ImportError as error:
         raise ConfigError("winch serve needs the extra: pip install 'winch-jobs[web]'") from error
-    with opened(said, must_exist=False, trusted_proxies=trusted_proxies) as app:
+    with opened(options, must_exist=False, trusted_proxies=trusted_proxies) as app:
         app.ready()
         config = config_for(
             app, host, needs_token=auth, is_read_only=read_only, hosts=hosts, environment=environment

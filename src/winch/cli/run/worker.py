@@ -142,17 +142,17 @@ def run_worker(
     parse_queues(flags["queues"], random.Random())  # noqa: S311  # checked before a child is started
     # The supervisor imports no user code: what the app itself says in code only its children know.
     loaded = load(cli=cli, config=config)
-    said = loaded.settings
-    if said.app is None:
+    settings = loaded.settings
+    if settings.app is None:
         load_app(None, config)
-    if said.url.startswith("memory:"):
+    if settings.url.startswith("memory:"):
         raise ConfigError("memory:// lives inside one process; use app.worker() or app.run_worker()")
     command = [sys.executable, "-m", "winch", "worker-child"]
-    for name, value in {**flags, "app": said.app, "config": config}.items():
+    for name, value in {**flags, "app": settings.app, "config": config}.items():
         if value is not None and name != "processes":
             command += [f"--{name.replace('_', '-')}", str(value)]
     command += ["--burst"] * burst + ["-v"] * verbose
-    folder = app_folder(said.app or "", Path.cwd())
+    folder = app_folder(settings.app or "", Path.cwd())
     if reload:
         logging.getLogger("winch").info("replacing processes when Python files in %s change", folder)
 
@@ -161,14 +161,14 @@ def run_worker(
         port = None if health is None else await _health_port(vitals, *health)
         supervisor = Supervisor(
             command,
-            processes=said.processes,
+            processes=settings.processes,
             slots=MAX_SLOTS,
-            grace=None if loaded.origins["grace"] == "default" else said.grace.total_seconds(),
+            grace=None if loaded.origins["grace"] == "default" else settings.grace.total_seconds(),
             burst=burst,
             connect=connect_for,
             changes=functools.partial(changes, folder) if reload else None,
             vitals=vitals,
-            more=lambda driver: [alerts_of(driver, said)],
+            more=lambda driver: [alerts_of(driver, settings)],
         )
         beating = asyncio.create_task(
             keep_heartbeat_file(vitals.is_turning), name="winch heartbeat file"
@@ -242,7 +242,7 @@ class JsonFormatter(SafeFormatter):
     the application has OpenTelemetry."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -250,18 +250,18 @@ class JsonFormatter(SafeFormatter):
             "message": mask_text(record.getMessage()),
         }
         if record.exc_info:
-            told["error"] = self.formatException(record.exc_info)
+            fields["error"] = self.formatException(record.exc_info)
         elif record.exc_text:
-            told["error"] = mask_text(record.exc_text)
+            fields["error"] = mask_text(record.exc_text)
         trace = sys.modules.get("opentelemetry.trace")
         if trace is not None:
             here = trace.get_current_span().get_span_context()
             if here.is_valid:
-                told |= {
+                fields |= {
                     "trace_id": format(here.trace_id, "032x"),
                     "span_id": format(here.span_id, "016x"),
                 }
-        return msgspec.json.encode(told).decode()
+        return msgspec.json.encode(fields).decode()
 
 
 def formatter() -> logging.Formatter:

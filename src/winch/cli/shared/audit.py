@@ -10,7 +10,7 @@ import msgspec
 
 from winch.app import App
 from winch.cli.shared import text
-from winch.cli.shared.options import Said, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark
 from winch.core.errors import ConfigError
 from winch.core.values.duration import Duration
@@ -27,12 +27,14 @@ from winch.engine.client.audit import noted as line_about
 @click.option("-n", "--limit", default=50, type=click.IntRange(1, 10_000), help="At most so many lines.")
 @json_option
 @store_options
-def audit(said: Said, actor: str | None, action: str | None, since: str | None, limit: int) -> None:
+def audit(
+    options: StoreOptions, actor: str | None, action: str | None, since: str | None, limit: int
+) -> None:
     """Show who did what, newest first."""
     begin = None if since is None else _moment(since)
-    with opened(said) as app:
+    with opened(options) as app:
         lines = app.audit.list(actor=actor, action=action, since=begin, limit=limit)
-    if said.as_json:
+    if options.as_json:
         emit_json({"lines": [msgspec.to_builtins(line) for line in lines]})
     elif lines:
         _table(lines).show()

@@ -21,8 +21,8 @@ NAMES = ("app_spec", "url", "schema", "config")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the command line said about where the jobs are and how to answer."""
+class StoreOptions:
+    """The options of every command: which store, which app, how to print."""
 
     app_spec: str | None = None
     url: str | None = None
@@ -33,16 +33,16 @@ class Said:
 
 
 def store_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the common options; the command gets them as one `Said`, its first argument."""
+    """Add the common options; the command gets them as one `StoreOptions`, its first argument."""
 
     @functools.wraps(command)
     def parsed(*args: Any, verbose: int, as_json: bool = False, **kwargs: Any) -> None:
         root = click.get_current_context().find_root().params
-        # Said before the command (`winch --url … jobs list`) or after it; the later one counts.
+        # Given before the command (`winch --url … jobs list`) or after it; the later one counts.
         given = {name: kwargs.pop(name) or root.get(name) for name in NAMES}
         verbose += root.get("verbose", 0)
         start_logging(verbose)
-        command(Said(**given, verbose=verbose, as_json=as_json), *args, **kwargs)
+        command(StoreOptions(**given, verbose=verbose, as_json=as_json), *args, **kwargs)
 
     for option in reversed(
         (
@@ -63,7 +63,7 @@ json_option: Callable[[Any], Any] = click.option(
 
 
 @contextmanager
-def opened(said: Said, *, must_exist: bool = True, **cli: Any) -> Iterator[App]:
+def opened(options: StoreOptions, *, must_exist: bool = True, **cli: Any) -> Iterator[App]:
     """The app the options lead to, closed afterwards.
 
     An app that is named anywhere is imported, because its code may say which store it uses; --url on
@@ -73,8 +73,8 @@ def opened(said: Said, *, must_exist: bool = True, **cli: Any) -> Iterator[App]:
     A store that does not exist is an error, also where Winch could make it: an empty answer from a
     mistyped URL would look as if all were well.
     """
-    app = find_app(said)
-    app.configure({"url": said.url, "schema": said.schema, **cli}, config=said.config)
+    app = find_app(options)
+    app.configure({"url": options.url, "schema": options.schema, **cli}, config=options.config)
     try:
         if must_exist and app.driver.check_schema().current is None:
             raise SchemaMismatch(
@@ -87,18 +87,18 @@ def opened(said: Said, *, must_exist: bool = True, **cli: Any) -> Iterator[App]:
         app.close()
 
 
-def find_app(said: Said, *, needs_tasks: bool = False) -> App:
-    spec = said.app_spec
-    if spec is None and (said.url is None or needs_tasks):
-        spec = load(config=said.config).settings.app
+def find_app(options: StoreOptions, *, needs_tasks: bool = False) -> App:
+    spec = options.app_spec
+    if spec is None and (options.url is None or needs_tasks):
+        spec = load(config=options.config).settings.app
     if spec is None:
         return App()
     from winch.cli.shared.load import load_app
 
     try:
-        return load_app(spec, said.config)
+        return load_app(spec, options.config)
     except ConfigError as error:
-        if said.app_spec is not None or needs_tasks:
+        if options.app_spec is not None or needs_tasks:
             raise
         raise ConfigError(f"{error}; with --url the store is reached without the app") from error
 

@@ -151,8 +151,8 @@ def when(job: JobRecord, at: datetime) -> str:
 
 def _cause(job: JobRecord, reveal: bool) -> str:
     error = job.error
-    said = f"{error.name}: {error.message}" if error else job.reason or ""
-    return text.one_line((said if reveal else mask_text(said)).strip())
+    error_text = f"{error.name}: {error.message}" if error else job.reason or ""
+    return text.one_line((error_text if reveal else mask_text(error_text)).strip())
 
 
 def compact(stored: str, *, reveal: bool) -> str:
@@ -240,13 +240,13 @@ def _current(job: JobRecord, workers: Workers, at: datetime) -> tuple[datetime, 
     match job.state:
         case JobState.COMPLETED if job.finished_at is not None:
             took = text.span(job.finished_at - (job.claimed_at or job.finished_at))
-            told = f"attempt {job.attempt}  {text.state('completed')} in {took}{where}"
-            return job.finished_at, told
+            words = f"attempt {job.attempt}  {text.state('completed')} in {took}{where}"
+            return job.finished_at, words
         case JobState.RUNNING if job.claimed_at is not None:
             asked = ", asked to cancel" if job.cancel_requested_at else ""
             since = text.span(at - job.claimed_at)
-            told = f"attempt {job.attempt}  {text.state('running')} for {since}{where}{asked}"
-            return job.claimed_at, told
+            words = f"attempt {job.attempt}  {text.state('running')} for {since}{where}{asked}"
+            return job.claimed_at, words
         case JobState.SCHEDULED | JobState.RETRYING:
             return job.run_at, f"attempt {job.attempt + 1}  due {text.ago(job.run_at, at)}"
         case JobState.READY:
@@ -272,22 +272,22 @@ LIKE = {
 
 def _entry(entry: Entry, workers: Workers, reveal: bool) -> str:
     what = text.state(text.one_line(entry.what), LIKE.get(entry.what))
-    said = f"attempt {entry.attempt}  {what}" if entry.attempt else what
+    words = f"attempt {entry.attempt}  {what}" if entry.attempt else what
     if entry.claimed_at is not None:
-        said += f" after {text.span(entry.at - entry.claimed_at)}{_where(entry.session, workers)}"
+        words += f" after {text.span(entry.at - entry.claimed_at)}{_where(entry.session, workers)}"
     if entry.by:
-        said += f" by {text.one_line(entry.by)}"
+        words += f" by {text.one_line(entry.by)}"
     if entry.note:
-        said += f": {text.one_line(entry.note if reveal else mask_text(entry.note))}"
+        words += f": {text.one_line(entry.note if reveal else mask_text(entry.note))}"
     if entry.error is None:
-        return said
+        return words
     message = entry.error.message if reveal else mask_text(entry.error.message)
     first = text.one_line(message.strip().partition("\n")[0])
     if entry.error.type == SUSPECT_TYPES.get(entry.what):  # the error is the cause and no more
-        return f"{said}: {first}"
+        return f"{words}: {first}"
     # One line for each moment; the last error is shown whole below.
-    room = terminal_width() - LEAD - text.width(said)
-    return f"{said}  {text.cut(f'{text.one_line(entry.error.name)}: {first}', max(room, 24))}"
+    room = terminal_width() - LEAD - text.width(words)
+    return f"{words}  {text.cut(f'{text.one_line(entry.error.name)}: {first}', max(room, 24))}"
 
 
 def _where(session: str | None, workers: Workers) -> str:

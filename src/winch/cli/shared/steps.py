@@ -83,5 +83,5 @@ def _state(step: StepRecord) -> str:
 def _told(step: StepRecord, reveal: bool) -> str:
     if step.error is None:
         return ""
-    said = f"{step.error.name}: {step.error.message}"
-    return said if reveal else mask_text(said)
+    error_text = f"{step.error.name}: {step.error.message}"
+    return error_text if reveal else mask_text(error_text)

@@ -11,7 +11,7 @@ import click
 from winch.core.lifecycle import JobState
 from winch.core.values.duration import format_duration
 
-# Each state also has its word, so nothing is told by colour alone.
+# Each state also has its word, so colour alone carries no information.
 STATE_COLOURS: dict[str, str] = {
     JobState.SCHEDULED: "cyan",
     JobState.BLOCKED: "magenta",
@@ -104,8 +104,8 @@ def ago(moment: datetime | None, at: datetime) -> str:
     passed = at - moment
     if abs(passed) < timedelta(seconds=1):
         return "now"
-    told = format_duration(timedelta(seconds=int(abs(passed).total_seconds())))
-    return f"{told} ago" if passed > timedelta(0) else f"in {told}"
+    span_text = format_duration(timedelta(seconds=int(abs(passed).total_seconds())))
+    return f"{span_text} ago" if passed > timedelta(0) else f"in {span_text}"
 
 
 def stamp(moment: datetime) -> str:

@@ -57,16 +57,18 @@ def check_postgres(app: App) -> Findings:
 
 
 def _durability(conn: Connection) -> Findings:
-    said = {name: _setting(conn, name) for name in ("fsync", "full_page_writes", "synchronous_commit")}
-    if said["fsync"] == "off" or said["full_page_writes"] == "off":
-        which = "fsync" if said["fsync"] == "off" else "full_page_writes"
+    settings = {
+        name: _setting(conn, name) for name in ("fsync", "full_page_writes", "synchronous_commit")
+    }
+    if settings["fsync"] == "off" or settings["full_page_writes"] == "off":
+        which = "fsync" if settings["fsync"] == "off" else "full_page_writes"
         yield Finding(
             Level.PROBLEM,
             "durability",
             f"{which} is off: after a power cut the database may be damaged beyond repair",
             f"set {which} = on in postgresql.conf",
         )
-    elif said["synchronous_commit"] == "off":
+    elif settings["synchronous_commit"] == "off":
         yield Finding(
             Level.PROBLEM,
             "durability",
@@ -163,7 +165,7 @@ def _impossible_jobs(conn: Connection, schema: str) -> Findings:
     try:
         rows = conn.execute(f"SELECT id::text, state {which} LIMIT 3").fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction):
-        return  # not migrated, which is said elsewhere
+        return  # not migrated: another check reports that
     except psycopg.errors.QueryCanceled:
         text = f"there are too many to look at all of them within {span(LOOKING)}"
         yield Finding(Level.NOTE, "jobs", f"live jobs were not checked: {text}")

@@ -34,11 +34,11 @@ def check_workers(app: App) -> Findings:
             )
     releases = Counter(session.release for session in live if session.release)
     if len(releases) > 1:
-        told = ", ".join(f"{number} × {release}" for release, number in sorted(releases.items()))
+        listed = ", ".join(f"{number} × {release}" for release, number in sorted(releases.items()))
         yield Finding(
             Level.WARNING,
             "releases",
-            f"live workers run different releases: {told}",
+            f"live workers run different releases: {listed}",
             "fine during a deploy; otherwise restart the older ones",
         )
 
@@ -73,7 +73,7 @@ def check_jobs(app: App) -> Findings:
     unknown: Counter[str] = Counter()
     looked = 0
     after: str | None = None
-    # Queues without a worker are told above; their tasks cannot be known to anybody.
+    # Queues without a worker are reported above; no worker could know their tasks.
     while looked < LOOK_AT and any(waiting.get(queue) for queue in served):
         page = app.jobs.list(state="ready", limit=1000, after=after)
         looked += len(page)
