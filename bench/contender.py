@@ -188,13 +188,13 @@ class Launcher:
     def workers(self, url: str, processes: int = 1, **variables: str) -> Iterator[Workers]:
         folder = Path(tempfile.mkdtemp(prefix="winch-tally-"))
         own = self.contender.system.runs_own_processes
-        said = {**variables, "BENCH_TALLY": str(folder), "BENCH_PROCESSES": str(processes)}
+        variables |= {"BENCH_TALLY": str(folder), "BENCH_PROCESSES": str(processes)}
         started: list[Any] = []
         with _log_file() as log:
             try:
                 for _ in range(1 if own else processes):
                     command = [*self.environment.program, "worker"]
-                    started.append(_start(command, self._variables(url, said), log, False))
+                    started.append(_start(command, self._variables(url, variables), log, False))
                 yield Workers(started, folder, log)
             finally:
                 stop(started, grace=5.0)
@@ -219,7 +219,7 @@ def _log_file() -> Iterator[Path]:
 def tail(log: Path, lines: int = 6) -> str:
     text = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     # Results are shared: no home folder in them.
-    return " | ".join(text[-lines:]).replace(str(Path.home()), "~") or "it said nothing"
+    return " | ".join(text[-lines:]).replace(str(Path.home()), "~") or "no output"
 
 
 def stop(processes: list[Any], grace: float) -> None:

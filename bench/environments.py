@@ -132,8 +132,8 @@ def _run(command: list[str], cwd: Path | None = None, variables: dict[str, str] 
     if done.returncode != 0:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower() and "complete log" not in line]
-        said = " ".join((errors or lines or ["no output"])[-2:])
-        raise CannotInstall(f"{Path(command[0]).name} exited with {done.returncode}: {said}")
+        output = " ".join((errors or lines or ["no output"])[-2:])
+        raise CannotInstall(f"{Path(command[0]).name} exited with {done.returncode}: {output}")
 
 
 def _pip_versions(system: System, python: Path) -> dict[str, str]:

@@ -93,7 +93,7 @@ def with_earlier(
 def about_all(
     date: str, is_quick: bool, about: Mapping[str, Any], folder: Path = RESULTS
 ) -> dict[str, Any]:
-    """What is said about this run, with the stores and versions of the day's other pieces."""
+    """The notes on this run, with the stores and versions of the day's other pieces."""
     path = folder / f"{date}.json"
     earlier: Any = json.loads(path.read_text()) if path.exists() else {"is_quick": None}
     if earlier["is_quick"] != is_quick:
@@ -217,11 +217,11 @@ def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
 def _distances(rows: Sequence[Row]) -> list[str]:
     """What is measured and short of its aim: by how much, and what would close it."""
     short = [row for row in rows if row.to_aim is not None and row.to_aim > 1]
-    said: set[str] = set()
+    explained: set[str] = set()
     lines = [["", "short of the aim by", "what would close it"]]
     for row in short:
-        words = "as above" if row.line in said else CLOSING[row.line]
-        said.add(row.line)
+        words = "as above" if row.line in explained else CLOSING[row.line]
+        explained.add(row.line)
         lines.append([row.metric, f"{row.to_aim:.2f}x", words])
     return _markdown(lines) if short else ["Every figure that was measured has reached its aim."]
 
@@ -259,8 +259,8 @@ def _figures(results: Results) -> list[str]:
         lines = [["", *(KEYS.get(key, key) for key in keys), "spread"]]
         for name, series in by_name.items():
             spread = series.spread(keys[0]) if keys else None
-            said = [number(series.median(key)) for key in keys]
+            medians = [number(series.median(key)) for key in keys]
             last = series.failures[0] if series.failures else "" if spread is None else f"{spread:.2f}x"
-            lines.append([name, *said, last.replace("|", "/")])
+            lines.append([name, *medians, last.replace("|", "/")])
         found += [f"**{scenario}**", "", *_markdown(lines), ""]
     return found

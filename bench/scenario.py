@@ -92,8 +92,8 @@ def run_all(
                     say(f"{scenario.name} · {contender.name}: {series.failures[-1]}")
                 else:
                     series.rounds.append(values)
-                    told = "  ".join(f"{key} {value:,.4g}" for key, value in values.items())
-                    say(f"{scenario.name} · {contender.name} · {number}: {told}")
+                    measured = "  ".join(f"{key} {value:,.4g}" for key, value in values.items())
+                    say(f"{scenario.name} · {contender.name} · {number}: {measured}")
         keep(results)
     return results
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         "--fault", action="append", help="only this fault: F1 … F33, or F1+F8 for both at once"
     )
     parser.add_argument("--seed", type=int, help="of the first run; the next run has the next seed")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of load, 15 if not told")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of load, 15 by default")
     parser.add_argument("--times", type=int, default=1, help="how often each run is made")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)}, once each")
     parser.add_argument("--pairs", type=int, metavar="N", help="N pairs of faults, drawn from the seed")
@@ -59,21 +59,21 @@ def main(argv: Sequence[str]) -> int:
         const=RESULTS / "chaos.jsonl",
         help="add the results to this file",
     )
-    said = parser.parse_args(argv)
-    if said.list:
+    args = parser.parse_args(argv)
+    if args.list:
         for fault in FAULTS.values():
             print(f"{fault.name:<5} {', '.join(fault.stores):<46} {fault.title}")
         return 0
-    seed = random.randrange(10**6) if said.seed is None else said.seed
+    seed = random.randrange(10**6) if args.seed is None else args.seed
     try:
-        jobs = pairs(said.pairs, said.store, seed) if said.pairs else choose(said)
+        jobs = pairs(args.pairs, args.store, seed) if args.pairs else choose(args)
     except ValueError as error:
         parser.error(str(error))
     results: list[Result] = []
     began = time.monotonic()
-    jobs *= said.times
+    jobs *= args.times
     plan = [Planned.of(*job, seed + number) for number, job in enumerate(jobs)]
-    for result in play(plan, jobs, said):
+    for result in play(plan, jobs, args):
         results.append(result)
         print(result.line, flush=True)
         for violation in result.violations:
@@ -86,38 +86,38 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed or not results else 0
 
 
-def play(plan: Sequence[Planned], jobs: Sequence[Job], said: argparse.Namespace) -> Iterator[Result]:
+def play(plan: Sequence[Planned], jobs: Sequence[Job], args: argparse.Namespace) -> Iterator[Result]:
     """Each run's result, as they end: one run here, several each in a process of its own."""
     if len(plan) == 1:
         (faults, store), run = jobs[0], plan[0]
-        result = once(faults, store, run.seed, seconds=said.seconds, logs=said.logs)
-        if said.keep:
-            keep([result], said.keep)
+        result = once(faults, store, run.seed, seconds=args.seconds, logs=args.logs)
+        if args.keep:
+            keep([result], args.keep)
         yield result
         return
-    told = load(said.journal) if said.journal and said.resume else []
-    if said.journal and not said.resume:
-        said.journal.unlink(missing_ok=True)
+    journal = load(args.journal) if args.journal and args.resume else []
+    if args.journal and not args.resume:
+        args.journal.unlink(missing_ok=True)
     left: list[Planned] = []
     for run in plan:
-        before = [result for result in told if run.is_told_by(result) and result.is_ok]
+        before = [result for result in journal if run.is_run_of(result) and result.is_ok]
         if before:
             yield before[-1]
         else:
             left.append(run)
     if len(left) < len(plan):
         print(f"these {len(plan) - len(left)} had passed before; {len(left)} are left", flush=True)
-    for result in lanes.play(left, seconds=said.seconds, at_once=said.at_once, logs=said.logs):
-        if said.journal:
-            keep([result], said.journal)
-        if said.keep:
-            keep([result], said.keep)
+    for result in lanes.play(left, seconds=args.seconds, at_once=args.at_once, logs=args.logs):
+        if args.journal:
+            keep([result], args.journal)
+        if args.keep:
+            keep([result], args.keep)
         yield result
 
 
-def choose(said: argparse.Namespace) -> list[Job]:
+def choose(args: argparse.Namespace) -> list[Job]:
     """The runs that were asked for."""
-    named = said.fault or (QUICK if said.quick else list(FAULTS))
+    named = args.fault or (QUICK if args.quick else list(FAULTS))
     found: list[Job] = []
     for name in named:
         unknown = [one for one in name.split("+") if one not in FAULTS]
@@ -125,9 +125,9 @@ def choose(said: argparse.Namespace) -> list[Job]:
             raise ValueError(f"no fault named {', '.join(unknown)}; there are: {', '.join(FAULTS)}")
         kinds = [FAULTS[one] for one in name.split("+")]
         stores = [store for store in STORES if all(store in kind.stores for kind in kinds)]
-        if said.store:
-            stores = [store for store in stores if store in said.store]
-        elif said.quick:
+        if args.store:
+            stores = [store for store in stores if store in args.store]
+        elif args.quick:
             stores = stores[:1]
         found += [(kinds, store) for store in stores]
     if not found:

@@ -215,11 +215,11 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--only", choices=list(TARGETS), help="only this target")
     parser.add_argument("--examples", type=int, default=2000, help="for each target")
-    said = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     found = []
-    for name in [said.only] if said.only else TARGETS:
-        words_ = findings(name, examples=said.examples)
-        print(words_ or f"{name}: {said.examples} inputs, nothing found", flush=True)
+    for name in [args.only] if args.only else TARGETS:
+        words_ = findings(name, examples=args.examples)
+        print(words_ or f"{name}: {args.examples} inputs, nothing found", flush=True)
         found += [words_] * bool(words_)
     return 1 if found else 0
 

@@ -35,11 +35,11 @@ class HttpWorker:
 
     def run(self) -> None:
         while not self.is_over.is_set():
-            status, said = self._post(
+            status, body = self._post(
                 f"queues/{QUEUE}/claim",
                 {"max": 2, "lease": LEASE, "wait": "1s", "worker": "lab over HTTP"},
             )
-            jobs = said["jobs"] if status == 200 else []
+            jobs = body["jobs"] if status == 200 else []
             for job in jobs:
                 self._work(job)
             if status != 200:
@@ -51,13 +51,15 @@ class HttpWorker:
         time.sleep(job["args"]["seconds"])
         self._recorder.write(Ended(**_now(), **about, is_ok=True))
         # 404: the store was set back to a time before this job. 409: the claim has ended meanwhile.
-        end, said = time.monotonic() + PATIENCE, list[int]()
-        while not said or said[-1] not in (200, 404, 409):
-            if said:
+        end, statuses = time.monotonic() + PATIENCE, list[int]()
+        while not statuses or statuses[-1] not in (200, 404, 409):
+            if statuses:
                 time.sleep(0.3)
             if time.monotonic() > end:
-                raise TimeoutError(f"job {job['id']}: no answer for {PATIENCE:g} s, only {said[-20:]}")
-            said.append(self._post(f"jobs/{job['id']}/complete", {"token": job["token"]})[0])
+                raise TimeoutError(
+                    f"job {job['id']}: no answer for {PATIENCE:g} s, only {statuses[-20:]}"
+                )
+            statuses.append(self._post(f"jobs/{job['id']}/complete", {"token": job["token"]})[0])
 
     def _post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """The status and what was said; 0 when there was no answer."""

@@ -44,10 +44,10 @@ class Planned(msgspec.Struct, frozen=True):
         names, titles = (fault.name for fault in faults), (fault.title for fault in faults)
         return cls("+".join(names), ", and ".join(titles), store, seed)
 
-    def is_told_by(self, result: Result) -> bool:
+    def is_run_of(self, result: Result) -> bool:
         return (result.fault, result.store, result.seed) == (self.fault, self.store, self.seed)
 
-    def broken(self, seconds: float, said: str) -> Result:
+    def broken(self, seconds: float, reason: str) -> Result:
         return Result(
             store=self.store,
             fault=self.fault,
@@ -56,7 +56,7 @@ class Planned(msgspec.Struct, frozen=True):
             is_ok=False,
             observed="broke off",
             seconds=seconds,
-            violations=(said,),
+            violations=(reason,),
         )
 
 
@@ -83,7 +83,7 @@ def play(
                 return
             try:
                 ended.put(apart(run, seconds=seconds, logs=logs, limit=limit, is_over=is_over))
-            except BaseException as error:  # told in the main thread
+            except BaseException as error:  # raised in the main thread
                 ended.put(error)
 
     lanes = [threading.Thread(target=lane) for _ in range(at_once)]
@@ -106,9 +106,9 @@ def apart(
 ) -> Result:
     """Make one run in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="winch-lane-") as folder:
-        told, output = Path(folder) / "told.jsonl", Path(folder) / "output"
+        kept, output = Path(folder) / "results.jsonl", Path(folder) / "output"
         words = ["--fault", run.fault, "--store", run.store, "--seed", str(run.seed)]
-        words += ["--seconds", f"{seconds:g}", "--keep", str(told)]
+        words += ["--seconds", f"{seconds:g}", "--keep", str(kept)]
         if logs is not None:
             words += ["--logs", str(logs.absolute())]
         with output.open("wb") as file:
@@ -130,7 +130,7 @@ def apart(
         is_late = process.poll() is None
         if is_late:
             _end(process)
-        results = load(told)
+        results = load(kept)
         if results:
             return results[-1]
         why = f"ended after {limit:g} s" if is_late else f"its process ended with {process.returncode}"

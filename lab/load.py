@@ -69,10 +69,10 @@ class Producer:
             job = self.app.tasks.get(self.rng.choice(PLAIN)).enqueue(self._length())
         except (StorageError, EnqueueUncertain) as error:
             unknown = isinstance(error, EnqueueUncertain) or getattr(error, "maybe_applied", False)
-            self.recorder.told(call, "unknown" if unknown else "failed", notary.drawn)
+            self.recorder.replied(call, "unknown" if unknown else "failed", notary.drawn)
             time.sleep(0.5)  # as callers do; a server that shuts down must not be stormed
         else:
-            self.recorder.told(call, "acked", [job.id], [job.is_new])
+            self.recorder.replied(call, "acked", [job.id], [job.is_new])
         return 1
 
     def one(self, task: str) -> Callable[[], int]:
@@ -109,9 +109,9 @@ class Producer:
                 for length in lengths:
                     members.enqueue(task.bind(length))
         except (StorageError, EnqueueUncertain):
-            self.recorder.told(call, "unknown", notary.drawn)
+            self.recorder.replied(call, "unknown", notary.drawn)
         else:
-            self.recorder.told(call, "acked", notary.drawn)
+            self.recorder.replied(call, "acked", notary.drawn)
         return 1 + len(lengths)
 
     def _length(self) -> float:
@@ -132,12 +132,12 @@ class Producer:
             job = self.app.tasks.get(task).using(id=drawn, **using).enqueue(*args)
         except (StorageError, EnqueueUncertain) as error:
             unknown = isinstance(error, EnqueueUncertain) or getattr(error, "maybe_applied", False)
-            self.recorder.told(call, "unknown" if unknown else "failed", [drawn])
+            self.recorder.replied(call, "unknown" if unknown else "failed", [drawn])
             return False
         if job.id == drawn:
-            self.recorder.told(call, "acked", [job.id], [job.is_new])
+            self.recorder.replied(call, "acked", [job.id], [job.is_new])
         else:  # its unique key was taken: nothing was stored
-            self.recorder.told(call, "failed", [drawn])
+            self.recorder.replied(call, "failed", [drawn])
         return True
 
 

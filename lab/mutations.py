@@ -271,7 +271,7 @@ MUTATIONS = (
 )  # fmt: skip
 
 
-class Told(msgspec.Struct):
+class Judged(msgspec.Struct):
     """What became of one."""
 
     name: str
@@ -313,15 +313,15 @@ def notices(witness: str, store: str, package: Path) -> str:
     return f"{witness}: {', '.join(broken)}" if broken else ""
 
 
-def judge(mutation: Mutation) -> Told:
+def judge(mutation: Mutation) -> Judged:
     with tempfile.TemporaryDirectory(prefix="winch-mutation-") as folder:
         package = Path(folder) / "winch"
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
         mutation.apply(package)
         for witness in mutation.witnesses:
             if words := notices(witness, mutation.store, package):
-                return Told(mutation.name, mutation.store, mutation.title, words)
-    return Told(mutation.name, mutation.store, mutation.title, "")
+                return Judged(mutation.name, mutation.store, mutation.title, words)
+    return Judged(mutation.name, mutation.store, mutation.title, "")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -332,26 +332,26 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--only", help="those whose name or store holds this text")
     parser.add_argument("--keep", action="store_true", help=f"write the score to {KEPT.name}")
-    said = parser.parse_args(argv)
-    chosen = [one for one in MUTATIONS if not said.only or said.only in f"{one.name} {one.store}"]
+    args = parser.parse_args(argv)
+    chosen = [one for one in MUTATIONS if not args.only or args.only in f"{one.name} {one.store}"]
     if not chosen:
         parser.error(
-            f"no mutation holds {said.only!r}; there are: {', '.join({m.name for m in MUTATIONS})}"
+            f"no mutation holds {args.only!r}; there are: {', '.join({m.name for m in MUTATIONS})}"
         )
-    told = []
+    results = []
     for mutation in chosen:
-        told.append(judge(mutation))
-        found = told[-1].caught_by
+        results.append(judge(mutation))
+        found = results[-1].caught_by
         print(
             f"{'noticed' if found else 'MISSED '} {mutation.store:<9} {mutation.title}: {found}",
             flush=True,
         )
-    caught = sum(1 for one in told if one.caught_by)
-    print(f"mutation score {caught} of {len(told)}, {caught / len(told):.0%}")
-    if said.keep and not said.only:
+    caught = sum(1 for one in results if one.caught_by)
+    print(f"mutation score {caught} of {len(results)}, {caught / len(results):.0%}")
+    if args.keep and not args.only:
         KEPT.parent.mkdir(exist_ok=True)
-        KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
-    return 0 if caught == len(told) else 1
+        KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    return 0 if caught == len(results) else 1
 
 
 if __name__ == "__main__":

@@ -82,13 +82,13 @@ def _simulation() -> Iterator[str]:
     file = RESULTS / "simulation.json"
     if not file.exists():
         return
-    told = msgspec.json.decode(file.read_bytes())
-    words = ", ".join(f"{count:,} {name}" for name, count in told["counts"].items())
+    kept = msgspec.json.decode(file.read_bytes())
+    words = ", ".join(f"{count:,} {name}" for name, count in kept["counts"].items())
     yield "## Simulation"
     yield ""
     yield "Whole fleets on the memory store in virtual time; order of calls, lost answers, cuts and deaths follow from the seed."
     yield ""
-    yield f"{told['seeds']:,} seeds from {told['first']}, {len(told['failed'])} with a violation, {told['seconds']:.0f} s: {words}."
+    yield f"{kept['seeds']:,} seeds from {kept['first']}, {len(kept['failed'])} with a violation, {kept['seconds']:.0f} s: {words}."
     yield ""
 
 
@@ -96,15 +96,15 @@ def _mutations() -> Iterator[str]:
     file = RESULTS / "mutations.json"
     if not file.exists():
         return
-    told = msgspec.json.decode(file.read_bytes())
-    caught = sum(1 for one in told if one["caught_by"])
+    kept = msgspec.json.decode(file.read_bytes())
+    caught = sum(1 for one in kept if one["caught_by"])
     yield "## Safeguards taken out"
     yield ""
-    yield f"{caught} of {len(told)} were noticed."
+    yield f"{caught} of {len(kept)} were noticed."
     yield ""
     yield "| safeguard | store | noticed by |"
     yield "|---|---|---|"
-    for one in told:
+    for one in kept:
         yield f"| {one['title']} | {one['store']} | {one['caught_by'] or '**nothing**'} |"
     yield ""
 

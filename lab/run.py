@@ -28,7 +28,7 @@ import msgspec
 from lab import load
 from lab.app import SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
 from lab.history import History, Recorder, Verdict, Violation, check, gather, read
-from lab.history.lines import Ended, Told
+from lab.history.lines import Ended, Replied
 from lab.results import Result
 from lab.stores import REWOUND, CannotRun, Store
 from tests.faults.apps import LEASE
@@ -185,7 +185,9 @@ class Run:
             self._producers.append(self.fleet.helper("-m", "lab.load", *words))
         pids = {producer.pid for producer in self._producers}
         self.until(
-            lambda: pids <= {line.pid for line in read(self.recorder.folder) if isinstance(line, Told)},
+            lambda: (
+                pids <= {line.pid for line in read(self.recorder.folder) if isinstance(line, Replied)}
+            ),
             60,
             "the producers",
         )
@@ -246,7 +248,7 @@ class Run:
         """Do what is left to a producer whose block raised because the store was gone in the middle of
         it: the batch stays open for good, and its callback blocked (docs/howto/flows.md). A store that
         was set back may also have forgotten that a batch was closed."""
-        lines = [line for line in read(self.recorder.folder) if isinstance(line, Told)]
+        lines = [line for line in read(self.recorder.folder) if isinstance(line, Replied)]
         unknown = {job for line in lines if line.outcome == "unknown" for job in line.ids}
         driver = self.app.driver
         which = JobFilter(states=(JobState.BLOCKED,), task="all_done", limit=1000)
@@ -334,9 +336,9 @@ def once(
                 else _run(kinds, store, seed, Path(name), seconds, words)
             )
         except Exception as error:  # a run that broke is a failed run, with its reason
-            said = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
+            reason = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
             kind = "cannot run here" if isinstance(error, CannotRun) else "broke off"
-            found = Result(**words, is_ok=False, observed=kind, seconds=0, violations=(said,))  # type: ignore[arg-type]
+            found = Result(**words, is_ok=False, observed=kind, seconds=0, violations=(reason,))  # type: ignore[arg-type]
         if logs is not None and not found.is_ok:
             _leave(Path(name), logs / f"{found.fault}-{store}-{seed}")
     return msgspec.structs.replace(found, seconds=round(time.monotonic() - began, 1))
@@ -395,7 +397,7 @@ def _strike(run: Run, faults: Sequence[Fault]) -> None:
             while run.pause(*fault.every, fault.rng):
                 fault.strike()
                 fault.strikes += 1
-        except BaseException as error:  # told in the main thread
+        except BaseException as error:  # raised in the main thread
             errors.append(error)
 
     threads = [threading.Thread(target=act, args=(fault,)) for fault in faults]
@@ -470,7 +472,7 @@ def _is_late_rescue(found: Violation) -> bool:
 
 def _load_was_there(run: Run, history: History) -> list[Violation]:
     acked = sum(
-        len(line.ids) for line in history.lines if isinstance(line, Told) and line.outcome == "acked"
+        len(line.ids) for line in history.lines if isinstance(line, Replied) and line.outcome == "acked"
     )
     if acked < run.jobs // 2:
         return [Violation("load", None, f"only {acked} jobs were acknowledged: the run proves little")]

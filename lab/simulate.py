@@ -29,7 +29,7 @@ class Tally(msgspec.Struct, kw_only=True):
     first: int
     seeds: int = 0
     failed: list[int] = []
-    said: list[str] = []
+    verdicts: list[str] = []
     seconds: float = 0.0
     counts: dict[str, int] = {}
 
@@ -59,7 +59,7 @@ def _simulate(first: int, seeds: int, seconds: float | None) -> Tally:
         counts["calls of the store"] += world.places // 2
         if not verdict.is_ok:
             tally.failed.append(seed)
-            tally.said.append(f"seed {seed}: {verdict}")
+            tally.verdicts.append(f"seed {seed}: {verdict}")
         if seconds is not None and time.monotonic() - began > seconds:
             break
     tally.counts, tally.seconds = dict(counts), time.monotonic() - began
@@ -76,21 +76,21 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", action="store_true", help=f"write what it came to to {KEPT.name}")
-    said = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     began = time.monotonic()
-    size = max(1, min(200, said.seeds // said.processes))
-    starts = range(said.seed, said.seed + said.seeds, size)
-    last = said.seed + said.seeds
-    total = Tally(first=said.seed)
+    size = max(1, min(200, args.seeds // args.processes))
+    starts = range(args.seed, args.seed + args.seeds, size)
+    last = args.seed + args.seeds
+    total = Tally(first=args.seed)
     counts: Counter[str] = Counter()
-    with ProcessPoolExecutor(said.processes) as pool:
+    with ProcessPoolExecutor(args.processes) as pool:
         parts = [pool.submit(simulate, start, min(size, last - start)) for start in starts]
         for part in parts:
             tally = part.result()
             total.seeds += tally.seeds
             total.failed += tally.failed
             counts.update(tally.counts)
-            for words in tally.said:
+            for words in tally.verdicts:
                 print(words, flush=True)
             if total.seeds % 2000 == 0:
                 print(f"{total.seeds} seeds, {len(total.failed)} with a violation so far", flush=True)
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
         f"{total.seconds:.0f} s, {rate:.0f} a minute"
     )
     print(words)
-    if said.keep:
+    if args.keep:
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(total), indent=1) + b"\n")
     return 1 if total.failed else 0

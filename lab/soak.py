@@ -69,12 +69,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--keep", action="store_true", help=f"add what was seen to {KEPT.name}")
-    said = parser.parse_args(argv)
-    print(f"soak on {said.store}, {said.minutes:g} min, seed {said.seed}", flush=True)
+    args = parser.parse_args(argv)
+    print(f"soak on {args.store}, {args.minutes:g} min, seed {args.seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="winch-lab-"))
     wrong = ["it broke off"]
     try:
-        soaked, wrong = soak(said.store, said.minutes, said.seed, folder)
+        soaked, wrong = soak(args.store, args.minutes, args.seed, folder)
     finally:
         if wrong:
             print(f"the logs and the recorded lines are kept in {folder}", flush=True)
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     print(msgspec.json.encode(soaked).decode())
     for words in wrong:
         print(f"WRONG: {words}")
-    if said.keep:
+    if args.keep:
         KEPT.parent.mkdir(exist_ok=True)
         with KEPT.open("ab") as file:
             file.write(msgspec.json.encode(soaked) + b"\n")
@@ -191,9 +191,9 @@ def of_store(store: Store) -> tuple[int, int]:
         return (int(row[0]), int(row[1])) if row else (0, 0)
     if isinstance(store, Redis | Cluster):
         servers = [store.server] if isinstance(store, Redis) else store.cluster.nodes
-        told = [server.info("everything") for server in servers]
+        infos = [server.info("everything") for server in servers]
         clients, size = ("connected_clients", "used_memory")
-        return sum(int(one[clients]) for one in told), sum(int(one[size]) for one in told)
+        return sum(int(one[clients]) for one in infos), sum(int(one[size]) for one in infos)
     assert isinstance(store, Sqlite)
     files = store.path.parent.glob(f"{store.path.name}*")
     return 0, sum(file.stat().st_size for file in files if file.is_file())

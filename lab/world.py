@@ -20,7 +20,7 @@ from itertools import takewhile
 from typing import Any, TypeVar, cast
 
 from lab.history import History, Verdict, check
-from lab.history.lines import Ended, Line, Nemesis, Sent, Stamp, Started, Told
+from lab.history.lines import Ended, Line, Nemesis, Replied, Sent, Stamp, Started
 from winch import App, Context, Limit, Retry, batch
 from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
 from winch.core.values.ids import random_id
@@ -167,9 +167,9 @@ class Simulation:
             yield
         except BaseException as error:
             if life is None or not life.is_thawed:
-                said = type(error).__name__
+                error_type = type(error).__name__
                 ended = Ended(
-                    **self.stamp(number), run=run, job=job, token=token, is_ok=False, error=said
+                    **self.stamp(number), run=run, job=job, token=token, is_ok=False, error=error_type
                 )
                 self.lines.append(ended)
             raise
@@ -263,11 +263,13 @@ class Simulation:
             try:
                 job = await self.app.tasks.get(task).using(id=drawn, **using).aenqueue(*args)
             except (StorageError, EnqueueUncertain):
-                self.lines.append(Told(**self.stamp(1), call=call, outcome="unknown", ids=(drawn,)))
+                self.lines.append(Replied(**self.stamp(1), call=call, outcome="unknown", ids=(drawn,)))
                 continue
             if job.id == drawn:
-                told = Told(**self.stamp(1), call=call, outcome="acked", ids=(drawn,), new=(job.is_new,))
-                self.lines.append(told)
+                replied = Replied(
+                    **self.stamp(1), call=call, outcome="acked", ids=(drawn,), new=(job.is_new,)
+                )
+                self.lines.append(replied)
             return
 
     async def _plain(self) -> None:
@@ -301,10 +303,10 @@ class Simulation:
                     await members.aenqueue(task.bind(length))
         except (StorageError, EnqueueUncertain):
             return
-        told = Told(
+        replied = Replied(
             **self.stamp(1), call=self.rng.randbytes(6).hex(), outcome="acked", ids=tuple(self.drawn)
         )
-        self.lines.append(told)
+        self.lines.append(replied)
 
     # -- the course --------------------------------------------------------------------------------
 
@@ -470,8 +472,8 @@ def _make(sim: Simulation) -> App:
 
 
 @functools.cache
-def _settings_once(said: tuple[tuple[str, object], ...]) -> Loaded:
-    return load(code=dict(said))
+def _settings_once(settings: tuple[tuple[str, object], ...]) -> Loaded:
+    return load(code=dict(settings))
 
 
 def _settings(made: App) -> Loaded:

@@ -120,7 +120,7 @@ def in_turns(rounds: int, *sides: Callable[[], float]) -> list[float]:
     return [statistics.median(costs) for costs in found]
 
 
-def told(store: str, what: str, plain: float, other: float, most: float, unit: str = "µs") -> None:
+def report(store: str, what: str, plain: float, other: float, most: float, unit: str = "µs") -> None:
     ratio = other / plain
     verdict = "ok" if ratio <= most else "TOO MUCH"
     print(
@@ -162,7 +162,7 @@ def measure_chord(store: str, size: int) -> None:
 
         plain()  # the first round pays for imports and plans
         alone, together = in_turns(9, plain, chorded)
-        told(store, f"chord of {size:,}, per member", alone, together, 1.5)
+        report(store, f"chord of {size:,}, per member", alone, together, 1.5)
 
 
 # -- memory ------------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def most_memory(act: Callable[[str, int], None], url: str, size: int) -> float:
     process = spawning.Process(target=act_and_tell, args=(act, url, size, tell))
     process.start()
     tell.close()
-    said: str = found.recv()
+    line: str = found.recv()
     process.join()
-    return int(said.split()[1]) / 1024
+    return int(line.split()[1]) / 1024
 
 
 def measure_large(store: str, size: int) -> None:
@@ -219,7 +219,7 @@ def measure_large(store: str, size: int) -> None:
             [most_memory(act, url, count) for act in (produce, work)] for count in (size // 10, size)
         )
         for what, less, more in zip(("enqueue", "run"), few, many, strict=True):
-            told(store, f"most memory to {what} {size:,} beside {size // 10:,}", less, more, 1.2, "MB")
+            report(store, f"most memory to {what} {size:,} beside {size // 10:,}", less, more, 1.2, "MB")
         driver = made.app.ready()
         counts = driver.run(driver.counts(cap=2 * size))
         assert counts[JobState.COMPLETED] >= size, counts  # noqa: S101  # as above
@@ -286,7 +286,7 @@ def beside(store: str, what: str, fill: Callable[[App], None], gated: int | None
         for _ in range(5):
             claims.batch(gated), others.batch(gated)
         plain, other = in_turns(60, lambda: claims.batch(gated), lambda: others.batch(gated))
-        told(store, what, plain, other, 1.1)
+        report(store, what, plain, other, 1.1)
 
 
 def measure_sleepers(store: str, count: int) -> None:
@@ -413,11 +413,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("what", nargs="*", choices=[*MEASURES, []], default=list(MEASURES))
     parser.add_argument("--store", choices=STORES)
     parser.add_argument("--size", type=int, help="other than 10,000 members or 100,000 jobs")
-    said = parser.parse_args(argv)
-    for what in said.what or MEASURES:
+    args = parser.parse_args(argv)
+    for what in args.what or MEASURES:
         measure, size = MEASURES[what]
-        for store in [said.store] if said.store else STORES:
-            measure(store, said.size or size)
+        for store in [args.store] if args.store else STORES:
+            measure(store, args.size or size)
     return 0
 
 

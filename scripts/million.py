@@ -129,16 +129,16 @@ async def measure(app: App, newest: str, count: int) -> dict[str, Timing]:
     found: dict[str, Timing] = {}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
         for name, path in (PAGES | PARTIAL).items():
-            spent, said = [], ""
+            spent, text = [], ""
             charged = (count // BATCH - 5) * BATCH + 1
             address = path.format(newest=newest, charged=charged, late=count - 1)
             for _ in range(ROUNDS):
                 await asyncio.sleep(0.51)
                 began = time.monotonic()
                 answer = await client.get(address, headers={"accept": "text/html"})
-                said = answer.raise_for_status().text
+                text = answer.raise_for_status().text
                 spent.append((time.monotonic() - began) * 1000)
-            found[name] = Timing(max(spent), statistics.median(spent), '"is_partial":true' in said)
+            found[name] = Timing(max(spent), statistics.median(spent), '"is_partial":true' in text)
     await app.aclose()
     return found
 
@@ -155,8 +155,8 @@ def main() -> int:
     print(f"{'':<26}{'median':>10}{'slowest':>10}")
     for name, timing in found.items():
         mark = "  over" if name in PAGES and timing.median >= LIMIT else ""
-        said = "  partial" if name in PARTIAL and timing.is_partial else ""
-        print(f"{name:<26}{timing.median:>7.0f} ms{timing.slowest:>7.0f} ms{mark}{said}")
+        remark = "  partial" if name in PARTIAL and timing.is_partial else ""
+        print(f"{name:<26}{timing.median:>7.0f} ms{timing.slowest:>7.0f} ms{mark}{remark}")
     return 1 if any(found[name].median >= LIMIT for name in PAGES) else 0
 
 

@@ -40,8 +40,8 @@ def cpu(nodes: list[RedisServer]) -> float:
     """Seconds of CPU time that the servers have used."""
     found = 0.0
     for node in nodes:
-        told = node.info("cpu")
-        found += float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+        info = node.info("cpu")
+        found += float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
     return found
 
 

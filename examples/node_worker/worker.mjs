@@ -27,13 +27,13 @@ async function ask(method, path, body) {
     headers,
     body: body === undefined ? undefined : JSON.stringify(body),
   });
-  const said = await answer.json();
+  const reply = await answer.json();
   if (!answer.ok) {
-    const error = new Error(`${answer.status} ${said.code}: ${said.detail}`);
-    error.code = said.code;
+    const error = new Error(`${answer.status} ${reply.code}: ${reply.detail}`);
+    error.code = reply.code;
     throw error;
   }
-  return said;
+  return reply;
 }
 
 async function run(job) {
@@ -56,8 +56,8 @@ async function run(job) {
     console.log(`${job.task} ${job.id} completed`);
   } catch (error) {
     if (error.code === "lost-claim") return; // somebody else has it by now
-    const said = { type: error.name, message: error.message, traceback: error.stack };
-    const ended = await ask("POST", `${path}/fail`, { token, error: said });
+    const failure = { type: error.name, message: error.message, traceback: error.stack };
+    const ended = await ask("POST", `${path}/fail`, { token, error: failure });
     console.log(`${job.task} ${job.id} failed, it is ${ended.state} now`);
   } finally {
     clearInterval(heart);

@@ -324,18 +324,18 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    said = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="winch-shop-") as name:
         folder = Path(name)
-        if said.store == "sqlite":
-            return run(folder, f"sqlite:///{folder}/shop.db", said.seconds, said.seed)
+        if args.store == "sqlite":
+            return run(folder, f"sqlite:///{folder}/shop.db", args.seconds, args.seed)
         sys.path.insert(0, str(ROOT))
-        if said.store.startswith("redis"):
-            return run_on_redis(folder, said.store, said.seconds, said.seed)
+        if args.store.startswith("redis"):
+            return run_on_redis(folder, args.store, args.seconds, args.seed)
         from tests.servers import PostgresServer
 
         with PostgresServer() as server:
-            return run(folder, server.new_database(), said.seconds, said.seed)
+            return run(folder, server.new_database(), args.seconds, args.seed)
 
 
 def run_on_redis(folder: Path, store: str, seconds: float, seed: int) -> int:

@@ -123,7 +123,7 @@ class Herd(Fault):
             gate.wait(60)
             try:
                 producer._call("slow", 0.0)
-            except Exception as error:  # told in the main thread
+            except Exception as error:  # raised in the main thread
                 self.failed.append(repr(error))
 
         threads = [threading.Thread(target=rush, args=(app, n)) for n, app in enumerate(self.apps)]
@@ -170,10 +170,10 @@ class Upgrade(Fault):
         if pair[0].poll() is None:
             pair[0].kill()
             self.killed += 1
-        said = pair[1].communicate(timeout=60)[0]
+        output = pair[1].communicate(timeout=60)[0]
         pair[0].communicate(timeout=60)
         if pair[1].returncode != 0:
-            self.wrong.append(f"a migrator ended with {pair[1].returncode}: {said.decode()[-300:]}")
+            self.wrong.append(f"a migrator ended with {pair[1].returncode}: {output.decode()[-300:]}")
         self.runs += 2
         if not self.later:
             self._add_later()

@@ -267,14 +267,14 @@ class Uncommitted(Fault):
         key = f"held:{self.rounds}"
         is_kept = self.rng.random() < 0.5
         mine, theirs = random_id(os.urandom(16)), random_id(os.urandom(16))
-        told: list[str] = []
+        returned: list[str] = []
 
         def rival() -> None:
             call = self.run.recorder.sent([theirs])
             job = self.other.tasks.get("slow").using(id=theirs, unique=key).enqueue(0.01)
-            told.append(job.id)
+            returned.append(job.id)
             outcome = ("acked", [theirs]) if job.id == theirs else ("failed", [theirs])
-            self.run.recorder.told(call, *outcome)  # type: ignore[arg-type]
+            self.run.recorder.replied(call, *outcome)  # type: ignore[arg-type]
 
         thread = threading.Thread(target=rival)
         call = self.run.recorder.sent([mine])
@@ -283,18 +283,18 @@ class Uncommitted(Fault):
                 self.run.app.tasks.get("slow").using(id=mine, unique=key, conn=conn).enqueue(0.5)
                 thread.start()
                 time.sleep(self.rng.uniform(0.1, 1.0))
-                if told and told[0] == mine:
+                if returned and returned[0] == mine:
                     self.wrong.append(f"{key}: the rival was told of a job that was not committed")
                 if not is_kept:
                     raise RuntimeError("the caller changes its mind")
-            self.run.recorder.told(call, "acked", [mine])
+            self.run.recorder.replied(call, "acked", [mine])
         except RuntimeError:
-            self.run.recorder.told(call, "failed", [mine])
+            self.run.recorder.replied(call, "failed", [mine])
         thread.join(30)
-        if not told:
+        if not returned:
             self.wrong.append(f"{key}: the rival was told nothing")
-        elif told[0] != (mine if is_kept else theirs):
-            self.wrong.append(f"{key}: kept={is_kept}, and the rival was told {told[0]}")
+        elif returned[0] != (mine if is_kept else theirs):
+            self.wrong.append(f"{key}: kept={is_kept}, and the rival was told {returned[0]}")
         self.rounds += 1
 
     def heal(self) -> None:

@@ -19,7 +19,7 @@ from lab.faults.base import SINGLE, Fault
 from lab.faults.servers import ServerFault
 from lab.faults.workers import KillWorker
 from lab.history import History, Verdict, Violation, read
-from lab.history.lines import Sent, Told
+from lab.history.lines import Replied, Sent
 from lab.run import named
 from lab.stores import Postgres, Redis, RedisSmall, SmallPostgres, SmallSqlite, Sqlite
 
@@ -53,7 +53,9 @@ class FullDisk(ServerFault):
         self.outage("disk full", time.monotonic())
 
     def observed(self, history: History, verdict: Verdict) -> str:
-        refused = sum(1 for line in history.lines if isinstance(line, Told) and line.outcome != "acked")
+        refused = sum(
+            1 for line in history.lines if isinstance(line, Replied) and line.outcome != "acked"
+        )
         return f"full {self.filled} times, {refused} calls refused" if self.filled and refused else ""
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
@@ -96,7 +98,9 @@ class FullRedis(ServerFault):
         self.outage("memory full", time.monotonic())
 
     def observed(self, history: History, verdict: Verdict) -> str:
-        refused = sum(1 for line in history.lines if isinstance(line, Told) and line.outcome != "acked")
+        refused = sum(
+            1 for line in history.lines if isinstance(line, Replied) and line.outcome != "acked"
+        )
         return f"full {self.full} times, {refused} calls refused" if self.full and refused else ""
 
 
@@ -196,7 +200,10 @@ class Synced(Fault):
         return [
             (sent[line.call], line.wall)
             for line in lines
-            if isinstance(line, Told) and line.outcome == "acked" and line.call in sent and any(line.new)
+            if isinstance(line, Replied)
+            and line.outcome == "acked"
+            and line.call in sent
+            and any(line.new)
         ]
 
     def drained(self) -> None:
@@ -224,13 +231,15 @@ class Synced(Fault):
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
         early = [
-            (asked, told)
-            for asked, told in self.calls
-            if not any(asked <= sync <= told + 0.001 for sync in self.syncs)
+            (asked, acked)
+            for asked, acked in self.calls
+            if not any(asked <= sync <= acked + 0.001 for sync in self.syncs)
         ]
         return [
             Violation(
-                "I1", None, f"acknowledged {told - asked:.4f} s after it was asked, with no sync between"
+                "I1",
+                None,
+                f"acknowledged {acked - asked:.4f} s after it was asked, with no sync between",
             )
-            for asked, told in early
+            for asked, acked in early
         ]

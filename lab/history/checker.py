@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from lab.history import crashes, gates
-from lab.history.lines import Answered, Ended, Exited, Line, Nemesis, Sent, Started, Told
+from lab.history.lines import Answered, Ended, Exited, Line, Nemesis, Replied, Sent, Started
 from lab.history.records import History, Verdict, Violation, by_job
 from winch.core.errors import InvalidPayload
 from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, TAG, Inputs, read_inputs
@@ -78,7 +78,7 @@ class _Facts:
         self.sessions: dict[str, SessionInfo] = {session.id: session for session in history.sessions}
         lines = sorted(history.lines, key=lambda line: line.mono)
         self.sent: list[Sent] = [line for line in lines if isinstance(line, Sent)]
-        self.told: list[Told] = [line for line in lines if isinstance(line, Told)]
+        self.replied: list[Replied] = [line for line in lines if isinstance(line, Replied)]
         self.answers: list[Answered] = [line for line in lines if isinstance(line, Answered)]
         self.nemesis: list[Nemesis] = [line for line in lines if isinstance(line, Nemesis)]
         self.exits: list[Exited] = [line for line in lines if isinstance(line, Exited)]
@@ -103,11 +103,11 @@ class _Facts:
         found = self.sessions.get(session or "")
         return None if found is None else found.pid
 
-    def acked(self) -> Iterator[tuple[str, Told]]:
-        for told in self.told:
-            if told.outcome == "acked":
-                for job in told.ids:
-                    yield job, told
+    def acked(self) -> Iterator[tuple[str, Replied]]:
+        for replied in self.replied:
+            if replied.outcome == "acked":
+                for job in replied.ids:
+                    yield job, replied
 
     def is_harmed(self, pid: int, before: float, *, by: Collection[str] = HARM) -> bool:
         """Whether something was done to this process before that moment, or it left claims behind."""
@@ -171,13 +171,13 @@ def _moves(job: str, events: Sequence[Event]) -> Iterator[Violation]:
 def i1_nothing_acked_is_lost(facts: _Facts) -> Iterator[Violation]:
     deleted = {job for job, events in facts.events.items() if events[-1].kind == "deleted"}
     acked: set[str] = set()
-    for job, told in facts.acked():
+    for job, replied in facts.acked():
         acked.add(job)
         if job not in facts.jobs and job not in deleted:
             last = facts.events.get(job, [])[-1:]
-            yield Violation("I1", job, "acknowledged, and the store does not have it", (told, *last))
-    attempted = acked.union(*(line.ids for line in facts.sent), *(line.ids for line in facts.told))
-    if not facts.sent and not facts.told:
+            yield Violation("I1", job, "acknowledged, and the store does not have it", (replied, *last))
+    attempted = acked.union(*(line.ids for line in facts.sent), *(line.ids for line in facts.replied))
+    if not facts.sent and not facts.replied:
         return
     for job, records in facts.jobs.items():
         if job not in attempted and SCHEDULE_HEADER not in records[0].headers:
@@ -195,17 +195,17 @@ def i1b_repeats_store_once(facts: _Facts) -> Iterator[Violation]:
         if len(stored) > 1:
             yield Violation("I1b", job, "it was stored more than once", tuple(stored[:2]))
     sent = {line.call: line for line in facts.sent}
-    new: dict[str, Told] = {}
-    for told in facts.told:
-        asked = sent.get(told.call)
-        if told.outcome == "acked" and asked is not None and asked.ids != told.ids:
+    new: dict[str, Replied] = {}
+    for replied in facts.replied:
+        asked = sent.get(replied.call)
+        if replied.outcome == "acked" and asked is not None and asked.ids != replied.ids:
             words = f"asked for {asked.ids[0]}, and another id was returned"
-            yield Violation("I1b", told.ids[0], words, (asked, told))
-        for job, is_new in zip(told.ids, told.new, strict=False):
+            yield Violation("I1b", replied.ids[0], words, (asked, replied))
+        for job, is_new in zip(replied.ids, replied.new, strict=False):
             if is_new and job in new:
-                yield Violation("I1b", job, "two calls were told that it is new", (new[job], told))
+                yield Violation("I1b", job, "two calls were told that it is new", (new[job], replied))
             elif is_new:
-                new[job] = told
+                new[job] = replied
 
 
 def i2_nothing_stays_behind(facts: _Facts) -> Iterator[Violation]:
@@ -416,7 +416,11 @@ def i20_one_clock(facts: _Facts) -> Iterator[Violation]:
             if event.at < before.at - BACKWARDS:
                 words = f"the store's time went back by {before.at - event.at}"
                 yield Violation("I20", job, words, (before, event))
-        seen = [(told, events[0]) for told in facts.told if told.outcome == "acked" and job in told.ids]
+        seen = [
+            (replied, events[0])
+            for replied in facts.replied
+            if replied.outcome == "acked" and job in replied.ids
+        ]
         for line, event in (*seen[:1], *_seen(facts, job)):
             apart = abs(facts.when(line) - event.at)
             if apart > tolerance:
@@ -636,7 +640,7 @@ def _count(facts: _Facts) -> Counter[str]:
         for job, records in facts.jobs.items()
         if job not in acked and SCHEDULE_HEADER not in records[0].headers
     ]
-    counters["recovered"] = len(untold) if facts.told else 0
+    counters["recovered"] = len(untold) if facts.replied else 0
     counters["runs"] = sum(len(runs) for runs in facts.runs.values())
     counters["events"] = len(facts.history.events)
     return counters

@@ -43,9 +43,9 @@ def i13_a_crash_is_nobody_elses_fault(facts: Facts) -> Iterator[Violation]:
             is_seen = entry.error is None or not entry.error.type.endswith(UNSEEN)
             is_charged = entry.what == "failed" and entry.token is not None and job in recorded
             if is_charged and is_seen and not raised[job, entry.token or ""]:
-                said = "" if entry.error is None else f" {entry.error.type}"
+                kind = "" if entry.error is None else f" {entry.error.type}"
                 words = (
-                    f"attempt {entry.attempt} is charged as failed, and its handler did not raise{said}"
+                    f"attempt {entry.attempt} is charged as failed, and its handler did not raise{kind}"
                 )
                 yield Violation("I13", job, words, tuple(facts.events.get(job, [])[-2:]))
 

@@ -31,14 +31,14 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sent(_Line, frozen=True, kw_only=True, tag="sent"):
-    """A producer is about to enqueue jobs of these ids. Without a `Told` the outcome is unknown."""
+    """A producer is about to enqueue jobs of these ids. Without a `Replied` the outcome is unknown."""
 
     call: str
     ids: tuple[str, ...]
 
 
-class Told(_Line, frozen=True, kw_only=True, tag="told"):
-    """What the producer was told: `ids` are the ones returned, `new` which of them were new."""
+class Replied(_Line, frozen=True, kw_only=True, tag="replied"):
+    """The reply that the producer got: `ids` are the ones returned, `new` which of them were new."""
 
     call: str
     outcome: Literal["acked", "unknown", "failed"]
@@ -94,7 +94,7 @@ class Exited(_Line, frozen=True, kw_only=True, tag="exited"):
     children: tuple[int, ...] = ()
 
 
-Line = Sent | Told | Started | Ended | Answered | Nemesis | Exited
+Line = Sent | Replied | Started | Ended | Answered | Nemesis | Exited
 _decode = msgspec.json.Decoder(Line).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -126,19 +126,19 @@ class Recorder:
     # -- producers ---------------------------------------------------------------------------------
 
     def sent(self, ids: Sequence[str]) -> str:
-        """Note that these ids are about to be enqueued; returns the call to `told` about."""
+        """Note that these ids are about to be enqueued; returns the call to pass to `replied`."""
         call = os.urandom(8).hex()
         self.write(Sent(**_now(), call=call, ids=tuple(ids)))
         return call
 
-    def told(
+    def replied(
         self,
         call: str,
         outcome: Literal["acked", "unknown", "failed"],
         ids: Sequence[str],
         new: Sequence[bool] = (),
     ) -> None:
-        self.write(Told(**_now(), call=call, outcome=outcome, ids=tuple(ids), new=tuple(new)))
+        self.write(Replied(**_now(), call=call, outcome=outcome, ids=tuple(ids), new=tuple(new)))
 
     # -- workers -----------------------------------------------------------------------------------
 
@@ -157,9 +157,9 @@ class Recorder:
 
     def failed(self, ctx: Context, run: str, error: BaseException) -> None:
         """The run did not end well after all: its transaction was not committed."""
-        said = type(error).__name__
+        error_type = type(error).__name__
         job, token = ctx.job_id, ctx._claim.token
-        self.write(Ended(**_now(), run=run, job=job, token=token, is_ok=False, error=said))
+        self.write(Ended(**_now(), run=run, job=job, token=token, is_ok=False, error=error_type))
 
     def answered(
         self, verb: str, job: str, token: str, answer: Literal["took", "already", "lost"]

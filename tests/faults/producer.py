@@ -32,11 +32,11 @@ def main(seed: str) -> None:
             ]
             jobs = app.enqueue_many(calls)
         except EnqueueUncertain:
-            recorder.told(call, "unknown", ids)
+            recorder.replied(call, "unknown", ids)
         except StorageUnavailable as error:
-            recorder.told(call, "unknown" if error.maybe_applied else "failed", ids)
+            recorder.replied(call, "unknown" if error.maybe_applied else "failed", ids)
         else:
-            recorder.told(call, "acked", [job.id for job in jobs], [job.is_new for job in jobs])
+            recorder.replied(call, "acked", [job.id for job in jobs], [job.is_new for job in jobs])
 
 
 if __name__ == "__main__":

@@ -148,9 +148,9 @@ class Stage:
             job = using.enqueue(*args)
         except (EnqueueUncertain, StorageUnavailable) as error:
             unknown = isinstance(error, EnqueueUncertain) or error.maybe_applied
-            self.recorder.told(call, "unknown" if unknown else "failed", [drawn])
+            self.recorder.replied(call, "unknown" if unknown else "failed", [drawn])
         else:
-            self.recorder.told(call, "acked", [job.id], [job.is_new])
+            self.recorder.replied(call, "acked", [job.id], [job.is_new])
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -182,14 +182,14 @@ class Stage:
 
     def _situation(self) -> str:
         """For a failure's message: the logs, who has ended, and some of the jobs that are not final."""
-        told = [self.fleet.logs(), f"ended: {self.fleet.ended()}"]
+        replied = [self.fleet.logs(), f"ended: {self.fleet.ended()}"]
         try:
             driver = self.app.driver
             left = JobFilter(states=tuple(set(JobState) - FINAL), limit=8)
-            told += map(str, driver.run(driver.list_jobs(left)).jobs)
+            replied += map(str, driver.run(driver.list_jobs(left)).jobs)
         except StorageError as error:
-            told.append(f"the store cannot be asked: {error}")
-        return "\n".join(told)
+            replied.append(f"the store cannot be asked: {error}")
+        return "\n".join(replied)
 
     def until_started(self, ids: list[str], times: int = 1, seconds: float = 20) -> None:
         def have_started() -> bool:

@@ -45,9 +45,9 @@ class Play:
         try:
             job = await self.app.tasks.get(task).using(id=drawn).aenqueue(*args)
         except EnqueueUncertain:
-            self.recorder.told(call, "unknown", [drawn])
+            self.recorder.replied(call, "unknown", [drawn])
             raise
-        self.recorder.told(call, "acked", [job.id], [job.is_new])
+        self.recorder.replied(call, "acked", [job.id], [job.is_new])
         return job.id
 
     @asynccontextmanager

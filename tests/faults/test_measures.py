@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lab.history import read
-from lab.history.lines import Sent, Told
+from lab.history.lines import Replied, Sent
 from lab.proxy import Proxy
 from tests.faults.stage import STORES, Stage
 from tests.servers import Databases
@@ -131,8 +131,8 @@ def _starts(stage: Stage) -> tuple[list[float], list[float]]:
         jobs.append(job)
     lines = read(stage.recorder.folder)
     sent = {line.ids[0]: line.mono for line in lines if isinstance(line, Sent)}
-    told = {line.ids[0]: line.mono for line in lines if isinstance(line, Told)}
+    replied = {line.ids[0]: line.mono for line in lines if isinstance(line, Replied)}
     runs = [line for line in stage.runs() if line.job in jobs]
     assert len(runs) == ROUNDS
-    waits = [max(line.mono - told[line.job], 0.0) for line in runs]
+    waits = [max(line.mono - replied[line.job], 0.0) for line in runs]
     return waits, [line.mono - sent[line.job] for line in runs]

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from lab.history import read
-from lab.history.lines import Told
+from lab.history.lines import Replied
 from tests.faults.apps import LEASE
 from tests.faults.fleet import until
 from tests.faults.stage import STORES, Stage
@@ -149,7 +149,7 @@ def test_a_store_survives_kills_in_the_middle_of_writes(store: str, postgres_ser
 
 def _acked(stage: Stage) -> int:
     lines = read(stage.recorder.folder)
-    return sum(1 for line in lines if isinstance(line, Told) and line.outcome == "acked")
+    return sum(1 for line in lines if isinstance(line, Replied) and line.outcome == "acked")
 
 
 def _integrity(stage: Stage) -> list[str]:

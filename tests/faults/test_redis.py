@@ -18,7 +18,7 @@ from contextlib import suppress
 import pytest
 
 from lab.history import read
-from lab.history.lines import Told
+from lab.history.lines import Replied
 from tests.faults import test_gates as gates
 from tests.faults import test_kills as kills
 from tests.faults import test_schedulers as schedulers
@@ -300,8 +300,8 @@ def _judge_rewound(stage: Stage) -> None:
     """After a failover the store may have been set back: acknowledged jobs are there and end, whatever
     else the history says of ends that were taken back."""
     stage.until_final(60)
-    told = [line for line in read(stage.recorder.folder) if isinstance(line, Told)]
-    acked = [job for line in told if line.outcome == "acked" for job in line.ids]
+    replied = [line for line in read(stage.recorder.folder) if isinstance(line, Replied)]
+    acked = [job for line in replied if line.outcome == "acked" for job in line.ids]
     found = stage.jobs(acked)
     assert len(found) == len(set(acked)), f"{len(set(acked)) - len(found)} acknowledged jobs are lost"
     assert {job.state for job in found} <= {JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED}
@@ -337,4 +337,4 @@ def _shard_elsewhere(cluster: RedisCluster) -> str:
 
 def _acked(stage: Stage) -> int:
     lines = read(stage.recorder.folder)
-    return sum(1 for line in lines if isinstance(line, Told) and line.outcome == "acked")
+    return sum(1 for line in lines if isinstance(line, Replied) and line.outcome == "acked")

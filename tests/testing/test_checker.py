@@ -19,10 +19,10 @@ from lab.history.lines import (
     Exited,
     Line,
     Nemesis,
+    Replied,
     Sent,
     Stamp,
     Started,
-    Told,
 )
 from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, Edge, Inputs, member_id
 from winch.core.gates import FIFO, LIMIT, RATE, GateUse, with_gates
@@ -133,8 +133,8 @@ class Story:
             )
             self.put(record, "enqueued")
         if outcome != "killed":
-            told = Told(**self.line(), call=call, outcome=outcome, ids=(job,), new=(True,))
-            self.lines.append(told if outcome == "acked" else replace(told, new=()))
+            replied = Replied(**self.line(), call=call, outcome=outcome, ids=(job,), new=(True,))
+            self.lines.append(replied if outcome == "acked" else replace(replied, new=()))
         return job
 
     def held(self, inputs: Inputs) -> str:
@@ -151,7 +151,9 @@ class Story:
         one = member_id(flow, "m", number)
         self.events = [replace(e, job=one) if e.job == job else e for e in self.events]
         self.lines = [
-            replace(line, ids=(one,)) if isinstance(line, Sent | Told) and line.ids == (job,) else line
+            replace(line, ids=(one,))
+            if isinstance(line, Sent | Replied) and line.ids == (job,)
+            else line
             for line in self.lines
         ]
         self.jobs[one] = replace(record, id=one, headers={FLOW_HEADER: flow})
@@ -487,7 +489,7 @@ def job_is_gone_after_it_ran(story: Story, session: str) -> None:
 def job_that_nobody_asked_for(story: Story, session: str) -> None:
     job = story.plain(session)
     story.lines = [
-        line for line in story.lines if not (isinstance(line, Sent | Told) and job in line.ids)
+        line for line in story.lines if not (isinstance(line, Sent | Replied) and job in line.ids)
     ]
 
 
@@ -501,8 +503,8 @@ def repeat_is_stored_twice(story: Story, session: str) -> None:
 @plant("I1b")
 def repeat_is_told_new_twice(story: Story, session: str) -> None:
     job = story.plain(session)
-    told = Told(**story.line(), call="x", outcome="acked", ids=(job,), new=(True,))
-    story.lines.append(told)
+    replied = Replied(**story.line(), call="x", outcome="acked", ids=(job,), new=(True,))
+    story.lines.append(replied)
 
 
 @plant("I1b")
@@ -510,8 +512,8 @@ def repeat_returns_another_id(story: Story, session: str) -> None:
     job = story.plain(session)
     other = story.plain(session)
     sent = Sent(**story.line(), call="x", ids=(other,))
-    told = Told(**story.line(), call="x", outcome="acked", ids=(job,))
-    story.lines += [sent, told]
+    replied = Replied(**story.line(), call="x", outcome="acked", ids=(job,))
+    story.lines += [sent, replied]
 
 
 @plant("I2")
@@ -816,9 +818,9 @@ def batch_calls_back_twice(story: Story, session: str) -> None:
 def batch_tells_of_a_death_that_was_none(story: Story, session: str) -> None:
     flow = job_id(1, story.rng.randbytes(10))
     member = story.member(flow)
-    told = story.held(Inputs(flow, wants="death"))
+    replied = story.held(Inputs(flow, wants="death"))
     story.run(member, session)
-    story.woken(told, session)
+    story.woken(replied, session)
 
 
 @plant("order")
@@ -1077,14 +1079,14 @@ def test_one_claim_call_may_take_its_time_where_it_asks_several_servers() -> Non
     mine = next(event.token for event in story.events if event.job == second and event.token)
     at = {event.kind: event.at + timedelta(seconds=1.6) for event in story.events if event.job == second}
 
-    def told(event: Event) -> Event:
+    def replied(event: Event) -> Event:
         if event.job != second:
             return event
         mine_by = token if event.by_token == mine else event.by_token
         mine_is = token if event.token == mine else event.token
         return replace(event, token=mine_is, by_token=mine_by, at=at[event.kind])
 
-    story.events = [told(event) for event in story.events]
+    story.events = [replied(event) for event in story.events]
     story.lines = [
         replace(line, token=token) if getattr(line, "token", None) == mine else line
         for line in story.lines
@@ -1098,15 +1100,15 @@ def test_one_claim_call_may_take_its_time_where_it_asks_several_servers() -> Non
 def test_lines_survive_and_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     call = recorder.sent(["a", "b"])
-    recorder.told(call, "acked", ["a", "b"], [True, False])
+    recorder.replied(call, "acked", ["a", "b"], [True, False])
     recorder.nemesis("kill", [7], note="child")
     [file] = tmp_path.iterdir()
     file.write_bytes(file.read_bytes() + b'{"type":"sent","ca')
-    sent, told, act = read(tmp_path)
+    sent, replied, act = read(tmp_path)
     assert isinstance(sent, Sent)
     assert sent.ids == ("a", "b")
-    assert isinstance(told, Told)
-    assert told.new == (True, False)
+    assert isinstance(replied, Replied)
+    assert replied.new == (True, False)
     assert isinstance(act, Nemesis)
     assert act.pids == (7,)
     assert abs(act.mono - sent.mono) < 5

@@ -157,7 +157,7 @@ def test_a_world_can_end_while_a_worker_starts() -> None:
 def test_simulated_fleets_keep_every_promise() -> None:
     tally = simulate(0, SEEDS)
     assert tally.seeds == SEEDS
-    assert not tally.failed, "\n".join(tally.said)
+    assert not tally.failed, "\n".join(tally.verdicts)
     # They had something to get over.
     assert tally.counts["killed"] > SEEDS // 4
     assert tally.counts["reply lost"] > SEEDS
@@ -189,7 +189,7 @@ def test_every_mutation_still_finds_what_it_takes_out(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_many_simulated_fleets_keep_every_promise() -> None:
     tally = simulate(1000, 300)
-    assert not tally.failed, "\n".join(tally.said)
+    assert not tally.failed, "\n".join(tally.verdicts)
 
 
 def test_what_is_kept_of_a_run_that_broke_off_is_its_reason(tmp_path: Path) -> None:

@@ -89,9 +89,9 @@ class _Wanted:
         if isinstance(task, Bound):
             if args or kwargs:
                 raise ConfigError("give the arguments to bind(…), or to the assertion, not to both")
-            said, self._exact = task.options, codec.loads(task.args, what="arguments")
-            queue = queue or said.queue
-            delay = said.delay if delay is None else delay
+            options, self._exact = task.options, codec.loads(task.args, what="arguments")
+            queue = queue or options.queue
+            delay = options.delay if delay is None else delay
             task = task.task
         if not isinstance(task, Task):
             raise ConfigError(f"expected a task, a bound call or a task's name, got {task!r}")

@@ -114,13 +114,13 @@ class Crew:
     async def start(self) -> None:
         self._loops.start("heart", self._beat())
         await self.worker.start()
-        said = self._settings
+        settings = self._settings
         self._services = [
-            Promoter(self._driver, said.poll.total_seconds(), hair=0.0),
-            Ticker(self._driver, said.poll.total_seconds(), hair=0.0),
+            Promoter(self._driver, settings.poll.total_seconds(), hair=0.0),
+            Ticker(self._driver, settings.poll.total_seconds(), hair=0.0),
             Rescuer(
                 self._driver,
-                said.sweep.total_seconds(),
+                settings.sweep.total_seconds(),
                 self._heart.proven_at,
                 self.worker.tally,
                 self._runtime.events,

@@ -101,12 +101,12 @@ class World:
     # -- the block ---------------------------------------------------------------------------------
 
     def __enter__(self) -> World:
-        said = self._app.settings
+        settings = self._app.settings
         if self._concurrency is not None:
             import msgspec
 
-            said = msgspec.structs.replace(said, concurrency=self._concurrency)
-        self._settings = said
+            settings = msgspec.structs.replace(settings, concurrency=self._concurrency)
+        self._settings = settings
         self._helper: ThreadPoolExecutor | None = None
         self._loop = VirtualLoop(self._clock)
         self._loop.outlook = self._outlook
