@@ -150,19 +150,19 @@ MUTATIONS = (
     Mutation(
         "cron row", "postgres", CRON,
         (
-            ("postgres/migrations/0004_schedules.sql", "PRIMARY KEY (schedule, window_at)", "CHECK (true)"),
+            ("postgres/migrations/0001_schema.sql", "PRIMARY KEY (schedule, window_at)", "CHECK (true)"),
             ("postgres/sql/change_schedule.sql", "    last_window = :last_window,\n", ""),
         ),
         ("conformance:schedules", "F29"),
     ),
     Mutation(
         "gate lock", "postgres", LOCK,
-        (("postgres/migrations/0005_gates.sql", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key;"),),
+        (("postgres/migrations/0001_schema.sql", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key;"),),
         ("conformance:gates", "test:tests/faults/test_gates.py::test_without_the_gates_lock_two_claims_would_share_a_permit"),
     ),
     Mutation(
         "permit", "postgres", PERMIT,
-        (("postgres/migrations/0005_gates.sql", "DELETE FROM {schema}.permit\n        WHERE job = OLD.id", "DELETE FROM {schema}.permit\n        WHERE false AND job = OLD.id"),),
+        (("postgres/migrations/0001_schema.sql", "DELETE FROM {schema}.permit\n        WHERE job = OLD.id", "DELETE FROM {schema}.permit\n        WHERE false AND job = OLD.id"),),
         ("conformance:gates",),
     ),
     Mutation(
@@ -177,7 +177,7 @@ MUTATIONS = (
     ),
     Mutation(
         "callback", "postgres", CALLBACK,
-        (("postgres/migrations/0015_fewer_rings.sql", "INSERT INTO {schema}.recheck (key) VALUES ('job:' || OLD.id);", ""),),
+        (("postgres/migrations/0001_schema.sql", "INSERT INTO {schema}.recheck (key) VALUES ('job:' || OLD.id);", ""),),
         ("conformance:waits",),
     ),
     Mutation(
@@ -192,7 +192,7 @@ MUTATIONS = (
     ),
     Mutation(
         "offer, ended", "postgres", OFFER_ENDED,
-        (("postgres/migrations/0019_offers.sql", " AND session.ended_at IS NULL", ""),),
+        (("postgres/migrations/0001_schema.sql", "offer.session AND session.ended_at IS NULL", "offer.session"),),
         ("test:tests/storage/test_postgres_offers.py::test_an_ended_session_is_handed_nothing",),
     ),
     Mutation(

@@ -71,7 +71,7 @@ def test_a_migrator_that_died_halfway_left_nothing(
 ) -> None:
     driver = PostgresDriver.from_url(empty_postgres_url)
     first = schema.MIGRATIONS[0]
-    broken = Migration(1, "first", first.sql + "\nSELECT 1/0;")
+    broken = Migration(1, first.name, first.sql + "\nSELECT 1/0;")
     with monkeypatch.context() as patched:
         patched.setattr(schema, "MIGRATIONS", (broken,))
         with pytest.raises(StorageError, match="division by zero"):
@@ -91,6 +91,15 @@ def test_a_migrator_goes_on_where_another_stopped(
     assert "0900_second" in driver.migration_sql()
     assert driver.migrate() == ["0900_second"]
     assert driver.check_schema().is_ready
+
+
+def test_a_store_made_before_the_first_release_is_refused(
+    store: Store, watcher: psycopg.Connection[Any]
+) -> None:
+    watcher.execute("UPDATE winch.winch_migration SET name = 'first' WHERE number = 1")
+    for refused in (store.driver.check_schema, store.driver.migrate, store.driver.migration_sql):
+        with pytest.raises(SchemaMismatch, match=r"0001_first.*empty store"):
+            refused()
 
 
 def test_an_additive_schema_of_the_next_release_is_taken(
@@ -434,6 +443,22 @@ def test_events_are_not_ready_without_their_triggers(store: Store) -> None:
     assert witness.migrate() == ["events"]
     assert witness.migrate() == []
     assert witness.check_schema().is_ready
+
+
+def test_migrating_brings_the_functions_of_events_up_to_date(
+    store: Store, watcher: psycopg.Connection[Any]
+) -> None:
+    witness = PostgresDriver.from_url(store.url, events=True)
+    witness.migrate()
+    before = dump(watcher)
+    watcher.execute(
+        "CREATE OR REPLACE FUNCTION winch.witness_archive() RETURNS trigger"
+        " LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+    )
+    assert "witness_archive" in store.driver.migration_sql()
+    assert store.driver.migrate() == ["events"]
+    assert store.driver.migrate() == []
+    assert dump(watcher) == before
 
 
 def test_a_driver_without_events_writes_none_beside_one_that_does(store: Store) -> None:

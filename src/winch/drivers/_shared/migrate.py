@@ -90,6 +90,7 @@ def migrate(ledger: Ledger, migrations: Sequence[Migration]) -> list[str]:
     for migration in migrations:
         with ledger.transaction():
             done = ledger.applied() or {}
+            refuse_other_layout(done, migrations)
             refuse_newer(done, migrations)
             if migration.number in done:
                 continue
@@ -101,10 +102,23 @@ def migrate(ledger: Ledger, migrations: Sequence[Migration]) -> list[str]:
 
 def status(applied: Mapping[int, str] | None, migrations: Sequence[Migration]) -> Status:
     """Where a store with these applied migrations stands. A newer one is ready unless a step breaks."""
+    refuse_other_layout(applied or {}, migrations)
     newest = migrations[-1].number
     current = max(applied, default=None) if applied is not None else None
     is_ready = current is not None and current >= newest and not _breaking(applied or {}, migrations)
     return Status(current, newest, is_ready)
+
+
+def refuse_other_layout(applied: Mapping[int, str], migrations: Sequence[Migration]) -> None:
+    """Raise SchemaMismatch for a schema with another first step: made before the first release."""
+    first = migrations[0]
+    name = applied.get(first.number, first.name)
+    if name != first.name:
+        raise SchemaMismatch(
+            f"the store's schema begins with step {first.number:04}_{name} and this Winch's with "
+            f"{first.label}: a version before the first release has made it, and it cannot be migrated; "
+            "let that version finish its jobs, then start with an empty store"
+        )
 
 
 def refuse_newer(applied: Mapping[int, str], migrations: Sequence[Migration]) -> None:
@@ -130,6 +144,7 @@ def _breaking(applied: Mapping[int, str], migrations: Sequence[Migration]) -> li
 def pending_sql(applied: Mapping[int, str] | None, migrations: Sequence[Migration]) -> str:
     """The text of the migrations not applied yet, to read."""
     done = applied or {}
+    refuse_other_layout(done, migrations)
     return "\n".join(
         f"-- {migration.label}\n{migration.sql.strip()}\n"
         for migration in migrations

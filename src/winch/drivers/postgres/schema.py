@@ -83,6 +83,26 @@ def read_applied(connection: Connection, address: Address) -> dict[int, str] | N
     return {row[0]: row[1] for row in rows}
 
 
+def event_functions_sql(address: Address) -> str:
+    """The part of `events_sql` that locks no table."""
+    return events_sql(address).partition("CREATE TRIGGER")[0]
+
+
+def has_old_functions(connection: Connection, address: Address) -> bool:
+    """Whether a function of the triggers for events is not the one of this release."""
+    rows = connection.execute(
+        """
+        SELECT prosrc
+        FROM pg_proc
+        WHERE pronamespace = to_regnamespace(%s)
+            AND proname IN ('witness_job', 'witness_archive')
+        """,
+        [address.quoted],
+    )
+    text = events_sql(address)
+    return any(row[0] not in text for row in rows)
+
+
 def has_triggers(connection: Connection, address: Address) -> bool:
     wanted = set(_TRIGGER.findall(events_sql(address)))
     rows = connection.execute(
@@ -108,12 +128,18 @@ def upgrade(connection: Connection, address: Address, *, events: bool) -> list[s
     """Bring the schema up to date; returns the names of the steps taken."""
     ledger = PostgresLedger(connection, address)
     taken = migrate.migrate(ledger, migrations(address))
-    if events:
-        with ledger.transaction():
-            if not has_triggers(connection, address):
-                ledger.execute(events_sql(address))
-                taken.append(EVENTS_STEP)
+    with ledger.transaction():
+        if missing := _pending_events(connection, address, events=events):
+            ledger.execute(missing)
+            taken.append(EVENTS_STEP)
     return taken
+
+
+def _pending_events(connection: Connection, address: Address, *, events: bool) -> str:
+    """What is missing for events, also where only an earlier `migrate` wanted them; "" for nothing."""
+    if not has_triggers(connection, address):
+        return events_sql(address) if events else ""
+    return event_functions_sql(address) if has_old_functions(connection, address) else ""
 
 
 def pending_sql(connection: Connection, address: Address, *, events: bool) -> str:
@@ -129,8 +155,8 @@ def pending_sql(connection: Connection, address: Address, *, events: bool) -> st
         for step in migrations(address)
     ]
     text = migrate.pending_sql(read_applied(connection, address), recorded)
-    if events and not has_triggers(connection, address):
-        text += f"\n-- {EVENTS_STEP}\n{events_sql(address).strip()}\n"
+    if missing := _pending_events(connection, address, events=events):
+        text += f"\n-- {EVENTS_STEP}\n{missing.strip()}\n"
     return text
 
 

@@ -105,7 +105,7 @@ WHERE coalesce((
 ), false) IS NOT NULL;
 
 -- enqueue.handed: the same on a connection of ours, with its own commit. Where somebody waits the job may be handed
--- over at once (0019_offers.sql), and then there is nothing left to store. Never in the transaction of a caller, where
+-- over at once (hand_over), and then there is nothing left to store. Never in the transaction of a caller, where
 -- the offer that was taken would be nobody's until that ends.
 INSERT INTO {schema}.job (
     id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
