@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.command import Command, start_session
 from winch import App
-from winch.drivers.sqlite.connections.pool import has_wal_reset_bug
+from winch.drivers.sqlite.connections.opening import has_wal_reset_bug
 
 
 def die(app: App, *names: str) -> list[str]:

@@ -22,7 +22,7 @@ from winch.drivers._shared import migrate, sql
 from winch.drivers.memory import MemoryDriver
 from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.address import parse_url, refuse_network
-from winch.drivers.sqlite.connections.pool import has_wal_reset_bug
+from winch.drivers.sqlite.connections.opening import has_wal_reset_bug
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.statements import SQL
 from winch.storage.params import (

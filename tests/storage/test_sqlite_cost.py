@@ -13,7 +13,8 @@ import pytest
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_ids
-from winch.drivers.sqlite.connections import pool as connections
+from winch.drivers.sqlite.connections import checkpoints
+from winch.drivers.sqlite.connections.checkpoints import wal_bytes
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.decide.waits import AWAITED_HEADER, job_key
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession, Wait
@@ -33,7 +34,7 @@ class Cost:
         self.bytes = 0
 
     def __enter__(self) -> Cost:
-        self._before = self._driver._connections.wal_bytes()
+        self._before = wal_bytes(self._driver._connections.path)
         self._writer.set_trace_callback(self._see)
         return self
 
@@ -44,12 +45,12 @@ class Cost:
 
     def __exit__(self, *_: object) -> None:
         self._writer.set_trace_callback(None)
-        self.bytes = self._driver._connections.wal_bytes() - self._before
+        self.bytes = wal_bytes(self._driver._connections.path) - self._before
 
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDriver]:
-    monkeypatch.setattr(connections, "CHECKPOINT_BYTES", 1 << 40)  # so that the log only grows
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 1 << 40)  # so that the log only grows
     driver = SqliteDriver(tmp_path / "cost.db")
     driver.migrate()
     driver.run(

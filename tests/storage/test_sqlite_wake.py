@@ -26,8 +26,9 @@ from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.wakeups import bell as wake
 from winch.drivers.sqlite.wakeups import folder as bell_folder
-from winch.drivers.sqlite.wakeups.bell import SLOTS, Board, SqliteBell
+from winch.drivers.sqlite.wakeups.bell import SqliteBell
 from winch.drivers.sqlite.wakeups.folder import folder_for
+from winch.drivers.sqlite.wakeups.slots import SLOTS, BellSlots
 from winch.storage.params import ClaimParams, JobFilter
 from winch.storage.verbs import Verb
 
@@ -153,9 +154,9 @@ def test_one_job_wakes_one_of_many_and_a_resume_wakes_all(
         async def woken(act: Callable[[], object]) -> int:
             for bell in bells:
                 await bell.arm()
-            before = driver._open_board().rings
+            before = driver._open_slots().rings
             act()
-            return driver._open_board().rings - before
+            return driver._open_slots().rings - before
 
         assert await woken(lambda: driver.run(driver.enqueue([make_job(queue="mail")]))) == 1
         jobs = [make_job(queue="mail") for _ in range(3)]
@@ -177,7 +178,7 @@ def test_jobs_due_soon_ring_the_promoters(sqlite_path: Path, monkeypatch: pytest
         assert await ring_time(bell, lambda: driver.run(driver.enqueue([make_job(delay=soon)])))
         await bell.arm()
         driver.run(driver.enqueue([make_job(delay=late)]))
-        assert driver._open_board().rings == 1
+        assert driver._open_slots().rings == 1
         assert not await plain.wait(0.0)
         await bell.aclose()
         await plain.aclose()
@@ -190,7 +191,7 @@ def test_nobody_is_rung_when_nobody_waits_and_before_the_commit(sqlite_path: Pat
         driver.run(driver.enqueue([make_job()]))
         bell = driver.bell(["default"])
         await bell.arm()
-        board = driver._open_board()
+        board = driver._open_slots()
         with driver.transaction() as conn:
             driver.run_on(conn, driver.enqueue([make_job()]))
             assert board.rings == 0
@@ -207,7 +208,7 @@ def test_the_dead_leave_nothing_behind(sqlite_path: Path) -> None:
     async def story(driver: SqliteDriver) -> None:
         bell = driver.bell(["default"])
         await bell.arm()
-        board = driver._open_board()
+        board = driver._open_slots()
         dead = board.take(["default"], due=False)
         assert dead is not None
         slot, socket = dead
@@ -228,7 +229,7 @@ def test_a_full_board_makes_room_by_burying_the_dead_and_else_the_poll_remains(
 ) -> None:
     async def story(driver: SqliteDriver) -> None:
         driver.run(driver.enqueue([make_job(queue="before")]))
-        board = driver._open_board()
+        board = driver._open_slots()
         taken = [board.take(["x"], due=False) for _ in range(SLOTS)]
         assert None not in taken
         assert board.take(["x"], due=False) is None
@@ -276,7 +277,7 @@ def test_a_long_path_puts_the_bells_elsewhere_for_all_alike(tmp_path: Path) -> N
         await bell.arm()
         driver.run(driver.enqueue([make_job()]))
         assert await bell.wait(1)
-        assert driver._open_board().rings == 1
+        assert driver._open_slots().rings == 1
         await bell.aclose()
 
     play(long, story)
@@ -287,7 +288,7 @@ def test_a_long_path_puts_the_bells_elsewhere_for_all_alike(tmp_path: Path) -> N
 
 
 def test_the_last_who_leaves_removes_the_folder(sqlite_path: Path) -> None:
-    first, second = Board(sqlite_path), Board(sqlite_path)
+    first, second = BellSlots(sqlite_path), BellSlots(sqlite_path)
     taken = first.take(["default"], due=False)
     assert taken is not None
     taken[1].close()
@@ -307,7 +308,7 @@ def test_boards_that_come_and_go_at_once_never_take_the_folder_from_under_anothe
     async def come_and_go() -> int:
         missed = 0
         for _ in range(150):
-            board = Board(sqlite_path)
+            board = BellSlots(sqlite_path)
             taken = await asyncio.to_thread(board.take, ["default"], due=False)
             assert taken is not None
             slot, bell = taken
@@ -328,15 +329,15 @@ def test_who_comes_first_clears_away_what_the_dead_have_left(sqlite_path: Path) 
     killed = f"""
 import os, signal
 from pathlib import Path
-from winch.drivers.sqlite.wakeups.bell import Board
-board = Board(Path({str(sqlite_path)!r}))
+from winch.drivers.sqlite.wakeups.slots import BellSlots
+board = BellSlots(Path({str(sqlite_path)!r}))
 slot, bell = board.take(["default"], due=False)
 board.set_waiting(slot)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", killed], check=False)
     assert len(names_in(folder)) == 3
-    board = Board(sqlite_path)
+    board = BellSlots(sqlite_path)
     board.ring(ready("default"))
     assert board.rings == 0
     assert names_in(folder) == {"board", "users"}
@@ -349,7 +350,7 @@ def test_a_start_sweeps_folders_that_nobody_uses(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mine = f"winch-bells-{os.getuid()}"
-    live = Board(tmp_path / ("x" * 100) / "live.db")
+    live = BellSlots(tmp_path / ("x" * 100) / "live.db")
     live.ring(ready("default"))
     dead, fresh, old, open_to_all = (tmp_path / f"{mine}-{n}" for n in ("dead", "new", "old", "open"))
     for folder in (dead, fresh, old, open_to_all):
@@ -378,7 +379,7 @@ def test_a_start_sweeps_folders_that_nobody_uses(
 
 
 def test_a_forked_child_neither_leaves_for_its_parent_nor_stays_in_its_place(sqlite_path: Path) -> None:
-    board = Board(sqlite_path)
+    board = BellSlots(sqlite_path)
     taken = board.take(["default"], due=False)
     assert taken is not None
     slot, bell = taken

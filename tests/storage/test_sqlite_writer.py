@@ -14,7 +14,9 @@ import pytest
 from tests.storage.test_sqlite import make_job
 from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite.connections import pool as connections_module
+from winch.drivers.sqlite.connections import checkpoints
+from winch.drivers.sqlite.connections.checkpoints import wal_bytes
+from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.fast.sending import SENT_FROM, PendingCommit
 from winch.storage.params import NewJob
@@ -138,31 +140,31 @@ def test_threads_end_when_the_driver_closes(driver: SqliteDriver) -> None:
 def test_the_wal_is_copied_when_it_has_grown(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections_module, "CHECKPOINT_BYTES", 200_000)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 200_000)
     size = driver._connections.path.stat().st_size
     for _ in range(60):
         driver.run(driver.enqueue([make_job(args='"' + "x" * 4000 + '"')]))
-    assert driver._connections.checkpoints >= 2
+    assert driver._connections._checkpoints.count >= 2
     assert driver._connections.path.stat().st_size > size
-    assert driver._connections.wal_bytes() < 1_500_000
+    assert wal_bytes(driver._connections.path) < 1_500_000
 
 
 def test_a_wal_that_a_reader_kept_from_being_reused_is_cut_later(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections_module, "CHECKPOINT_BYTES", 200_000)
-    monkeypatch.setattr(connections_module, "WAL_FILE_BYTES", 400_000)
-    monkeypatch.setattr(connections_module, "_CHECKPOINT_STEP", 50_000)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 200_000)
+    monkeypatch.setattr(checkpoints, "WAL_FILE_BYTES", 400_000)
+    monkeypatch.setattr(checkpoints, "_CHECKPOINT_STEP", 50_000)
     with driver._connections.reader() as conn:
         conn.execute("BEGIN")
         conn.execute("SELECT count(*) FROM winch_job").fetchall()
         for _ in range(60):
             driver.run(driver.enqueue([make_job(args='"' + "x" * 8000 + '"')]))
-        assert driver._connections.wal_bytes() > 400_000
+        assert wal_bytes(driver._connections.path) > 400_000
         conn.execute("COMMIT")
     for _ in range(30):
         driver.run(driver.enqueue([make_job()]))
-    assert driver._connections.wal_bytes() < 400_000
+    assert wal_bytes(driver._connections.path) < 400_000
 
 
 def test_a_connection_whose_sync_failed_is_not_used_again(driver: SqliteDriver) -> None:
@@ -235,7 +237,7 @@ def test_a_lone_statement_is_no_lone_one_when_others_have_come(driver: SqliteDri
 def test_a_file_held_too_long_is_unavailable(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections_module.Connections.acquire, "__defaults__", (0.05,))
+    monkeypatch.setattr(Connections.acquire, "__defaults__", (0.05,))
     answers: list[BaseException] = []
 
     def write() -> None:

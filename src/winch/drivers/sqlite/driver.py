@@ -22,7 +22,9 @@ from winch.drivers._shared.migrate import Status
 from winch.drivers.sqlite import facts as sharing
 from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.address import Place, parse_url
-from winch.drivers.sqlite.connections.pool import Connections, WinchConnection, has_wal_reset_bug
+from winch.drivers.sqlite.connections.checkpoints import wal_bytes
+from winch.drivers.sqlite.connections.opening import WinchConnection, has_wal_reset_bug
+from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.connections.time_limit import TimeLimit
 from winch.drivers.sqlite.connections.writer import Writer
 from winch.drivers.sqlite.errors import is_full, spoils_connection, translated
@@ -44,7 +46,8 @@ from winch.drivers.sqlite.verbs.schedules import ScheduleVerbs
 from winch.drivers.sqlite.verbs.sessions import SessionVerbs
 from winch.drivers.sqlite.verbs.upkeep import UpkeepVerbs
 from winch.drivers.sqlite.verbs.waits import WaitVerbs
-from winch.drivers.sqlite.wakeups.bell import Board, SqliteBell
+from winch.drivers.sqlite.wakeups.bell import SqliteBell
+from winch.drivers.sqlite.wakeups.slots import BellSlots
 from winch.storage.capabilities import Capabilities
 from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock, forget_in_children
@@ -88,7 +91,7 @@ class SqliteDriver(ComposedDriver):
         self._kv_verbs = KvVerbs()
         self._connections = Connections(self._place)
         self._writer = Writer(self._connections, self._ring)
-        self._board: Board | None = None
+        self._slots: BellSlots | None = None
         self._guard = ProcessLock()
         self._ready_opening = -1
         self._threads: ThreadPoolExecutor | None = None
@@ -299,7 +302,7 @@ class SqliteDriver(ComposedDriver):
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> SqliteBell:
         return SqliteBell(
-            self._open_board, self._look(queues, due=due), self._prepare_bells, queues, due=due
+            self._open_slots, self._look(queues, due=due), self._prepare_bells, queues, due=due
         )
 
     def claiming_bell(self, queues: Sequence[str]) -> SqliteBell:
@@ -308,7 +311,7 @@ class SqliteDriver(ComposedDriver):
         if not self._is_fast:
             return self.bell(queues)
         look = self._look(queues, due=False)
-        return ClaimingSqliteBell(self._open_board, look, self._prepare_bells, queues, self.run)
+        return ClaimingSqliteBell(self._open_slots, look, self._prepare_bells, queues, self.run)
 
     def _look(
         self, queues: Sequence[str], *, due: bool
@@ -337,17 +340,17 @@ class SqliteDriver(ComposedDriver):
         self._ensure_ready()
         with self._connections.watcher():  # open it here: the event loop looks at it
             pass
-        self._open_board().prepare()
+        self._open_slots().prepare()
 
-    def _open_board(self) -> Board:
+    def _open_slots(self) -> BellSlots:
         with self._guard:
-            if self._board is None:
-                self._board = Board(self._connections.path)
-                self._writer.ring = self._board.ring
-            return self._board
+            if self._slots is None:
+                self._slots = BellSlots(self._connections.path)
+                self._writer.ring = self._slots.ring
+            return self._slots
 
     def _ring(self, ring: Ring) -> None:
-        (self._board or self._open_board()).ring(ring)
+        (self._slots or self._open_slots()).ring(ring)
 
     # -- upkeep ------------------------------------------------------------------------------------
 
@@ -420,19 +423,19 @@ class SqliteDriver(ComposedDriver):
             "sync": self._place.sync,
             "file": os.fspath(self._connections.path),
             "file bytes": str(self._connections.path.stat().st_size),
-            "wal bytes": str(self._connections.wal_bytes()),
+            "wal bytes": str(wal_bytes(self._connections.path)),
         }
 
     def close(self) -> None:
         self._writer.close()
         with self._guard:
             threads, self._threads = self._threads, None
-            board, self._board = self._board, None
+            slots, self._slots = self._slots, None
             self._writer.ring = self._ring
         if threads is not None:
             threads.shutdown(wait=True)
-        if board is not None:
-            board.close()
+        if slots is not None:
+            slots.close()
         self._connections.close()
 
     async def aclose(self) -> None:

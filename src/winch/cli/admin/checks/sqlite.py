@@ -15,7 +15,7 @@ from pathlib import Path
 from winch.app import App
 from winch.cli.admin.checks import Finding, Findings, Level
 from winch.drivers.sqlite.address import parse_url
-from winch.drivers.sqlite.connections.pool import has_wal_reset_bug
+from winch.drivers.sqlite.connections.opening import has_wal_reset_bug
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.facts import FIXED_IN
 

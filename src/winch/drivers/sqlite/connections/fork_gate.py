@@ -6,9 +6,23 @@ closes a database inherits one of them locked, and waits for it for ever.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
+from typing import Protocol
 
 from winch.core.errors import StorageUnavailable
+from winch.drivers.sqlite.connections.file_lock import FileLock
+
+
+class Forked(Protocol):
+    """What closes before a fork and opens again after it."""
+
+    def before_fork(self, taken: list[FileLock]) -> None: ...
+
+    def after_fork_in_parent(self) -> None: ...
+
+    def after_fork_in_child(self) -> None: ...
 
 
 class ForkGate:
@@ -53,3 +67,48 @@ class ForkGate:
             self.forker = None
             self._open.set()
         self._turn.release()
+
+
+gate = ForkGate()
+_all: weakref.WeakSet[Forked] = weakref.WeakSet()
+_adding = threading.Lock()
+_forking: list[Forked] = []  # those of the fork that is under way
+
+
+def add(one: Forked) -> None:
+    """Have this closed before each fork, for as long as it lives."""
+    with _adding:
+        _all.add(one)
+
+
+def _before_fork() -> None:
+    if not gate.shut():
+        return
+    with _adding:
+        _forking.extend(_all)
+    taken: list[FileLock] = []
+    for connections in _forking:
+        connections.before_fork(taken)
+
+
+def _after_fork_in_parent() -> None:
+    if gate.is_last():
+        for connections in _forking:
+            connections.after_fork_in_parent()
+        _forking.clear()
+    gate.reopen()
+
+
+def _after_fork_in_child() -> None:
+    global _adding, gate  # other threads of the parent may have been at them
+    _adding, gate = threading.Lock(), ForkGate()
+    for connections in _forking:
+        connections.after_fork_in_child()
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

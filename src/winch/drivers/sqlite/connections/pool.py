@@ -7,75 +7,38 @@ The last connection that closes checkpoints too, so closing also happens under t
 the closing of what a forgotten driver leaves behind.
 
 A SQLite connection must not be carried across a fork: the child would believe in locks that it does not
-have. All connections are therefore closed just before a fork and opened again by whoever needs them.
+have. All connections are therefore closed just before a fork and opened again on the next use.
 Until the fork is over, fork_gate.py keeps the other threads from opening or reading.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
-from winch.core.errors import ConfigError, StorageError, StorageUnavailable, WinchError
+from winch.core.errors import StorageError, StorageUnavailable, WinchError
 from winch.drivers.sqlite.address import Place, prepare
+from winch.drivers.sqlite.connections import fork_gate
+from winch.drivers.sqlite.connections.checkpoints import Checkpoints
 from winch.drivers.sqlite.connections.file_lock import FileLock
-from winch.drivers.sqlite.connections.fork_gate import ForkGate
+from winch.drivers.sqlite.connections.opening import (
+    TIMEOUT,
+    C,
+    WinchConnection,
+    configure,
+    connect,
+)
 from winch.drivers.sqlite.errors import spoils_connection, translated
-from winch.drivers.sqlite.statements import Ring
 
-C = TypeVar("C", bound=sqlite3.Connection)
-
-# How long a caller waits for the file before StorageUnavailable: longer than a transaction may last
-# (a third of a lease of 30 s), shorter than what is left of the lease after it.
-TIMEOUT = 12.0
 CLOSE_TIMEOUT = 2.0
 _LOOK_SECONDS = 0.1
-# Checkpoint after about this much has been written to the WAL. How much is in use of its file, which is
-# written again from the start after a checkpoint, SQLite does not tell; so it is estimated from above.
-# A checkpoint syncs twice, however little it copies: at half of this a producer of single jobs whose
-# commits do not sync waited 1.6 times as long for the disk.
-CHECKPOINT_BYTES = 8 * 1024 * 1024
-_COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
-# A checkpoint that a long read kept from coming to its end is tried again after this much more.
-_CHECKPOINT_STEP = 1024 * 1024
-
-# After so many commits of its own a process looks how long the WAL's file has become.
-_LOOK_EVERY = 256
-# Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
-WAL_FILE_BYTES = 16 * 1024 * 1024
-_PAGE_CACHE_KB = 8000
-_NO_CHECKPOINT_ON_CLOSE = 1006  # SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, settable from Python 3.12
-
 # Connections that could not be closed under the lock. They stay referenced, because the garbage
 # collector would close them without it.
 _left_open: list[sqlite3.Connection] = []
-
-
-def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
-    """Whether this SQLite can lose committed rows when a write races a checkpoint.
-
-    3.7.0 to 3.51.2 have the bug; it was mended in 3.51.3 and also in 3.44.6 and 3.50.7.
-    """
-    if (3, 44, 6) <= version < (3, 45) or (3, 50, 7) <= version < (3, 51):
-        return False
-    return (3, 7, 0) <= version <= (3, 51, 2)
-
-
-class WinchConnection(sqlite3.Connection):
-    """The connection that `SqliteDriver.transaction` gives; it begins and commits for it."""
-
-    ring: Ring
-    path: Path
-
-    def commit(self) -> None:
-        raise ConfigError("app.transaction() commits at the end of its block; leave the block instead")
 
 
 class Connections:
@@ -93,18 +56,15 @@ class Connections:
         self._looking: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._reading = 0
-        self._written = 0
         self._is_forked_open = False
         self._is_left_to_child = False
         self._fork_lock: FileLock | None = None
         self._has_fork_lock = False
-        self.checkpoints: int = 0
-        self._commits = 0
+        self._checkpoints = Checkpoints()
         self.opening: int = 0
         """The number of the opening of the file that holds now; 0 while it is closed."""
         self._openings = 0
-        with _adding:
-            _all.add(self)
+        fork_gate.add(self)
 
     # -- the file ----------------------------------------------------------------------------------
 
@@ -126,7 +86,7 @@ class Connections:
 
     def acquire(self, timeout: float = TIMEOUT) -> FileLock:
         """Take the file's lock; give it back with `release`."""
-        if _gate.forker is not None:  # it gets the lock next, however many others want it
+        if fork_gate.gate.forker is not None:  # it gets the lock next, however many others want it
             self._wait_for_fork(timeout)
         while True:
             lock = self._lock or self.lock()
@@ -165,12 +125,6 @@ class Connections:
             self._close_all()
             raise StorageUnavailable(f"{self.path} was removed or replaced while open; try again")
 
-    def wal_bytes(self) -> int:
-        try:
-            return self.path.with_name(self.path.name + "-wal").stat().st_size
-        except FileNotFoundError:
-            return 0
-
     # -- connections -------------------------------------------------------------------------------
 
     def checked_writer(self) -> sqlite3.Connection:
@@ -200,7 +154,7 @@ class Connections:
         """The connection that sees whether the file has changed; None while the driver is closed, and
         while the process forks: an event loop does not wait for that."""
         with self._guard:
-            is_open = self._lock is not None and not _gate.is_shut()
+            is_open = self._lock is not None and not fork_gate.gate.is_shut()
             if is_open and self._looking is None:
                 self._looking = self.open(sqlite3.Connection, is_writer=False)
                 self._looking.execute("PRAGMA busy_timeout = 0")
@@ -240,29 +194,11 @@ class Connections:
     def open(self, kind: type[C], *, is_writer: bool) -> C:
         """A new connection with Winch's settings."""
         try:
-            conn = sqlite3.connect(
-                self.path,
-                timeout=TIMEOUT,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=256,
-                factory=kind,
-            )
+            conn = connect(self.path, kind)
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         try:
-            conn.execute("PRAGMA wal_autocheckpoint = 0")
-            conn.execute(f"PRAGMA synchronous = {self._place.sync}")
-            if is_writer:
-                conn.execute("PRAGMA journal_mode = WAL")
-                conn.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KB}")
-                # Some builds write every page anew that is no longer used, only to fill it with zeros:
-                # nearly half of what the end of a job writes. What is written anyway is still cleared.
-                conn.execute("PRAGMA secure_delete = FAST")
-            else:
-                conn.execute("PRAGMA query_only = ON")
-            if hasattr(conn, "setconfig"):
-                conn.setconfig(_NO_CHECKPOINT_ON_CLOSE, True)
+            configure(conn, sync=self._place.sync, is_writer=is_writer)
         except sqlite3.Error as error:
             self._retire(conn)
             raise translated(error, self.path) from error
@@ -272,34 +208,15 @@ class Connections:
 
     def is_checkpoint_due(self, changes: int) -> bool:
         """After a commit with this many changed rows: whether it is time for a checkpoint."""
-        if changes:
-            self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
-            self._commits += 1
-            # Others write too, and nobody counts for them: their sum shows in the file.
-            if self._commits % _LOOK_EVERY == 0 and self.wal_bytes() > WAL_FILE_BYTES:
-                return True
-        return self._written > CHECKPOINT_BYTES
+        return self._checkpoints.is_due(self.path, changes)
 
     def checkpoint(self) -> None:
-        """Copy the WAL into the database, so that it is written from its start again. Only with the
-        lock held."""
-        self.checkpoints += 1
-        conn = self.writer()
+        """Copy the WAL into the database. Only with the lock held."""
         try:
-            if self.wal_bytes() > WAL_FILE_BYTES:
-                conn.execute("PRAGMA busy_timeout = 20")  # for readers, who are mostly quick
-                conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                conn.execute(f"PRAGMA busy_timeout = {int(TIMEOUT * 1000)}")
-                is_whole = self.wal_bytes() == 0
-            else:
-                _, frames, copied = conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                is_whole = frames == copied
+            self._checkpoints.run(self.path, self.writer())
         except sqlite3.Error as error:
-            # What was committed is in the WAL all the same; the next one may do better.
-            is_whole = False
             if spoils_connection(error):
                 self.discard_writer()
-        self._written = 0 if is_whole else CHECKPOINT_BYTES - _CHECKPOINT_STEP
 
     def make_room(self) -> None:
         """After a write that found the disk full: the WAL itself may be what fills it, and only a
@@ -397,14 +314,14 @@ class Connections:
         """The guard, at a moment when no other thread forks."""
         while True:
             with self._guard:
-                if not _gate.is_shut() or self._is_holder:
+                if not fork_gate.gate.is_shut() or self._is_holder:
                     yield
                     return
-            _gate.wait(TIMEOUT)
+            fork_gate.gate.wait(TIMEOUT)
 
     def _wait_for_fork(self, timeout: float) -> None:
-        if _gate.is_shut() and not self._is_holder:
-            _gate.wait(timeout)
+        if fork_gate.gate.is_shut() and not self._is_holder:
+            fork_gate.gate.wait(timeout)
 
     @property
     def _is_holder(self) -> bool:
@@ -463,42 +380,3 @@ class Connections:
 def _close(conn: sqlite3.Connection) -> None:
     with suppress(sqlite3.Error):
         conn.close()
-
-
-_all: weakref.WeakSet[Connections] = weakref.WeakSet()
-_adding = threading.Lock()
-_forking: list[Connections] = []  # those of the fork that is under way
-_gate = ForkGate()
-
-
-def _before_fork() -> None:
-    if not _gate.shut():
-        return
-    with _adding:
-        _forking.extend(_all)
-    taken: list[FileLock] = []
-    for connections in _forking:
-        connections.before_fork(taken)
-
-
-def _after_fork_in_parent() -> None:
-    if _gate.is_last():
-        for connections in _forking:
-            connections.after_fork_in_parent()
-        _forking.clear()
-    _gate.reopen()
-
-
-def _after_fork_in_child() -> None:
-    global _adding, _gate  # other threads of the parent may have been at them
-    _adding, _gate = threading.Lock(), ForkGate()
-    for connections in _forking:
-        connections.after_fork_in_child()
-    _forking.clear()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)

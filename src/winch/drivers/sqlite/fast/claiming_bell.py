@@ -4,12 +4,14 @@ With the plain bell a ring wakes the event loop, the loop wakes the thread that 
 wakes the loop again. Here the thread that hears the ring carries the claim out itself: two wake-ups
 instead of three, and none of the loop's own steps before the claim is on its way.
 
-The loop still looks ten times a second whether the file has changed, as for every bell, and tells the
-thread to claim when it has. What it tells is kept with the wait it is meant for: an order that comes too
-late belongs to a wait that is over, and the next one does not hear it.
+The loop still looks ten times a second whether the file has changed, as for every bell, and orders the
+thread to claim when it has. The order is kept with its wait: one that comes too late belongs to a wait
+that is over, and the next wait does not see it.
 
 A loop that a handler blocks does not look. Its thread claims nothing then: the jobs would lie here while
-others are free, who find them by their own look.
+other workers are free, which find them by their own look.
+
+Equals `SqliteBell` followed by the plain claim.
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ from contextlib import suppress
 
 from winch.core.job import Claim
 from winch.drivers.sqlite.wakeups import bell as wake
-from winch.drivers.sqlite.wakeups.bell import Board, SqliteBell
+from winch.drivers.sqlite.wakeups.bell import SqliteBell
+from winch.drivers.sqlite.wakeups.slots import BellSlots
 from winch.storage.verbs import Verb
 
 # So many looks that did not come are a loop that stands still.
 _MISSED = 5
 
 
-class _Wait:
-    """One wait. `is_claiming`: what to do once it is told to end; None until then. `looked_at`: when the
-    loop has last been seen to turn."""
+class BellWait:
+    """One wait. `is_claiming`: whether to claim at its end; None until the order. `looked_at`: when the
+    loop last turned."""
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class _Wait:
         return time.monotonic() - self.looked_at > _MISSED * wake.POLL_SECONDS
 
     def settle(self, claims: list[Claim], error: BaseException | None) -> None:
-        if self.answer.done():  # cancelled: nobody waits for it any more
+        if self.answer.done():  # cancelled
             return
         if error is None:
             try:
@@ -69,29 +72,29 @@ class _Wait:
 class ClaimingSqliteBell(SqliteBell):
     """See ClaimingBell in storage/protocol.py. `run` carries a verb out; it may block."""
 
-    # Whoever rings takes the bell off the board.
+    # The sender clears the slot.
     stays_armed = False
 
     def __init__(
         self,
-        board: Callable[[], Board],
+        slots: Callable[[], BellSlots],
         look: Callable[[int | None], tuple[int | None, bool]],
         prepare: Callable[[], None],
         queues: Sequence[str],
         run: Callable[[Verb[list[Claim]]], list[Claim]],
     ) -> None:
-        super().__init__(board, look, prepare, queues, due=False)
+        super().__init__(slots, look, prepare, queues, due=False)
         self.on_claims: Callable[[list[Claim]], None] | None = None
         self._run = run
-        self._now: _Wait | None = None
-        self._waits: queue.SimpleQueue[_Wait | None] = queue.SimpleQueue()
+        self._now: BellWait | None = None
+        self._waits: queue.SimpleQueue[BellWait | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._here: socket.socket | None = None
 
     async def claim_when_rung(
         self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
     ) -> list[Claim]:
-        wait = self._now = _Wait(verb, self._socket, self.on_claims)
+        wait = self._now = BellWait(verb, self._socket, self.on_claims)
         deadline = time.monotonic() + timeout
         timer: asyncio.TimerHandle | None = None
 
@@ -101,7 +104,7 @@ class ClaimingSqliteBell(SqliteBell):
             self._seen, is_wanted = self._look(self._seen)
             left = deadline - time.monotonic()
             if is_wanted or left <= 0:
-                self._tell(wait, is_claiming=True)
+                self._order(wait, is_claiming=True)
             else:
                 timer = wait.loop.call_later(min(left, wake.POLL_SECONDS), look)
 
@@ -114,11 +117,11 @@ class ClaimingSqliteBell(SqliteBell):
             timer.cancel()
             self._now = None
             if wait.answer.cancelled():
-                self._tell(wait, is_claiming=False)
+                self._order(wait, is_claiming=False)
 
     def rouse(self) -> None:
         if self._now is not None:
-            self._tell(self._now, is_claiming=False)
+            self._order(self._now, is_claiming=False)
 
     async def wait(self, timeout: float) -> bool:
         """Nothing is claimed: the event loop itself listens for so long."""
@@ -152,7 +155,7 @@ class ClaimingSqliteBell(SqliteBell):
             )
             self._thread.start()
 
-    def _tell(self, wait: _Wait, *, is_claiming: bool) -> None:
+    def _order(self, wait: BellWait, *, is_claiming: bool) -> None:
         if wait.is_claiming is None:
             wait.is_claiming = is_claiming
             if self._here is not None:
@@ -171,13 +174,13 @@ class ClaimingSqliteBell(SqliteBell):
                         claims = self._run(wait.verb)
                 except BaseException as caught:  # the caller is to see it, whatever it is
                     error = caught
-                with suppress(RuntimeError):  # the loop has closed: nobody waits there any more
+                with suppress(RuntimeError):  # the loop has closed
                     wait.loop.call_soon_threadsafe(wait.settle, claims, error)
 
 
-def _rings(wait: _Wait, orders: socket.socket) -> bool:
+def _rings(wait: BellWait, orders: socket.socket) -> bool:
     """Wait until it rings, or until the order; whether to claim."""
-    _empty(orders)  # what was said to the wait before this one; an order for this one is in it already
+    _empty(orders)  # orders for the wait before this one; an order for this one is in it already
     both = select.poll()
     both.register(orders, select.POLLIN)
     if wait.bell is not None:
@@ -187,7 +190,7 @@ def _rings(wait: _Wait, orders: socket.socket) -> bool:
         if wait.bell is not None and wait.bell.fileno() in found:
             is_wanted = not wait.is_left_alone()
             with suppress(BlockingIOError):
-                wait.bell.recv(64)  # who rings clears the slot first, so there is mostly one
+                wait.bell.recv(64)  # the sender clears the slot first, so there is mostly one
             return is_wanted and wait.is_claiming is not False
         _empty(orders)
     return wait.is_claiming
