@@ -105,7 +105,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fifo order", "sqlite", ORDER,
-        (("sqlite/verbs/enqueue.py", "{job.id: first + place for place, job in enumerate(members)}", "{job.id: first for job in members}"),),
+        (("sqlite/verbs/enqueue.py", "{job.id: first + index for index, job in enumerate(members)}", "{job.id: first for job in members}"),),
         ("conformance:fifo",),
     ),
     Mutation(

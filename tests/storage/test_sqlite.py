@@ -290,7 +290,7 @@ def test_every_connection_syncs_as_told_and_never_checkpoints_by_itself(
 
 
 def test_schema_is_the_golden_one(driver: SqliteDriver) -> None:
-    events = SqliteDriver(driver._place.path, events=True)
+    events = SqliteDriver(driver._address.path, events=True)
     events.migrate()
     with events._connections.reader() as conn:
         rows = conn.execute(
@@ -362,7 +362,7 @@ def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -
     driver.migrate()
     driver._connections.writer().execute("ALTER TABLE winch_job ADD COLUMN later TEXT")
     driver._connections.writer().execute("INSERT INTO winch_migration VALUES (900, 'later', 0)")
-    late = SqliteDriver(driver._place.path)
+    late = SqliteDriver(driver._address.path)
     assert late.check_schema().is_ready
     assert late.migrate() == []
     late.close()
@@ -371,7 +371,7 @@ def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -
 def test_a_schema_that_breaks_this_release_is_refused(driver: SqliteDriver) -> None:
     driver.migrate()
     driver._connections.writer().execute("INSERT INTO winch_migration VALUES (900, 'later_breaking', 0)")
-    late = SqliteDriver(driver._place.path)
+    late = SqliteDriver(driver._address.path)
     with pytest.raises(SchemaMismatch, match="upgrade Winch"):
         late.run(late.enqueue([make_job()]))
     assert not late.check_schema().is_ready
@@ -602,7 +602,7 @@ def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for
 ) -> None:
     driver.run(driver.enqueue([make_job()]))
     assert driver.run(driver.events()) == []
-    watched = SqliteDriver(driver._place.path, events=True)
+    watched = SqliteDriver(driver._address.path, events=True)
     assert not watched.check_schema().is_ready
     assert "CREATE TRIGGER" in watched.migration_sql()
     assert watched.migrate() == ["events"]

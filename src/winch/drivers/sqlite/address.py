@@ -1,7 +1,7 @@
 """Where the database lives: from the URL to a file that is safe to open.
 
 SQLite's locks do not work across hosts, so network file systems are refused. The file is created for
-its owner alone, before SQLite opens it, whatever the umask says. A file that is there is only looked
+its owner alone, before SQLite opens it, whatever the umask is. An existing file is only looked
 at, never opened here: closing any descriptor of it would drop the locks SQLite holds in this process.
 """
 
@@ -28,7 +28,7 @@ _NETWORK = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Address:
     """A database file and how durably it is written. `is_shared`: other programs may use it, too."""
 
     path: Path
@@ -41,8 +41,8 @@ class Place:
         return f"sqlite:///{self.path}" + ("?" + "&".join(options) if options else "")
 
 
-def parse_url(url: str) -> Place:
-    """The place a sqlite URL names; raises ConfigError that says what a URL looks like."""
+def parse_url(url: str) -> Address:
+    """The file that a sqlite URL names; raises ConfigError that shows what a URL looks like."""
     parts = urlsplit(url)
     name = unquote(parts.path)
     if parts.netloc == ":memory:" or name in ("/:memory:", "//:memory:"):
@@ -59,7 +59,7 @@ def parse_url(url: str) -> Place:
     # Made absolute now: a later chdir must not lead to another file.
     path = Path.cwd() / name.removeprefix("/")
     options = _options(parts.query)
-    return Place(path, options.get("sync", "full"), options.get("shared") == "1")
+    return Address(path, options.get("sync", "full"), options.get("shared") == "1")
 
 
 def _options(query: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def prepare(path: Path) -> Path:
-    """Check the file, or create it; returns its real path. Raises what tells a person what to do."""
+    """Check the file, or create it; returns its real path. Its errors name the remedy."""
     folder = path.parent
     if not folder.exists():
         try:
@@ -115,7 +115,7 @@ def _create(path: Path) -> None:
 def _refuse_unsafe(path: Path, found: os.stat_result) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise ConfigError(
-            f"{path} is a symbolic link, which somebody else may point elsewhere; give the URL of the "
+            f"{path} is a symbolic link, which another user may point elsewhere; give the URL of the "
             f"file itself: {os.path.realpath(path)}"
         )
     if not stat.S_ISREG(found.st_mode):

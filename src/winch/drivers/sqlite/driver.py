@@ -19,9 +19,8 @@ from winch.core.errors import ConfigError, StorageError, WinchError
 from winch.drivers._shared import callers
 from winch.drivers._shared.composed import ComposedDriver
 from winch.drivers._shared.migrate import Status
-from winch.drivers.sqlite import facts as sharing
-from winch.drivers.sqlite import schema
-from winch.drivers.sqlite.address import Place, parse_url
+from winch.drivers.sqlite import facts, schema
+from winch.drivers.sqlite.address import Address, parse_url
 from winch.drivers.sqlite.connections.checkpoints import wal_bytes
 from winch.drivers.sqlite.connections.opening import WinchConnection, has_wal_reset_bug
 from winch.drivers.sqlite.connections.pool import Connections
@@ -73,7 +72,7 @@ class SqliteDriver(ComposedDriver):
     def __init__(
         self, path: str | Path, *, sync: str = "full", shared: bool = False, events: bool = False
     ) -> None:
-        self._place = Place(Path.cwd() / path, sync, shared)
+        self._address = Address(Path.cwd() / path, sync, shared)
         self._keeps_events = events
         self._is_fast = is_fast()
         enqueue = EnqueueVerbs()
@@ -89,7 +88,7 @@ class SqliteDriver(ComposedDriver):
         self._operator_verbs = OperatorVerbs()
         self._read_verbs = ReadVerbs()
         self._kv_verbs = KvVerbs()
-        self._connections = Connections(self._place)
+        self._connections = Connections(self._address)
         self._writer = Writer(self._connections, self._ring)
         self._slots: BellSlots | None = None
         self._guard = ProcessLock()
@@ -99,7 +98,7 @@ class SqliteDriver(ComposedDriver):
             weakref.WeakKeyDictionary()
         )
         self._has_bug = has_wal_reset_bug(sqlite3.sqlite_version_info)
-        # A driver that nobody closes: its connections must still be closed under the lock.
+        # Also for a driver that is never closed: its connections must be closed under the lock.
         self._finalizer = weakref.finalize(self, self._connections.forget)
         forget_in_children(self)
 
@@ -109,8 +108,8 @@ class SqliteDriver(ComposedDriver):
     @classmethod
     def from_url(cls, url: str, *, events: bool = False) -> SqliteDriver:
         """The driver for a sqlite URL; opens nothing yet."""
-        place = parse_url(url)
-        return cls(place.path, sync=place.sync, shared=place.is_shared, events=events)
+        address = parse_url(url)
+        return cls(address.path, sync=address.sync, shared=address.is_shared, events=events)
 
     # -- runners -----------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class SqliteDriver(ComposedDriver):
         if isinstance(conn, WinchConnection) and conn.path == self._connections.path:
             ring = conn.ring
         else:
-            ring = Ring()  # we do not see this commit: whoever waits finds out by the poll
+            ring = Ring()  # we do not see this commit: waiting workers find the job by their poll
             self._check_foreign(conn)
         try:
             if not conn.in_transaction and conn.isolation_level is not None:
@@ -162,8 +161,8 @@ class SqliteDriver(ComposedDriver):
         other writers of the file wait meanwhile, so keep it short. With a connection or session of the
         caller's it is that one's transaction.
 
-        After `limit` seconds it is rolled back, and StorageError says so at the end of the block. (The
-        caller's own connection is its own affair.)
+        After `limit` seconds it is rolled back, and the end of the block raises StorageError. (Not on a
+        connection of the caller.)
         """
         if conn is None:
             with self._own_transaction(limit) as own:
@@ -226,8 +225,8 @@ class SqliteDriver(ComposedDriver):
                     )
                 if _layout(conn) != layout:
                     with self._connections.reader() as committed:
-                        known = sharing.table_names(committed)
-                    sharing.note_tables(conn, known)
+                        known = facts.table_names(committed)
+                    facts.note_tables(conn, known)
                 conn.execute("COMMIT")
                 if self._connections.is_checkpoint_due(conn.total_changes - before):
                     self._connections.checkpoint()
@@ -319,7 +318,7 @@ class SqliteDriver(ComposedDriver):
         wanted = to_json(list(queues))
 
         def look(seen: int | None) -> tuple[int | None, bool]:
-            # Two small reads in memory, made in the event loop: they wait for nobody.
+            # Two small reads in memory, made in the event loop: they wait for no lock.
             try:
                 with self._connections.watcher() as conn:
                     if conn is None:
@@ -361,7 +360,7 @@ class SqliteDriver(ComposedDriver):
             self.migrate()
 
     def check_schema(self) -> Status:
-        if not self._place.path.exists():
+        if not self._address.path.exists():
             return Status(None, schema.MIGRATIONS[-1].number, is_ready=False)
         self._connections.lock()
         try:
@@ -376,9 +375,9 @@ class SqliteDriver(ComposedDriver):
         try:
             taken = []
             is_new = not self._connections.path.stat().st_size
-            if not is_new and not self._place.is_shared:
+            if not is_new and not self._address.is_shared:
                 with self._connections.reader() as conn:
-                    sharing.refuse(conn, self._connections.path, has_bug=self._has_bug)
+                    facts.refuse(conn, self._connections.path, has_bug=self._has_bug)
             # Mostly there is nothing to do, and then no writer is waited for.
             if is_new or not self.check_schema().is_ready:
                 taken = schema.upgrade(self._connections, events=self._keeps_events)
@@ -388,28 +387,28 @@ class SqliteDriver(ComposedDriver):
         return taken
 
     def migration_sql(self) -> str:
-        if not self._place.path.exists():
+        if not self._address.path.exists():
             return schema.pending_sql(None, events=self._keeps_events)
         self._connections.lock()
         with self._connections.reader() as conn:
             return schema.pending_sql(conn, events=self._keeps_events)
 
     def describe(self) -> str:
-        return self._place.url
+        return self._address.url
 
     def sharing_risk(self) -> str | None:
-        """What may go wrong because other programs use the file; None where they do not, or may."""
-        if not self._place.path.exists():
+        """What may go wrong because other programs use the file; None where nothing can."""
+        if not self._address.path.exists():
             return None
         self._connections.lock()
         try:
             with self._connections.reader() as conn:
-                return sharing.refusal(conn, self._connections.path, has_bug=self._has_bug)
+                return facts.refusal(conn, self._connections.path, has_bug=self._has_bug)
         except sqlite3.Error as error:
             raise translated(error, self._connections.path) from error
 
     def facts(self) -> dict[str, str]:
-        """What `doctor` tells about this store."""
+        """What `doctor` prints about this store."""
         self._ensure_ready()
         version = sqlite3.sqlite_version
         return {
@@ -420,7 +419,7 @@ class SqliteDriver(ComposedDriver):
                 if self._has_bug
                 else "no"
             ),
-            "sync": self._place.sync,
+            "sync": self._address.sync,
             "file": os.fspath(self._connections.path),
             "file bytes": str(self._connections.path.stat().st_size),
             "wal bytes": str(wal_bytes(self._connections.path)),

@@ -1,4 +1,4 @@
-"""SQLite's errors in Winch's words: what happened, to which file, and what to do about it."""
+"""SQLite's errors as Winch's: what happened, to which file, and what to do about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def code_of(error: BaseException) -> int:
 
 
 def spoils_connection(error: BaseException) -> bool:
-    """After an I/O error nobody knows what reached the disk: such a connection is not used again."""
+    """After an I/O error it is unknown what reached the disk: such a connection is not used again."""
     return code_of(error) in _NEVER_AGAIN
 
 
@@ -36,12 +36,12 @@ def translated(error: BaseException, path: Path, *, in_commit: bool = False) -> 
     """
     if isinstance(error, WinchError) or not isinstance(error, sqlite3.Error):
         return error
-    told = _told(error, path, in_commit)
-    told.__cause__ = error
-    return told
+    own = _as_winch_error(error, path, in_commit)
+    own.__cause__ = error
+    return own
 
 
-def _told(error: sqlite3.Error, path: Path, in_commit: bool) -> WinchError:
+def _as_winch_error(error: sqlite3.Error, path: Path, in_commit: bool) -> WinchError:
     match code_of(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageUnavailable(f"{path} stayed locked by another connection: {error}")

@@ -49,7 +49,7 @@ def note_tables(conn: sqlite3.Connection, before: set[str]) -> None:
 
 
 def refusal(conn: sqlite3.Connection, path: Path, *, has_bug: bool) -> str | None:
-    """Why Winch must not open this file without being told to; None where it may."""
+    """Why Winch must not open this file without `?shared=1`; None where it may."""
     others = other_tables(conn)
     if not others:
         return None

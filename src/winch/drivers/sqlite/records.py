@@ -1,4 +1,4 @@
-"""Rows to records and back. JSON that somebody has damaged by hand reads as empty: one bad row must
+"""Rows to records and back. JSON that was damaged by hand reads as empty: one bad row must
 not keep the jobs that were claimed with it from running."""
 
 from __future__ import annotations
@@ -229,13 +229,13 @@ class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _ready = msgspec.json.Decoder(list[_Ready])
-_place = attrgetter("sort_key", "id")
+_order = attrgetter("sort_key", "id")
 
 
 def read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Claim]:
     """The claims of what `claim` has found, in the order of the queue."""
     found = _ready.decode(text)
-    found.sort(key=_place)  # as they come already, but no aggregate promises an order
+    found.sort(key=_order)  # as they come already, but no aggregate promises an order
     moments = _Moments()
     now = from_micros(claimed_at)
     return [

@@ -1,7 +1,7 @@
 """What the verbs' bodies yield, and the one function that carries a body out on a connection.
 
-A body yields a `Step` and is sent its rows, or a `Ring` and is sent nothing: a ring is kept until the
-change is committed, for a bell that rings earlier wakes a worker who finds nothing.
+A body yields a `Step` and is sent its rows, or a `Ring` and is sent nothing. A ring is kept until the
+change is committed: a bell that rings earlier wakes a worker that finds nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NAME = re.compile(r":([a-z_]+)")
 SQL: dict[str, sql.SqlText] = sql.load("winch.drivers.sqlite", lambda name, _: f":{name}")
 
 
-def by_place(name: str, *places: str) -> str:
-    """A statement that takes its values one after the other: the quickest way to hand them over.
+def by_position(name: str, *names: str) -> str:
+    """A statement that takes its values one after the other: the quickest way to bind them.
 
-    `places` are the names that its author thinks stand there; raises ValueError when others do.
+    `names` are the parameters that the caller expects in this order; raises ValueError when they differ.
     """
     text = SQL[name].text
-    if tuple(_NAME.findall(text)) != places:
-        raise ValueError(f"{name} takes {', '.join(_NAME.findall(text))}, not {', '.join(places)}")
+    if tuple(_NAME.findall(text)) != names:
+        raise ValueError(f"{name} takes {', '.join(_NAME.findall(text))}, not {', '.join(names)}")
     return _NAME.sub("?", text)
 
 
@@ -58,7 +58,7 @@ class Step:
 
 
 class Ring(msgspec.Struct, eq=False):
-    """Whom to wake: queues with how many jobs became ready in each, and the promoters."""
+    """What to wake: queues with how many jobs became ready in each, and the promoters (`due`)."""
 
     ready: dict[str, int] = {}  # msgspec gives each its own
     due: bool = False

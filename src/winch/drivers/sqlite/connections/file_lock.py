@@ -2,12 +2,12 @@
 
 SQLite's own waiting is a row of sleeps: of two busy processes one can get every turn and the other none
 for seconds. And builds with the WAL-reset bug lose committed rows when a write meets a checkpoint from
-another connection, so the two must be kept apart by somebody. Hence this lock.
+another connection, so the two must be kept apart. Hence this lock.
 
-It is two record locks on a file beside the database. Whoever wants to write takes the *waiting room*
-first, then the *write* lock, and leaves the room once it has it. The one who has just written finds the
-room taken and cannot overtake. The room is for fairness only: after a second before its door (the one
-inside may be stopped in a debugger) the write lock is asked for directly.
+It is two record locks on a file beside the database. A writer takes the *waiting room* first, then the
+*write* lock, and leaves the room once it has it. A process that has just written finds the room taken
+and cannot overtake. The room is for fairness only: after a second outside (the process inside may be
+stopped in a debugger) a writer tries the write lock directly.
 
 Record locks belong to the process: the kernel frees them when it dies, a forked child does not inherit
 them, threads do not exclude each other by them, and closing *any* descriptor of the file drops them. So
@@ -78,7 +78,7 @@ class FileLock:
             return False
         try:
             try:
-                fcntl.lockf(held.fd, _TRY, 2, _ROOM)  # nobody waits and nobody writes
+                fcntl.lockf(held.fd, _TRY, 2, _ROOM)  # no process waits or writes
             except OSError:
                 if not self._wait(held.fd, (began or time.monotonic()) + timeout):
                     raise self._too_late(timeout) from None
@@ -106,13 +106,13 @@ class FileLock:
         return self._held is other._held
 
     def close(self) -> None:
-        """Forget the file once nobody in this process uses it. Not while holding the lock."""
+        """Forget the file once nothing in this process uses it. Not while holding the lock."""
         with _guard:
             held = self._held
             held.users -= 1
             if held.users == 0:
                 del _files[held.key]
-                with held.mutex:  # whoever waits for it finds a closed lock, not somebody else's file
+                with held.mutex:  # a thread that waits for it finds a closed lock
                     os.close(held.fd)
                     held.fd = -1
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from winch.core.errors import StorageError, StorageUnavailable, WinchError
-from winch.drivers.sqlite.address import Place, prepare
+from winch.drivers.sqlite.address import Address, prepare
 from winch.drivers.sqlite.connections import fork_gate
 from winch.drivers.sqlite.connections.checkpoints import Checkpoints
 from winch.drivers.sqlite.connections.file_lock import FileLock
@@ -44,9 +44,9 @@ _left_open: list[sqlite3.Connection] = []
 class Connections:
     """The connections of one driver. Opens what is asked for; `close` is undone by the next use."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.path: Path = place.path
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.path: Path = address.path
         self._next_look = 0.0
         self._guard = threading.Lock()
         self._lock: FileLock | None = None
@@ -75,7 +75,7 @@ class Connections:
         with self._outside_forks():
             self.refuse_forked()
             if self._lock is None:
-                self.path = prepare(self._place.path)
+                self.path = prepare(self._address.path)
                 self._next_look = 0.0
                 found = self.path.stat()
                 self._identity = (found.st_dev, found.st_ino)
@@ -110,7 +110,7 @@ class Connections:
     def check_identity(self) -> None:
         """With the lock held: raise when the file at the path is no longer the one that is open.
 
-        Writing on would store jobs in a file that nobody else can see. Looked at ten times a second.
+        Writing on would store jobs in a file that no other process can see. Checked ten times a second.
         """
         now = time.monotonic()
         if now < self._next_look:
@@ -198,7 +198,7 @@ class Connections:
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         try:
-            configure(conn, sync=self._place.sync, is_writer=is_writer)
+            configure(conn, sync=self._address.sync, is_writer=is_writer)
         except sqlite3.Error as error:
             self._retire(conn)
             raise translated(error, self.path) from error
@@ -237,7 +237,7 @@ class Connections:
             _close(conn)
 
     def forget_carrier(self) -> None:
-        """Leave the connection of `transaction()` to the one who has it; the next gets another."""
+        """Leave the connection of `transaction()` to its holder; the next transaction gets another."""
         self._carrying = None
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -276,7 +276,7 @@ class Connections:
                 _close(conn)
 
     def forget(self) -> None:
-        """`close` for a driver that nobody has any more. It may be collected anywhere, also inside a
+        """`close` for a driver that was dropped. It may be collected anywhere, also inside a
         transaction of another driver of the same file; then its connections stay open."""
         try:
             self.close()
@@ -330,9 +330,10 @@ class Connections:
 
     def before_fork(self, taken: list[FileLock]) -> None:
         """Close all connections, and keep the file's lock until the fork is over. `taken` are the locks
-        that the fork has for others. Waits a few seconds at most for those who use the file.
+        that the fork has for others. Waits a few seconds at most for threads that use the file.
 
-        Who is inside a transaction for longer keeps its connections, and the child refuses the file.
+        A thread that stays inside a transaction for longer keeps its connections, and the child refuses
+        the file.
         """
         self._is_left_to_child = not self._close_for_fork(taken)
 
@@ -349,7 +350,7 @@ class Connections:
                 lock = self.acquire(CLOSE_TIMEOUT)
                 self._has_fork_lock = True
                 taken.append(lock)
-        except WinchError:  # somebody is in a transaction
+        except WinchError:  # a thread is in a transaction
             return False
         self._fork_lock = lock
         if not self._wait_for_readers(CLOSE_TIMEOUT):

@@ -1,6 +1,6 @@
 """The end of a transaction that holds the file for too long.
 
-While a handler is inside `ctx.transaction()` nobody else writes: no job is stored or taken, and no
+While a handler is inside `ctx.transaction()` nothing else writes: no job is stored or taken, and no
 heartbeat arrives. A handler that sleeps in there would stop the whole file, so its time is limited, and
 when it is over the transaction is rolled back under it.
 """

@@ -1,9 +1,9 @@
 """Writes, many callers to one commit.
 
-A commit costs a sync of the disk, and the file has one writer at a time. So callers combine: whoever
-finds nobody writing becomes the leader, takes the file's lock, and carries out everything that was
-queued by then in one transaction. Those who come meanwhile queue up, and the leader hands on to the
-first of them. Each verb has a savepoint of its own, so that one that fails takes nobody with it.
+A commit costs a sync of the disk, and the file has one writer at a time. So callers combine: a caller
+that finds no other writing becomes the leader, takes the file's lock, and carries out everything that
+was queued by then in one transaction. Later callers queue up, and the leader hands on to the first of
+them. Each verb has a savepoint of its own, so that one that fails does not fail the others.
 
 A lone caller is its own leader and pays no thread hop; where its verb is one statement, SQLite begins
 and commits for that by itself, which spares two statements and a savepoint.
@@ -65,8 +65,7 @@ class _Call:
 
 
 class Writer:
-    """The writes of one driver in this process. `ring` is called after a commit that is for somebody to
-    hear of."""
+    """The writes of one driver in this process. `ring` is called after a commit that wakes a bell."""
 
     def __init__(self, connections: Connections, ring: Callable[[Ring], None]) -> None:
         self._connections = connections
@@ -248,7 +247,7 @@ class Writer:
         return result
 
     def _turn_away(self, error: BaseException) -> None:
-        """The file's lock cannot be had: all who queue stand before the same closed door."""
+        """The file's lock cannot be had: every queued call fails with the same error."""
         calls = self._take_queue(None)
         self._fail(calls, error)
         self._deliver(calls)
@@ -346,7 +345,7 @@ class Writer:
 
     def _carry(self, conn: sqlite3.Connection, calls: list[_Call]) -> Ring:
         rings = Ring()
-        if len(calls) == 1:  # nobody to keep from harm
+        if len(calls) == 1:  # no other call to protect
             calls[0].result = carry(conn, calls[0].verb, rings)
             return rings
         for call in calls:
@@ -392,7 +391,7 @@ class Writer:
         for loop, done in loops.items():
             try:
                 loop.call_soon_threadsafe(_settle, done)
-            except RuntimeError:  # the loop has closed: nobody waits there any more
+            except RuntimeError:  # the loop has closed
                 continue
 
     def _ring_out(self, ring: Ring | None) -> None:

@@ -15,13 +15,13 @@ from datetime import datetime
 from functools import partial
 
 from winch.drivers.sqlite.records import MICROSECOND, to_json
-from winch.drivers.sqlite.statements import Ring, Step, by_place, carry
+from winch.drivers.sqlite.statements import Ring, Step, by_position, carry
 from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, micros
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs, drawn_twice, groups_of
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Verb
 
-_PLAIN = by_place(
+_PLAIN = by_position(
     "enqueue.plain",
     *("id", "task", "version", "args", "queue", "priority", "now", "now"),
     *("max_attempts", "keep", "sort_key", "now"),

@@ -116,7 +116,7 @@ def _drawn(
     rows: Sequence[Row], queue: str, tasks: str | None, limit: int, gated: int, at: int
 ) -> Body[tuple[Admission, Draw]]:
     candidates = [
-        Candidate(i, queue, key, n, gates.gates_of(text), who) for i, key, n, text, who in rows
+        Candidate(i, queue, key, n, gates.gates_of(text), tenant) for i, key, n, text, tenant in rows
     ]
     plain = yield from query("admit.plain", queue=queue, tasks=tasks, limit=limit)
     if not candidates:

@@ -151,7 +151,7 @@ def _numbers(jobs: Sequence[NewJob], at: int) -> Body[dict[str, int]]:
     keys = to_json(list({job.fifo for job in members}))
     ((last,),) = yield from query("enqueue.last", keys=keys)
     first = at if last is None else max(last + 1, at)
-    return {job.id: first + place for place, job in enumerate(members)}
+    return {job.id: first + index for index, job in enumerate(members)}
 
 
 def _kept(job: NewJob, at: int) -> dict[str, object]:

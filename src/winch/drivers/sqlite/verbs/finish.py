@@ -28,11 +28,11 @@ class FinishVerbs:
             at = micros(now)
             completed: dict[str, dict[str, str | None]] = {}
             others: list[int] = []
-            for place, outcome in enumerate(outcomes):
+            for index, outcome in enumerate(outcomes):
                 if outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None:
                     completed.setdefault(outcome.token, {}).setdefault(outcome.id, outcome.result)
                 else:
-                    others.append(place)
+                    others.append(index)
             ended: set[tuple[str, str]] = set()
             gated: set[tuple[str, str]] = set()
             for token, results in completed.items():
@@ -45,15 +45,15 @@ class FinishVerbs:
                 yield ring
             if len(ended) == len(outcomes):
                 return [Answer.TOOK] * len(outcomes)
-            rest = [outcomes[place] for place in others]
+            rest = [outcomes[index] for index in others]
             rest += [one for one in outcomes if (one.id, one.token) in gated]
             ended |= yield from _finish_others(rest, at)
             refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
             answers: dict[int, Answer] = {}
-            for place, ref in enumerate(refs):
+            for index, ref in enumerate(refs):
                 if (ref.id, ref.token) in ended:
                     ended.discard((ref.id, ref.token))
-                    answers[place] = Answer.TOOK
+                    answers[index] = Answer.TOOK
             return (yield from _answers(refs, answers, [(one.to, one.what) for one in outcomes]))
 
         return verb("finish", body)
@@ -67,10 +67,10 @@ class FinishVerbs:
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}
             freed = []
-            for place, ref in enumerate(claims):
+            for index, ref in enumerate(claims):
                 if (ref.id, ref.token) in held:
                     held.discard((ref.id, ref.token))
-                    answers[place] = Answer.TOOK
+                    answers[index] = Answer.TOOK
                     freed.append(ref.id)
             yield from give_back(freed, at, by_holder=True, has_started=has_started)
             ends = [(JobState.READY, changes.RELEASED)] * len(claims)
@@ -100,11 +100,11 @@ class FinishVerbs:
             rows = yield from query("crash", ids=to_json([ref.id for ref in claims]))
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}
-            for place, ref in enumerate(claims):
+            for index, ref in enumerate(claims):
                 if (ref.id, ref.token) in held:
                     held.discard((ref.id, ref.token))
-                    answers[place] = Answer.TOOK
-            jobs = yield from read_jobs(claims[place].id for place in answers)
+                    answers[index] = Answer.TOOK
+            jobs = yield from read_jobs(claims[index].id for index in answers)
             moment = from_micros(at)
             dead = [
                 changes.suspected(job, "crashed", cause, moment, rule, by_token=job.token)
@@ -200,16 +200,16 @@ def _answers(
     `ends` names it, or lost."""
     if len(took) == len(refs):
         return [Answer.TOOK] * len(refs)
-    missed = [ref.id for place, ref in enumerate(refs) if place not in took]
+    missed = [ref.id for index, ref in enumerate(refs) if index not in took]
     rows = yield from query("finish.ended", ids=to_json(missed))
     found = {row[0]: (JobState(row[1]), row[2], changes.whats_of(read_history(row[3]))) for row in rows}
     answers = []
-    for place, ref in enumerate(refs):
-        if place in took:
+    for index, ref in enumerate(refs):
+        if index in took:
             answers.append(Answer.TOOK)
             continue
         ended = changes.ended_as(ref.token, *found[ref.id]) if ref.id in found else None
-        end = None if ends is None else ends[place]
+        end = None if ends is None else ends[index]
         is_repeat = changes.is_repeat(ended, end)
         answers.append(Answer.ALREADY if is_repeat else Answer.LOST)
     return answers

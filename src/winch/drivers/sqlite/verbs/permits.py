@@ -70,7 +70,7 @@ def keep(looks: Iterable[Look]) -> Body[None]:
 
 
 def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Body[None]:
-    """Take back what these jobs no longer need, and open the gates for those who wait."""
+    """Take back what these jobs no longer need, and open the gates for waiting jobs."""
     ended = [job for job in jobs if job.state is not JobState.RUNNING and gates.gates_of(job.options)]
     if not ended:
         return

@@ -93,7 +93,7 @@ class SessionVerbs:
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
             rows = yield from query("cancels", sessions=to_json(list(sessions)))
-            order = {session: place for place, session in enumerate(sessions)}
+            order = {session: index for index, session in enumerate(sessions)}
             rows.sort(key=lambda row: order[row[2]])
             return [ClaimRef(row[0], row[1]) for row in rows]
 

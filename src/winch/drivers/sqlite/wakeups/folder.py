@@ -1,13 +1,13 @@
-"""The folder of the bells of one database: who uses it, and who clears it away.
+"""The folder of the bells of one database: entering it, leaving it, and removing it.
 
 It is beside the database, or, where that path is too long for a socket, in the folder for temporary
-files. Whoever opens the board holds a shared lock on the file `users` in it, and the kernel gives that
-lock back when a process dies. So somebody who gets the lock alone knows that nobody else is here: the
-last to leave removes the folder, and the first to come clears away what the dead have left. A newcomer
-who has locked a file that was removed meanwhile sees that its name is gone, and begins again.
+files. A process that opens the board holds a shared lock on the file `users` in it, and the kernel
+releases that lock when the process dies. A process that gets the lock exclusively is alone: the last
+process to leave removes the folder, and the first to enter removes what dead processes have left.
+A process whose locked file was removed meanwhile sees that the name is gone, and begins again.
 
-What nobody has left in order (every process of a database was killed) is found by the next worker that
-starts on any database whose bells are in the folder for temporary files.
+A folder whose processes were all killed is found by the next worker that starts on any database whose
+bells are in the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_temporary(folder: Path) -> bool:
 def enter(folder: Path, database: Path) -> int | None:
     """Be among the users of the folder, which is made if need be; a descriptor to `leave` with.
 
-    None: it is somebody else's, or cannot be had at the moment.
+    None: it belongs to another user, or cannot be had at the moment.
     """
     for _ in range(_TRIES):
         try:
@@ -81,13 +81,13 @@ def leave(users: int, folder: Path) -> None:
 def sweep() -> int:
     """Remove folders for temporary files that no process uses any more, some at a time; how many."""
     removed = 0
-    place = Path(tempfile.gettempdir())
+    temporary = Path(tempfile.gettempdir())
     prefix = f"{_PREFIX}{os.getuid()}-"
-    with suppress(OSError), os.scandir(place) as entries:
+    with suppress(OSError), os.scandir(temporary) as entries:
         for entry in entries:
             if entry.name.startswith(prefix) and removed < _SWEEP_LIMIT:
                 with suppress(OSError):
-                    removed += remove_if_dead(place / entry.name)
+                    removed += remove_if_dead(temporary / entry.name)
     return removed
 
 
@@ -112,7 +112,7 @@ def _is_entered(users: int, folder: Path, database: Path) -> bool:
     if _has_lock(users, fcntl.LOCK_EX) and _is_there(users, folder):
         _clear(path for path in folder.iterdir() if path.name != _USERS)
         os.ftruncate(users, 0)
-        os.pwrite(users, os.fsencode(database), 0)  # for people, who cannot read a digest
+        os.pwrite(users, os.fsencode(database), 0)  # a digest is not readable
     return _has_lock(users, fcntl.LOCK_SH) and _is_there(users, folder)
 
 
