@@ -509,7 +509,7 @@ class App:
         burst: bool = False,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker inside this process and event loop: `async with app.worker(): …`."""
-        from winch.engine.supervisor.embedded import EmbeddedWorker, cell_command
+        from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
 
         self.ready()
         return EmbeddedWorker(
@@ -517,7 +517,7 @@ class App:
             queues=queues,
             concurrency=concurrency,
             burst=burst,
-            cell_command=cell_command(self._spec()),
+            process_command=process_command(self._spec()),
         )
 
     def _spec(self) -> str | None:
@@ -542,7 +542,7 @@ class App:
         """Run a worker in this process until it is stopped, or until no job is left with `burst`."""
         import asyncio
 
-        from winch.engine.supervisor.embedded import EmbeddedWorker, cell_command
+        from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
 
         self.ready()
         worker = EmbeddedWorker(
@@ -550,7 +550,7 @@ class App:
             queues=queues,
             concurrency=concurrency,
             burst=burst,
-            cell_command=cell_command(self._spec()),
+            process_command=process_command(self._spec()),
         )
         asyncio.run(worker.run_until_stopped())
 

@@ -103,6 +103,6 @@ def test_an_import_error_of_an_isolated_process_is_raised_by_an_embedded_worker(
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert "CellFailed: a process for isolated jobs ended before it could run one" in done.stderr
+    assert "IsolationFailed: a process for isolated jobs ended before it could run one" in done.stderr
     counts = winch("stats", "--json").json["jobs"]
     assert (counts["ready"], counts["dead"]) == (1, 0)

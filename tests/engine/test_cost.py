@@ -18,6 +18,7 @@ import pytest
 
 from winch import App
 from winch.engine.tasks.task import Task
+from winch.storage.fast import is_fast
 
 JOBS = 2000
 
@@ -86,6 +87,7 @@ def cost_of_running(kind: str) -> Calls:
     return drained(app, lambda: len(ran) == JOBS)
 
 
+@pytest.mark.skipif(not is_fast(), reason="the plain ways make more calls")
 @pytest.mark.parametrize("kind, most", [("coroutine", 12), ("answering", 20), ("function", 45)])
 def test_running_a_job_takes_few_calls(kind: str, most: int) -> None:
     # The best of three: a process that stood still gives back what it has claimed ahead.

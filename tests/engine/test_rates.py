@@ -19,9 +19,9 @@ from winch.engine.observe.throughput import (
     MINUTE,
     MOST_TENANTS,
     OTHER,
-    Rate,
     Rates,
     Tally,
+    TaskRate,
     percentile,
 )
 
@@ -108,11 +108,14 @@ def test_more_tenants_than_anybody_looks_at_are_counted_as_one() -> None:
 
 
 def test_rates_add_up() -> None:
-    one, two = Rate(completed=1, run={3: 1}, run_seconds=0.5), Rate(completed=2, run={3: 1, 4: 2})
+    one, two = (
+        TaskRate(completed=1, run={3: 1}, run_seconds=0.5),
+        TaskRate(completed=2, run={3: 1, 4: 2}),
+    )
     one.add(two)
     assert (one.completed, one.run, one.run_seconds) == (3, {3: 2, 4: 2}, 0.5)
-    before = Rate(tenants={"a": (1, 0.5)})
+    before = TaskRate(tenants={"a": (1, 0.5)})
     one.add(before)
-    one.add(Rate(tenants={"a": (2, 1.0), "b": (1, 0.25)}))
+    one.add(TaskRate(tenants={"a": (2, 1.0), "b": (1, 0.25)}))
     assert one.tenants == {"a": (3, 1.5), "b": (1, 0.25)}
     assert one.less(before).tenants == {"a": (2, 1.0), "b": (1, 0.25)}

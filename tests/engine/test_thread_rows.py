@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from winch import App, JobState, Retry
-from winch.engine.worker.running.thread_pool import Row, ThreadCall, Threads
+from winch.engine.worker.running.thread_pool import ThreadCall, ThreadRow, Threads
 
 told: contextvars.ContextVar[str] = contextvars.ContextVar("told", default="nothing")
 
@@ -161,7 +161,7 @@ def test_what_a_handler_has_returned_counts_although_it_was_interrupted_meanwhil
     call = ThreadCall(lock.acquire, None, context=contextvars.copy_context())
     ended = threading.Event()
 
-    class Ended(Row):
+    class Ended(ThreadRow):
         def following(self, call: ThreadCall) -> ThreadCall | None:
             ended.set()
             return None

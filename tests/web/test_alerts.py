@@ -27,7 +27,7 @@ from winch.core.values.ip_address import is_public, parse_networks
 from winch.engine.base.settings import load
 from winch.engine.observe import webhook
 from winch.engine.observe.alerts import Alerts, Hook, firing, kept_alerts
-from winch.engine.observe.throughput import MINUTE, Rate, Series
+from winch.engine.observe.throughput import MINUTE, Series, TaskRate
 from winch.storage.params import QueueInfo
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -42,7 +42,7 @@ def queue(name: str = "q", ready: int = 0, age: float | None = None, **more: Any
     )
 
 
-def rules_of(queues: list[QueueInfo], rate: Rate | None = None) -> list[str]:
+def rules_of(queues: list[QueueInfo], rate: TaskRate | None = None) -> list[str]:
     series = Series(MINUTE, 0, [] if rate is None else [{"q": {"t": rate}}])
     return [alert.rule for alert in firing(AlertRules(), queues, series, [], NOW)]
 
@@ -54,9 +54,9 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     assert rules_of([queue(ready=1, age=61, sessions=1)]) == ["oldest"]
     assert rules_of([queue(ready=1, age=61, sessions=1, paused_at=NOW)]) == []
     assert rules_of([queue(ready=1, age=61)]) == ["workers"]
-    assert rules_of([], Rate(completed=10, failed=9)) == []
-    assert rules_of([], Rate(completed=10, failed=10)) == ["failures"]
-    assert rules_of([], Rate(completed=100, dead=10)) == ["dead"]
+    assert rules_of([], TaskRate(completed=10, failed=9)) == []
+    assert rules_of([], TaskRate(completed=10, failed=10)) == ["failures"]
+    assert rules_of([], TaskRate(completed=100, dead=10)) == ["dead"]
 
 
 def test_rules_are_read_from_text_and_tables() -> None:

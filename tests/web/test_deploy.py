@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.web.kit import Web
-from winch.engine.observe.worker_metrics import Vitals
+from winch.engine.observe.worker_metrics import WorkerMetrics
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -25,7 +25,9 @@ def test_the_rules_name_metrics_that_are_served(make_web: Callable[..., Web]) ->
     served = set(re.findall(r"^# TYPE (\w+)", web.ask("GET", "/metrics").text, flags=re.MULTILINE))
     rules = (DEPLOY / "prometheus/alerts.yml").read_text()
     board = (DEPLOY / "grafana/winch.json").read_text()
-    served |= set(re.findall(r"^# TYPE (\w+)", Vitals(beaten_at=0.0).metrics(), flags=re.MULTILINE))
+    served |= set(
+        re.findall(r"^# TYPE (\w+)", WorkerMetrics(beaten_at=0.0).render(), flags=re.MULTILINE)
+    )
     for text in (rules, board):
         named = {
             re.sub(r"_bucket$", "", name)
@@ -106,6 +108,6 @@ def test_the_view_says_what_the_scaler_says(make_web: Callable[..., Web], store:
 def test_every_metric_is_documented(make_web: Callable[..., Web]) -> None:
     page = (DEPLOY.parent / "docs/howto/telemetry.md").read_text()
     documented = set(re.findall(r"^\| `(winch_\w+)` \|", page, flags=re.MULTILINE))
-    vitals = Vitals(beaten_at=0.0)
-    both = make_web("postgres").ask("GET", "/metrics").text + vitals.metrics()
+    metrics = WorkerMetrics(beaten_at=0.0)
+    both = make_web("postgres").ask("GET", "/metrics").text + metrics.render()
     assert set(re.findall(r"^# TYPE (\w+)", both, flags=re.MULTILINE)) == documented

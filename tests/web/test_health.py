@@ -10,12 +10,12 @@ import pytest
 
 from winch.core.errors import ConfigError
 from winch.engine.observe.health_server import MOST_HEAD, MOST_OPEN, HealthPort
-from winch.engine.observe.worker_metrics import STILL, Vitals
+from winch.engine.observe.worker_metrics import STILL, WorkerMetrics
 
 
-def port_of(vitals: Vitals, **more: Any) -> HealthPort:
+def port_of(metrics: WorkerMetrics, **more: Any) -> HealthPort:
     more.setdefault("is_local", True)
-    return HealthPort(live=vitals.live, ready=vitals.ready, metrics=vitals.metrics, **more)
+    return HealthPort(live=metrics.live, ready=metrics.ready, metrics=metrics.render, **more)
 
 
 def asked(port: HealthPort, *requests: bytes) -> list[bytes]:
@@ -43,9 +43,9 @@ def get(path: str, *headers: str) -> bytes:
 
 def test_other_machines_read_numbers_with_a_token_only() -> None:
     open_, closed, held = (
-        port_of(Vitals()),
-        port_of(Vitals(), is_local=False),
-        port_of(Vitals(), is_local=False, metrics_token="s3cret"),
+        port_of(WorkerMetrics()),
+        port_of(WorkerMetrics(), is_local=False),
+        port_of(WorkerMetrics(), is_local=False, metrics_token="s3cret"),
     )
     assert b"200 OK" in asked(open_, get("/metrics"))[0]
     [refused, live] = asked(closed, get("/metrics"), get("/livez"))
@@ -65,7 +65,7 @@ def test_other_machines_read_numbers_with_a_token_only() -> None:
 
 
 def test_odd_requests_are_survived() -> None:
-    port = port_of(Vitals())
+    port = port_of(WorkerMetrics())
     answers = asked(port, b"", b"\r\n\r\n", b"GET\r\n\r\n", b"x" * (MOST_HEAD * 2), get("/livez"))
     assert answers[0] == b""
     assert b"400" in answers[1]
@@ -82,17 +82,17 @@ def test_odd_requests_are_survived() -> None:
         (lambda v: setattr(v, "running", lambda: ()), "ready", "begun a session"),
     ],
 )
-def test_what_is_wrong_is_said(spoil: Callable[[Vitals], None], which: str, said: str) -> None:
-    vitals = Vitals(running=lambda: (1, 0))
-    vitals.beaten_at = vitals.turned_at
-    assert set(vitals.ready().values()) == {"pass"}
-    spoil(vitals)
-    assert said in " ".join(getattr(vitals, which)().values())
+def test_what_is_wrong_is_said(spoil: Callable[[WorkerMetrics], None], which: str, said: str) -> None:
+    metrics = WorkerMetrics(running=lambda: (1, 0))
+    metrics.beaten_at = metrics.turned_at
+    assert set(metrics.ready().values()) == {"pass"}
+    spoil(metrics)
+    assert said in " ".join(getattr(metrics, which)().values())
 
 
 def test_a_taken_port_is_told() -> None:
     async def go() -> None:
-        first, second = port_of(Vitals()), port_of(Vitals())
+        first, second = port_of(WorkerMetrics()), port_of(WorkerMetrics())
         number = await first.start("127.0.0.1", 0)
         with pytest.raises(ConfigError, match="--health-port: cannot listen"):
             await second.start("127.0.0.1", number)
@@ -103,7 +103,7 @@ def test_a_taken_port_is_told() -> None:
 
 def test_silent_connections_keep_no_probe_waiting() -> None:
     async def go() -> bytes:
-        port = port_of(Vitals())
+        port = port_of(WorkerMetrics())
         number = await port.start("127.0.0.1", 0)
         silent = [await asyncio.open_connection("127.0.0.1", number) for _ in range(MOST_OPEN + 20)]
         reader, writer = await asyncio.open_connection("127.0.0.1", number)

@@ -24,7 +24,7 @@ from winch.areas.schedule_definition import define
 from winch.core.job import Claim
 from winch.engine.maintenance.ticker import Ticker
 from winch.engine.observe.prometheus import MOST_PAIRS, Counters, Fleet, missed_windows
-from winch.engine.observe.throughput import Rate, Tally
+from winch.engine.observe.throughput import Tally, TaskRate
 from winch.storage.decide.schedules import Put
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -168,7 +168,7 @@ def test_the_look_is_from_the_last_minutes_on(make_web: Callable[..., Web]) -> N
 def test_names_are_bounded_and_escaped() -> None:
     counters = Counters()
     for number in range(10_000):
-        counters.add({"q": {f'task "{number}"\n\\': Rate(completed=1)}})
+        counters.add({"q": {f'task "{number}"\n\\': TaskRate(completed=1)}})
     found = samples("\n".join(counters.render()))
     names = {labels for name, labels in found if name == "winch_jobs_dead_total"}
     assert len(names) == MOST_PAIRS + 1

@@ -16,10 +16,10 @@ from winch.cli.shared.load import load_app
 from winch.core.errors import ConfigError
 from winch.core.version import __version__
 from winch.engine.supervisor.child import Child, ignore_terminal_signals
-from winch.engine.supervisor.embedded import cell_command
+from winch.engine.supervisor.embedded import process_command
 from winch.engine.supervisor.messages import ENV, Link, from_env
 from winch.engine.worker.queue_order import parse_queues
-from winch.engine.worker.running.process import CellStore
+from winch.engine.worker.running.process import ProcessStore
 from winch.engine.worker.worker import WorkerConfig
 
 MOST_AT_ONCE = 1024
@@ -80,8 +80,8 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_
         poll=settings.poll.total_seconds(),
         release=__version__,
         burst=burst,
-        cell_command=cell_command(app_spec or settings.app),
-        cell_store=CellStore(settings.url, settings.schema, config_file),
+        process_command=process_command(app_spec or settings.app),
+        process_store=ProcessStore(settings.url, settings.schema, config_file),
         kill_after=settings.kill_after.total_seconds(),
         max_jobs=settings.max_jobs,
         max_memory=settings.max_memory,

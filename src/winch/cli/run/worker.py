@@ -28,7 +28,7 @@ from winch.engine.base.settings import load
 from winch.engine.observe.alerts import alerts_of
 from winch.engine.observe.health_server import HealthPort
 from winch.engine.observe.heartbeat_file import keep_heartbeat_file
-from winch.engine.observe.worker_metrics import Vitals
+from winch.engine.observe.worker_metrics import WorkerMetrics
 from winch.engine.supervisor.messages import Hello
 from winch.engine.supervisor.reload import app_folder, changes
 from winch.engine.supervisor.supervisor import Supervisor
@@ -157,8 +157,8 @@ def run_worker(
         logging.getLogger("winch").info("replacing processes when Python files in %s change", folder)
 
     async def run() -> int:
-        vitals = Vitals()
-        port = None if health is None else await _health_port(vitals, *health)
+        metrics = WorkerMetrics()
+        port = None if health is None else await _health_port(metrics, *health)
         supervisor = Supervisor(
             command,
             processes=settings.processes,
@@ -167,11 +167,11 @@ def run_worker(
             burst=burst,
             connect=connect_for,
             changes=functools.partial(changes, folder) if reload else None,
-            vitals=vitals,
+            metrics=metrics,
             more=lambda driver: [alerts_of(driver, settings)],
         )
         beating = asyncio.create_task(
-            keep_heartbeat_file(vitals.is_turning), name="winch heartbeat file"
+            keep_heartbeat_file(metrics.is_turning), name="winch heartbeat file"
         )
         try:
             return await supervisor.run()
@@ -193,11 +193,11 @@ def _be_deaf() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def _health_port(vitals: Vitals, host: str, port: int) -> HealthPort:
+async def _health_port(metrics: WorkerMetrics, host: str, port: int) -> HealthPort:
     served = HealthPort(
-        live=vitals.live,
-        ready=vitals.ready,
-        metrics=vitals.metrics,
+        live=metrics.live,
+        ready=metrics.ready,
+        metrics=metrics.render,
         is_local=is_loopback(host),
         metrics_token=os.environ.get(METRICS_TOKEN) or None,
     )

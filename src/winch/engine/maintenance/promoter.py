@@ -9,7 +9,7 @@ from winch.storage.params import Promoted
 from winch.storage.protocol import Driver
 
 BATCH = 1000
-# Every so many passes all gates are looked at, so that nobody waits where there is room.
+# Every so many passes all gates are looked at, so that no job waits where there is room.
 SWEEP_EVERY = 30
 # Not a hair too early: the store's clock decides, and a pass for nothing costs a statement.
 HAIR = 0.0005

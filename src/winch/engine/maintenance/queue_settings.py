@@ -29,12 +29,12 @@ class QueueRules(Service):
     def __init__(
         self,
         driver: Driver,
-        told: Callable[[Mapping[str, QueueSettings]], None],
+        on_settings: Callable[[Mapping[str, QueueSettings]], None],
         every: float = EVERY,
     ) -> None:
         super().__init__()
         self._driver = driver
-        self._told = told
+        self._on_settings = on_settings
         self._every = every
         self._known: dict[str, QueueSettings] | None = None
         self._changed: dict[str, int] = {}
@@ -42,7 +42,7 @@ class QueueRules(Service):
     async def run_once(self) -> float:
         lines = await self._driver.arun(self._driver.kv_list(KvFilter(book=BOOK)))
         settings = read_settings(lines)
-        self._told(settings)
+        self._on_settings(settings)
         await self._bind(settings)
         keys = {line.key for line in lines}
         for key in keys:
@@ -65,5 +65,7 @@ class QueueRules(Service):
             self._changed[queue] -= 1
             if not self._changed[queue]:
                 del self._changed[queue]
-            said = settings.get(queue, NO_SETTINGS)
-            await arun(self._driver, bind_queue(self._driver, queue, said, only_lately=True))
+            settings_of_queue = settings.get(queue, NO_SETTINGS)
+            await arun(
+                self._driver, bind_queue(self._driver, queue, settings_of_queue, only_lately=True)
+            )

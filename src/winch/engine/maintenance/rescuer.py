@@ -1,7 +1,7 @@
 """Takes back the jobs of sessions whose lease is over.
 
 A sweeper acts only when its own beats have been answered for one whole lease (Heart.proven_at): after
-an outage of the store every lease is over and nobody is guilty. And it acts as of the last such
+an outage of the store every lease is over through no fault of a worker. And it acts as of the last such
 answer, not as of whenever its request is carried out: one that was held up on the way, behind a lock
 or in a stalled network, would otherwise find every lease over. Rescue is paced: at most a batch per
 second, so that a fleet that died does not come back as a stampede.

@@ -58,7 +58,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.rule}:{self.target}"
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class KeptAlert(msgspec.Struct, frozen=True, kw_only=True):
     """An alert as the books keep it. `told`: the webhook has taken the latest word about it."""
 
     alert: Alert
@@ -142,10 +142,10 @@ def _span(length: timedelta) -> str:
     return format_duration(timedelta(seconds=int(length.total_seconds())))
 
 
-def kept_alerts(driver: Driver) -> Operation[list[Kept]]:
+def kept_alerts(driver: Driver) -> Operation[list[KeptAlert]]:
     """What fires now, as the last look found it."""
     lines: list[KvRecord] = yield driver.kv_list(KvFilter(book=BOOK))
-    kept = [msgspec.json.decode(line.body, type=Kept) for line in lines]
+    kept = [msgspec.json.decode(line.body, type=KeptAlert) for line in lines]
     return [one for one in kept if not one.is_over]
 
 
@@ -201,15 +201,15 @@ class Alerts(Service):
         )
         found = {alert.key: alert for alert in firing_now}
         lines = await driver.arun(driver.kv_list(KvFilter(book=BOOK)))
-        kept = {line.key: msgspec.json.decode(line.body, type=Kept) for line in lines}
+        kept = {line.key: msgspec.json.decode(line.body, type=KeptAlert) for line in lines}
         for key, alert in found.items():
             if key not in kept or kept[key].is_over:
-                kept[key] = Kept(alert=alert, since=now)
+                kept[key] = KeptAlert(alert=alert, since=now)
                 log.warning("alert: %s", alert.text)
                 await self._write(key, kept[key])
         for key, one in list(kept.items()):
             if key not in found and not one.is_over:
-                kept[key] = Kept(alert=one.alert, since=one.since, is_over=True)
+                kept[key] = KeptAlert(alert=one.alert, since=one.since, is_over=True)
                 log.info("alert over: %s", one.alert.text)
                 await self._write(key, kept[key])
         await self._tell(kept)
@@ -227,11 +227,11 @@ class Alerts(Service):
         await self._driver.arun(self._driver.kv_put([line]))
         return False
 
-    async def _write(self, key: str, one: Kept) -> None:
+    async def _write(self, key: str, one: KeptAlert) -> None:
         line = KvRecord(book=BOOK, key=key, body=msgspec.json.encode(one).decode(), keep=KEEP)
         await self._driver.arun(self._driver.kv_put([line]))
 
-    async def _tell(self, kept: Mapping[str, Kept]) -> None:
+    async def _tell(self, kept: Mapping[str, KeptAlert]) -> None:
         """Send what the webhook has not taken yet; what is over and told is forgotten."""
         for key, one in kept.items():
             is_told = one.told
@@ -248,14 +248,18 @@ class Alerts(Service):
                 await self._write(key, msgspec.structs.replace(one, told=True))
 
 
-def alerts_of(driver: Driver, said: Settings) -> Alerts:
+def alerts_of(driver: Driver, settings: Settings) -> Alerts:
     """The alerts that these settings ask for; raises ConfigError where the webhook cannot be one."""
     hook = None
-    if said.alert_webhook is not None:
-        webhook.target(said.alert_webhook)
-        parse_networks(said.alert_networks or "", "alert_networks")
-        hook = Hook(url=said.alert_webhook, secret=said.alert_secret, networks=said.alert_networks or "")
-    return Alerts(driver, said.alerts, hook)
+    if settings.alert_webhook is not None:
+        webhook.target(settings.alert_webhook)
+        parse_networks(settings.alert_networks or "", "alert_networks")
+        hook = Hook(
+            url=settings.alert_webhook,
+            secret=settings.alert_secret,
+            networks=settings.alert_networks or "",
+        )
+    return Alerts(driver, settings.alerts, hook)
 
 
 def _schedules(driver: Driver) -> Operation[list[Schedule]]:
@@ -263,7 +267,7 @@ def _schedules(driver: Driver) -> Operation[list[Schedule]]:
     return [schedule_of(row, listed.now) for row in listed.found]
 
 
-def message(one: Kept, store: str) -> tuple[bytes, str]:
+def message(one: KeptAlert, store: str) -> tuple[bytes, str]:
     """An alert as a CloudEvent, and its id: the same for everybody who tells it."""
     word = "resolved" if one.is_over else "firing"
     # By the minute: two that noticed it within a second agree.

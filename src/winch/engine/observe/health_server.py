@@ -104,7 +104,7 @@ class HealthPort:
         if path not in self._pages:
             return _response(404, "text/plain", b"/livez /readyz /startupz /healthz /metrics\n")
         checks = self._pages[path]()
-        is_well = all(said == "pass" for said in checks.values())
+        is_well = all(result == "pass" for result in checks.values())
         shown: dict[str, object] = {"status": "pass" if is_well else "fail"}
         if is_verbose or not is_well:
             shown["checks"] = dict(checks)

@@ -46,7 +46,7 @@ async def keep_heartbeat_file(is_live: Callable[[], bool] = lambda: True) -> Non
 
 
 def _own_folder() -> None:
-    """Make the folder; refuse one of somebody else's making in the shared temporary folder."""
+    """Make the folder; refuse one that another user made in the shared temporary folder."""
     folder().mkdir(mode=0o700, exist_ok=True)
     found = folder().lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

@@ -13,7 +13,7 @@ import msgspec
 
 from winch.core.version import __version__
 from winch.engine.base.operation import Operation
-from winch.engine.observe.throughput import BOUNDS, MINUTE, OTHER, Rate, Rates
+from winch.engine.observe.throughput import BOUNDS, MINUTE, OTHER, Rates, TaskRate
 from winch.storage.params import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
@@ -81,7 +81,7 @@ class Counters:
     """What has been done since this was made, by queue and task."""
 
     def __init__(self) -> None:
-        self._totals: dict[tuple[str, str], Rate] = {}
+        self._totals: dict[tuple[str, str], TaskRate] = {}
 
     def add(self, rates: Rates) -> None:
         for queue, tasks in rates.items():
@@ -89,12 +89,12 @@ class Counters:
                 place = (queue, task)
                 if place not in self._totals and len(self._totals) >= MOST_PAIRS:
                     place = (OTHER, OTHER)
-                self._totals.setdefault(place, Rate()).add(rate)
+                self._totals.setdefault(place, TaskRate()).add(rate)
 
     @property
-    def total(self) -> Rate:
+    def total(self) -> TaskRate:
         """All queues and tasks together."""
-        together = Rate()
+        together = TaskRate()
         for rate in self._totals.values():
             together.add(rate)
         return together
@@ -169,7 +169,7 @@ class Counters:
             ),
         ]
 
-    def _labelled(self) -> Iterator[tuple[dict[str, str], Rate]]:
+    def _labelled(self) -> Iterator[tuple[dict[str, str], TaskRate]]:
         for (queue, task), rate in sorted(self._totals.items()):
             yield {"queue": queue, "task": task}, rate
 
@@ -177,7 +177,7 @@ class Counters:
         """Count the jobs that a process has stored, by queue and task, and forget them there."""
         for place in list(stored):  # others go on counting
             queue, task = place
-            self.add({queue: {task: Rate(enqueued=stored.pop(place))}})
+            self.add({queue: {task: TaskRate(enqueued=stored.pop(place))}})
 
     def _histogram(self, name: str, help_: str, which: str) -> list[str]:
         return histogram(
@@ -190,7 +190,7 @@ class Counters:
         )
 
 
-def _outcomes(rate: Rate) -> Iterator[tuple[str, int]]:
+def _outcomes(rate: TaskRate) -> Iterator[tuple[str, int]]:
     yield "success", rate.completed
     yield "failure", rate.failed + rate.dead - rate.timeouts
     yield "timeout", rate.timeouts

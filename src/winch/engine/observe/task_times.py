@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from winch.engine.base.operation import Operation
-from winch.engine.observe.throughput import MINUTE, Rate, percentile, read
+from winch.engine.observe.throughput import MINUTE, TaskRate, percentile, read
 from winch.storage.protocol import Driver
 
 MINUTES = 60
@@ -37,7 +37,7 @@ class TaskTimes(msgspec.Struct, frozen=True, kw_only=True):
     wait: Percentiles
 
     @classmethod
-    def of(cls, task: str, rate: Rate) -> TaskTimes:
+    def of(cls, task: str, rate: TaskRate) -> TaskTimes:
         return cls(
             task=task,
             started=rate.started,

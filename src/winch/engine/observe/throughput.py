@@ -51,7 +51,7 @@ HOUR = Span("rate.hour", 3600, timedelta(days=35))
 SPANS = (MINUTE, HOUR)
 
 
-class Rate(msgspec.Struct, omit_defaults=True):
+class TaskRate(msgspec.Struct, omit_defaults=True):
     """What became of the jobs of one queue and task in one span of time."""
 
     completed: int = 0
@@ -75,7 +75,7 @@ class Rate(msgspec.Struct, omit_defaults=True):
     tenants: dict[str, tuple[int, float]] = {}
     """How many attempts of each tenant started, and how long they had waited together."""
 
-    def add(self, other: Rate) -> None:
+    def add(self, other: TaskRate) -> None:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for place, number in other.run.items():
@@ -88,9 +88,9 @@ class Rate(msgspec.Struct, omit_defaults=True):
             had = self.tenants.get(tenant, (0, 0.0))
             self.tenants[tenant] = (had[0] + number, had[1] + seconds)
 
-    def less(self, before: Rate) -> Rate:
+    def less(self, before: TaskRate) -> TaskRate:
         """What was added since `before`."""
-        return Rate(
+        return TaskRate(
             **{name: getattr(self, name) - getattr(before, name) for name in _COUNTS},
             run={place: number - before.run.get(place, 0) for place, number in self.run.items()},
             wait={place: number - before.wait.get(place, 0) for place, number in self.wait.items()},
@@ -126,7 +126,7 @@ class Rate(msgspec.Struct, omit_defaults=True):
 
 OUTCOMES = ("completed", "failed", "dead", "cancelled", "snoozed", "crashed")
 _COUNTS = (*OUTCOMES, "timeouts", "enqueued", "lost", "given_up")
-Rates = dict[str, dict[str, Rate]]  # queue -> task -> rate
+Rates = dict[str, dict[str, TaskRate]]  # queue -> task -> rate
 
 
 def percentile(buckets: dict[int, int], share: float) -> float | None:
@@ -185,8 +185,8 @@ class _Cell:
         number, seconds = self.tenants.get(tenant, (0, 0.0))
         self.tenants[tenant] = (number + 1, seconds + self.waited)
 
-    def rate(self) -> Rate:
-        return Rate(
+    def rate(self) -> TaskRate:
+        return TaskRate(
             **self.outcomes,
             run={place: number for place, number in enumerate(self.run) if number},
             wait={place: number for place, number in enumerate(self.wait) if number},
@@ -275,14 +275,16 @@ class Tally:
             added.setdefault(queue, {})[task] = cell.rate()
         for stored in list(self.enqueued):  # threads go on counting
             queue, task = stored
-            added.setdefault(queue, {}).setdefault(task, Rate()).enqueued += self.enqueued.pop(stored)
+            added.setdefault(queue, {}).setdefault(task, TaskRate()).enqueued += self.enqueued.pop(
+                stored
+            )
         for span in SPANS:
             place = (span, now // span.seconds)
             self._changed.add(place)
             into = self._totals.setdefault(place, {})
             for queue, tasks in added.items():
                 for task, rate in tasks.items():
-                    into.setdefault(queue, {}).setdefault(task, Rate()).add(rate)
+                    into.setdefault(queue, {}).setdefault(task, TaskRate()).add(rate)
         self.on_rates(added)
         self._cells.clear()
         self._recent = None
@@ -347,7 +349,7 @@ class Series:
         """The beginning of each span, in seconds since the epoch."""
         return [(self.start + n) * self.span.seconds for n in range(len(self.rates))]
 
-    def merged(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[Rate]:
+    def merged(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[TaskRate]:
         """One rate for each span, of the queues and tasks that are wanted."""
         return [
             _sum(
@@ -359,20 +361,20 @@ class Series:
             for one in self.rates
         ]
 
-    def total(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> Rate:
+    def total(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> TaskRate:
         return _sum(self.merged(wanted))
 
-    def by_task(self) -> dict[str, Rate]:
-        found: dict[str, Rate] = {}
+    def by_task(self) -> dict[str, TaskRate]:
+        found: dict[str, TaskRate] = {}
         for one in self.rates:
             for tasks in one.values():
                 for task, rate in tasks.items():
-                    found.setdefault(task, Rate()).add(rate)
+                    found.setdefault(task, TaskRate()).add(rate)
         return found
 
 
-def _sum(rates: Iterable[Rate]) -> Rate:
-    total = Rate()
+def _sum(rates: Iterable[TaskRate]) -> TaskRate:
+    total = TaskRate()
     for rate in rates:
         total.add(rate)
     return total
@@ -391,7 +393,7 @@ def read(driver: Driver, span: Span, now: int, count: int) -> Operation[Series]:
             into = series.rates[place]
             for queue, tasks in msgspec.json.decode(line.body, type=Rates).items():
                 for task, rate in tasks.items():
-                    into.setdefault(queue, {}).setdefault(task, Rate()).add(rate)
+                    into.setdefault(queue, {}).setdefault(task, TaskRate()).add(rate)
         if len(lines) < 2000:
             return series
         after = lines[-1].key

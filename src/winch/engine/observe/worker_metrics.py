@@ -1,4 +1,4 @@
-"""What a supervisor tells probes and scrapers about itself and its children."""
+"""What probes and scrapers read about a supervisor and its children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STILL = 10.0
 
 
 @dataclass
-class Vitals:
+class WorkerMetrics:
     """Filled by the supervisor as it goes; read by its health port."""
 
     lease: float = 30.0
@@ -50,7 +50,7 @@ class Vitals:
             "claims": "stopping" if self.is_stopping else "quiet" if self.is_quiet else "pass",
         }
 
-    def metrics(self) -> str:
+    def render(self) -> str:
         running = list(self.running())
         lines = family(
             "winch_worker_processes",

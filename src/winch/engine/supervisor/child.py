@@ -28,7 +28,7 @@ from winch.engine.supervisor.messages import (
 )
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.announce import announce
-from winch.engine.worker.running.process import EX_IMPORT, CellFailed
+from winch.engine.worker.running.process import EX_IMPORT, IsolationFailed
 from winch.engine.worker.started_jobs import StartedJobs
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
@@ -37,7 +37,7 @@ EX_LEFT = 70  # claims were left to their leases
 
 
 class Child:
-    """Runs until told to drain, until the burst is over, or until its supervisor is gone."""
+    """Runs until it has to drain, until the burst is over, or until its supervisor is gone."""
 
     def __init__(
         self,
@@ -71,18 +71,18 @@ class Child:
     async def run(self, link: Link) -> int:
         """The child's whole life; returns its exit code."""
         self._link = link
-        said = self._settings
+        settings = self._settings
         link.send(
             Hello(
-                said.url,
-                said.schema,
-                said.events == "full",
-                said.lease.total_seconds(),
-                said.heartbeat.total_seconds(),
-                said.sweep.total_seconds(),
-                said.poll.total_seconds(),
-                said.grace.total_seconds(),
-                said.crash_rule,
+                settings.url,
+                settings.schema,
+                settings.events == "full",
+                settings.lease.total_seconds(),
+                settings.heartbeat.total_seconds(),
+                settings.sweep.total_seconds(),
+                settings.poll.total_seconds(),
+                settings.grace.total_seconds(),
+                settings.crash_rule,
             )
         )
         self._started.pulse()
@@ -94,7 +94,7 @@ class Child:
                 return EX_BROKEN
 
     async def _live(self, link: Link) -> int:
-        # From the start: it may be told to be quiet before it claims.
+        # From the start: a message may make it quiet before it claims.
         self._loops.start("link", self._listen(), may_return=lambda: True)
         await self._start()
         # A service manager may signal every process of the group, not only the supervisor.
@@ -115,7 +115,7 @@ class Child:
         await self._driver.aclose()
         broken = self.worker.broken
         if broken is not None:
-            is_import = isinstance(broken, CellFailed) and broken.is_import_error
+            is_import = isinstance(broken, IsolationFailed) and broken.is_import_error
             return EX_IMPORT if is_import else EX_BROKEN
         return EX_LEFT if left else 0
 
@@ -134,7 +134,8 @@ class Child:
             await starting
 
     async def _drain(self, grace: float) -> int:
-        """Stop as asked; or, where nobody asked, be replaced, and let what runs take its time."""
+        """Stop as requested; or, without a request, be replaced, and let running jobs take their
+        time."""
         why = self.worker.why_retiring
         if why is not None and not self._asked.is_set():
             self._link.send(Retiring(why))
@@ -161,7 +162,7 @@ class Child:
                     self._dump()
                 case _:
                     log.error("unexpected message from the supervisor: %r", message)
-        # Nobody beats for this session any more: end well within what is left of its lease.
+        # This session gets no more beats: end well within what is left of its lease.
         log.error("the supervisor is gone; stopping")
         self._ask(min(self._settings.grace.total_seconds(), self._settings.lease.total_seconds() / 3))
 

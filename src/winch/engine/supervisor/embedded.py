@@ -1,7 +1,7 @@
 """A worker inside the application's own process: the same engine without a supervisor.
 
 Its heart beats in a thread of its own, so that a blocked event loop does not lose the lease; only
-code that holds the GIL can. Whoever needs more runs `winch worker`.
+code that holds the GIL can. For more safety run `winch worker`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from winch.engine.supervisor.forking import ForkGuard
 from winch.engine.supervisor.heartbeat import Heart, Leases
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.queue_order import queues_of
-from winch.engine.worker.running.process import CellStore
+from winch.engine.worker.running.process import ProcessStore
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
 
@@ -66,26 +66,26 @@ class EmbeddedWorker:
         concurrency: int | None,
         burst: bool,
         release: str = "",
-        cell_command: tuple[str, ...] | None = None,
+        process_command: tuple[str, ...] | None = None,
     ) -> None:
-        said = host.settings
+        settings = host.settings
         self._driver = host.driver
         self._runtime = host.runtime
-        self._said = said
+        self._settings = settings
         self._config = WorkerConfig(
             order=queues_of(queues, random.Random()),  # noqa: S311  # order, not a secret
-            concurrency=concurrency or said.concurrency,
-            lease=said.lease,
-            heartbeat=said.heartbeat.total_seconds(),
-            poll=said.poll.total_seconds(),
+            concurrency=concurrency or settings.concurrency,
+            lease=settings.lease,
+            heartbeat=settings.heartbeat.total_seconds(),
+            poll=settings.poll.total_seconds(),
             release=release,
             burst=burst,
-            cell_command=cell_command,
-            cell_store=CellStore(said.url, said.schema),
-            kill_after=said.kill_after.total_seconds(),
+            process_command=process_command,
+            process_store=ProcessStore(settings.url, settings.schema),
+            kill_after=settings.kill_after.total_seconds(),
             spool=host.spool,
         )
-        if cell_command is None:
+        if process_command is None:
             alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
             if alone:
                 raise ConfigError(
@@ -94,9 +94,9 @@ class EmbeddedWorker:
                 )
 
     async def __aenter__(self) -> Worker:
-        said = self._said
+        settings = self._settings
         self._loop = asyncio.get_running_loop()
-        lease = said.lease.total_seconds()
+        lease = settings.lease.total_seconds()
         self._heart = Heart(self._driver, lease, time.monotonic)
         self._stopped = threading.Event()
         self.worker: Worker = Worker(
@@ -118,11 +118,11 @@ class EmbeddedWorker:
             self._watched.__exit__(None, None, None)
             raise
         self._services: list[Service] = [
-            Promoter(self._driver, said.poll.total_seconds()),
-            Ticker(self._driver, said.poll.total_seconds()),
+            Promoter(self._driver, settings.poll.total_seconds()),
+            Ticker(self._driver, settings.poll.total_seconds()),
             Rescuer(
                 self._driver,
-                said.sweep.total_seconds(),
+                settings.sweep.total_seconds(),
                 self._heart.proven_at,
                 self.worker.tally,
                 self._runtime.events,
@@ -136,7 +136,7 @@ class EmbeddedWorker:
         return self.worker
 
     async def __aexit__(self, *error: object) -> None:
-        await self.stop(self._said.grace.total_seconds())
+        await self.stop(self._settings.grace.total_seconds())
 
     async def stop(self, grace: float) -> int:
         """Drain and end; returns how many claims are left to their lease. Raises what broke it, if it
@@ -151,7 +151,7 @@ class EmbeddedWorker:
         """Stop at once when a loop has ended, whatever the block still does: others run the jobs."""
         await self.worker.drained.wait()
         if self.worker.broken is not None:
-            await self._end(self._said.grace.total_seconds())
+            await self._end(self._settings.grace.total_seconds())
 
     async def _end(self, grace: float) -> int:
         async with self._ending:
@@ -183,7 +183,7 @@ class EmbeddedWorker:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-            await self.stop(self._said.grace.total_seconds())
+            await self.stop(self._settings.grace.total_seconds())
         finally:
             await self._driver.aclose()
             guard.close()
@@ -205,8 +205,8 @@ class EmbeddedWorker:
         self._loops.start("session", self.worker.session_lost(session), may_return=lambda: True)
 
 
-def cell_command(app_spec: str | None) -> tuple[str, ...] | None:
-    """How to start a cell for this app; None when it cannot be imported by a name."""
+def process_command(app_spec: str | None) -> tuple[str, ...] | None:
+    """How to start an isolated process for this app; None when no name imports the app."""
     if app_spec is None:
         return None
     return (sys.executable, "-m", "winch", "worker-cell", "--app", app_spec)

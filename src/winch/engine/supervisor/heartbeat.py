@@ -35,7 +35,7 @@ class Heart:
     @property
     def is_sure(self) -> bool:
         """Whether the leases are certainly still good: counted from the *sending* of the last beat that
-        was answered. Later somebody else may have been given the jobs."""
+        was answered. Later another worker may have the jobs."""
         return self._monotonic() < self._sure_until
 
     def drop(self, session: str) -> None:
@@ -73,7 +73,8 @@ class Heart:
         return lost
 
     def _has_jumped(self, store_time: datetime, answered: float) -> bool:
-        """Whether the store's clock was set: then leases are over, or far away, and nobody is guilty."""
+        """Whether the store's clock was set: then leases are over, or far away, through no fault of a
+        worker."""
         if self._store_time is None:
             return False
         passed = (store_time - self._store_time).total_seconds()
@@ -83,8 +84,8 @@ class Heart:
         """The store's time of the last answered beat, if beats have been answered for a whole lease.
 
         Whose lease was over by then had a lease's time to say so while the store could be reached, as
-        this process's own beats prove; nothing is known about any later moment. After an outage nobody
-        has beaten and nobody is guilty: None.
+        this process's own beats prove; nothing is known about any later moment. After an outage no
+        worker has beaten and none is at fault: None.
         """
         now = self._monotonic()
         if self._answered_since is None or now - self._last_answer > self._lease:
@@ -93,7 +94,7 @@ class Heart:
 
 
 class Leases(Service):
-    """Tells, once for each time the store stays away, that the leases may have run out."""
+    """Reports, once for each outage of the store, that the leases may have run out."""
 
     name = "leases"
 

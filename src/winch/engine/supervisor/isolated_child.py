@@ -1,4 +1,4 @@
-"""The inside of a cell: a process that runs one job at a time for a worker, until the line ends."""
+"""The inside of an isolated process: it runs one job at a time for a worker, until the line ends."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from winch.engine.worker.running.choose import PLAIN, JobPlan
 from winch.engine.worker.running.process import (
     ENV,
     MAX_MESSAGE,
-    CellStore,
-    Ended,
-    Hello,
-    Run,
-    Sign,
-    Stop,
+    JobEnded,
+    LifeSign,
+    ProcessStart,
+    ProcessStore,
+    RunJob,
+    StopJob,
     order_decoder,
 )
 from winch.engine.worker.running.thread_pool import Threads
@@ -48,15 +48,15 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def from_env() -> tuple[socket.socket, CellStore]:
+def from_env() -> tuple[socket.socket, ProcessStore]:
     """The line to the worker and the worker's store."""
-    told = msgspec.json.decode(os.environ.pop(ENV), type=Hello)
-    os.set_inheritable(told.fd, False)
-    return socket.socket(fileno=told.fd), told.store
+    start = msgspec.json.decode(os.environ.pop(ENV), type=ProcessStart)
+    os.set_inheritable(start.fd, False)
+    return socket.socket(fileno=start.fd), start.store
 
 
 async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Driver]) -> None:
-    """Run what comes down the line; return when it ends."""
+    """RunJob what comes down the line; return when it ends."""
     line.setblocking(False)
     reader, writer = await asyncio.open_unix_connection(sock=line, limit=MAX_MESSAGE)
     threads = Threads(1, asyncio.get_running_loop())
@@ -67,7 +67,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     running: Attempt | None = None
     work: asyncio.Task[None] | None = None
 
-    async def run(order: Run) -> None:
+    async def run(order: RunJob) -> None:
         nonlocal running
         claim = order.claim
         plan = executor.chooser.plan(claim)
@@ -77,7 +77,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
             deadline = None if order.timeout is None else time.monotonic() + order.timeout
             running = attempt = Attempt(claim, 0, deadline)
             if order.is_first:
-                writer.write(encode(Sign()) + b"\n")  # from now on it is the handler's time
+                writer.write(encode(LifeSign()) + b"\n")  # from now on it is the handler's time
             telling: asyncio.Task[None] | None = None
             if plan.way not in PLAIN or runtime.middleware:  # else it has no context to report with
                 beat = plan.task.options.heartbeat
@@ -91,7 +91,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
         else:
             settled = plan
         memory = resident_memory() if order.weighs else 0
-        writer.write(encode(Ended(settled, is_finished, memory)) + b"\n")
+        writer.write(encode(JobEnded(settled, is_finished, memory)) + b"\n")
         await writer.drain()
 
     while True:
@@ -99,9 +99,9 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
         if not order_line.endswith(b"\n"):
             break
         match order_decoder.decode(order_line):
-            case Run() as order:
+            case RunJob() as order:
                 work = loops.start("job", run(order), may_return=lambda: True)
-            case Stop(why=why, is_silent=is_silent):
+            case StopJob(why=why, is_silent=is_silent):
                 if running is not None:
                     running.is_silent = is_silent
                     running.interrupt(why, time.monotonic())
@@ -125,7 +125,7 @@ async def _tell(
         await asyncio.sleep(every)
         if attempt.reports.signed_at > signed_at:
             signed_at = attempt.reports.signed_at
-            writer.write(msgspec.json.encode(Sign()) + b"\n")
+            writer.write(msgspec.json.encode(LifeSign()) + b"\n")
         note = attempt.reports.take()
         if note is not None:
             # Progress is worth no failure, also where this process cannot reach the store (memory://).

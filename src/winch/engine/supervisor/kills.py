@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from winch.core.errors import StorageError
 from winch.engine.base.log import log
 from winch.engine.base.service import Service
-from winch.engine.observe.worker_metrics import Vitals
+from winch.engine.observe.worker_metrics import WorkerMetrics
 from winch.engine.supervisor.child_process import ChildProcess
 from winch.storage.protocol import Driver
 
@@ -23,16 +23,16 @@ Children = Mapping[int, ChildProcess]
 class Kills:
     """Kills children that are past a job's last moment, or past the shutdown's."""
 
-    def __init__(self, children: Children, vitals: Vitals) -> None:
+    def __init__(self, children: Children, metrics: WorkerMetrics) -> None:
         self._children = children
-        self._vitals = vitals
+        self._metrics = metrics
         self.stop_by: float = float("inf")
         """When the last child has to be gone, on the monotonic clock."""
 
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_EVERY)
-            now = self._vitals.turned_at = time.monotonic()
+            now = self._metrics.turned_at = time.monotonic()
             for child in list(self._children.values()):
                 late = [job.claim for job in child.started.started() if 0 < job.deadline < now]
                 if child.cause is not None:

@@ -86,7 +86,7 @@ class DumpStacks(msgspec.Struct, frozen=True, tag="stacks"):
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted"):
-    """What a child has done since it last said so, for the supervisor's metrics."""
+    """What a child has done since its last such message, for the supervisor's metrics."""
 
     rates: Rates
 

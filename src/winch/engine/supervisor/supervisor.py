@@ -31,7 +31,7 @@ from winch.engine.maintenance.ticker import Ticker
 from winch.engine.observe.store_ends import count_store_ends
 from winch.engine.observe.store_timing import watch
 from winch.engine.observe.throughput import RateWriter, Tally
-from winch.engine.observe.worker_metrics import Vitals
+from winch.engine.observe.worker_metrics import WorkerMetrics
 from winch.engine.supervisor.child_process import (
     EX_LEFT,
     HOPELESS,
@@ -66,7 +66,7 @@ SETTLE = 5.0
 
 
 class Supervisor:
-    """Keeps `processes` children running until it is told to stop."""
+    """Keeps `processes` children running until it has to stop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Supervisor:
         burst: bool,
         connect: Callable[[Hello], Driver],
         changes: Callable[[], AsyncIterator[str]] | None = None,
-        vitals: Vitals | None = None,
+        metrics: WorkerMetrics | None = None,
         more: Callable[[Driver], Sequence[Service]] = lambda _: (),
     ) -> None:
         self._command = list(command)
@@ -91,15 +91,15 @@ class Supervisor:
         self._more = more
         self._has_started = False
         self._checking: asyncio.Task[None] | None = None
-        self.vitals: Vitals = vitals or Vitals()
-        self.vitals.running = lambda: (
+        self.metrics: WorkerMetrics = metrics or WorkerMetrics()
+        self.metrics.running = lambda: (
             len(child.started.started()) for child in self._children.values() if child.sessions
         )
         self._is_changed = asyncio.Event()
         self._is_quiet = False
-        self._crash_rule = CRASH_RULE  # until a child has said what its app wants
+        self._crash_rule = CRASH_RULE  # until a child's greeting brings that of the app
         self._children: dict[int, ChildProcess] = {}
-        self._kills = Kills(self._children, self.vitals)
+        self._kills = Kills(self._children, self.metrics)
         self._restarts = Restarts()
         self._tending: set[asyncio.Task[None]] = set()
         self._driver: Driver | None = None
@@ -110,7 +110,7 @@ class Supervisor:
         self._left = 0
         self._code = 0
         self._tally = Tally(os.urandom(8).hex())
-        self._tally.on_rates = self.vitals.counters.add
+        self._tally.on_rates = self.metrics.counters.add
         self._rates: RateWriter | None = None
 
     async def run(self) -> int:
@@ -139,7 +139,7 @@ class Supervisor:
             self._checking.cancel()
         await self._loops.stop()
         if self._burst and self._driver is not None:
-            summarize(self.vitals.counters.total, time.monotonic() - began)
+            summarize(self.metrics.counters.total, time.monotonic() - began)
         if self._driver is not None:
             await self._driver.aclose()
         return self._code or (EX_LEFT if self._left else 0)
@@ -159,14 +159,14 @@ class Supervisor:
 
     def stop(self, grace: float) -> None:
         self._stopping.set()
-        self.vitals.is_stopping = True
+        self.metrics.is_stopping = True
         self._kills.stop_by = min(self._kills.stop_by, time.monotonic() + grace + KILL_AFTER)
         for child in self._children.values():
             child.is_told_to_end = True
         self._send(Drain(grace))
 
     def quiet(self, is_quiet: bool) -> None:
-        self._is_quiet = self.vitals.is_quiet = is_quiet  # children that follow get it, too
+        self._is_quiet = self.metrics.is_quiet = is_quiet  # children that follow get it, too
         self._send(Quiet(is_quiet))
 
     def dump_stacks(self) -> None:
@@ -211,7 +211,7 @@ class Supervisor:
             return
         listening = self._loops.start(f"link {number}", self._listen(child), may_return=lambda: True)
         code = await child.process.wait()
-        # What the child said before it ended may still be on the line.
+        # The child's last messages may still be on the line.
         await asyncio.wait([listening], timeout=1.0)
         self._loops.cancel(listening)
         await self._bury(child, code)
@@ -244,7 +244,7 @@ class Supervisor:
                     child.left = left
                     child.is_told_to_end = True
                 case Counted(rates=rates):
-                    self.vitals.counters.add(rates)
+                    self.metrics.counters.add(rates)
                 case Retiring():
                     child.is_retiring = child.is_told_to_end = True
                     self._replace(child.number)
@@ -256,13 +256,13 @@ class Supervisor:
         if self._driver is not None:
             return
         self._driver = driver = self._connect(hello)
-        self.vitals.lease = hello.lease
+        self.metrics.lease = hello.lease
         self._crash_rule = hello.crash_rule
-        self.vitals.backend = driver.name
-        watch(driver, self.vitals.timings)
+        self.metrics.backend = driver.name
+        watch(driver, self.metrics.timings)
         ticker = Ticker(driver, hello.poll)
-        self.vitals.missed = ticker.missed
-        if self._grace is None:  # said in the app's code, which only its children read
+        self.metrics.missed = ticker.missed
+        if self._grace is None:  # set in the app's code, which only its children read
             self._grace = hello.grace
         self._heart = Heart(driver, hello.lease, time.monotonic)
         self._services = [
@@ -293,7 +293,7 @@ class Supervisor:
             await operation.arun(driver, warn_of_unserved(driver, started))
 
     async def _bury(self, child: ChildProcess, code: int) -> None:
-        """A child has ended: tell the store what died with it, then replace it."""
+        """A child has ended: end its session in the store, then replace it."""
         del self._children[child.pid]
         started = [job.claim for job in child.started.started()]
         cause = child.death(code)
@@ -301,7 +301,7 @@ class Supervisor:
             child.guilty = []
         guilty = started if child.guilty is None else child.guilty
         if cause is not None and child.sessions:
-            self.vitals.deaths += 1
+            self.metrics.deaths += 1
             log.error("child %d died (%s) while running %d jobs", child.pid, cause, len(started))
         is_ended = await self._end_session(child, guilty, cause)
         child.close()
@@ -389,7 +389,7 @@ class Supervisor:
         if self._driver is None or self._heart is None:
             return
         lost = await operation.arun(self._driver, self._heart.beat())
-        self.vitals.beaten_at = time.monotonic()
+        self.metrics.beaten_at = time.monotonic()
         for session in lost:
             for child in self._children.values():
                 if child.sessions and child.sessions[-1] == session:

@@ -7,7 +7,7 @@ import msgspec
 from winch.core.version import __version__
 from winch.engine.base.log import log
 from winch.engine.base.operation import Operation
-from winch.engine.observe.throughput import Rate
+from winch.engine.observe.throughput import TaskRate
 from winch.storage.protocol import Driver
 
 
@@ -49,7 +49,7 @@ def warn_of_unserved(driver: Driver, started: WorkerStarted) -> Operation[None]:
         )
 
 
-def summarize(done: Rate, seconds: float) -> None:
+def summarize(done: TaskRate, seconds: float) -> None:
     """One line about a burst that is over."""
     log.info(
         "burst over after %.1f s: %d completed, %s, %d dead, %d cancelled",

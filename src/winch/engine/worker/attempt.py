@@ -67,7 +67,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def reports(self) -> Reports:
-        """What it reports; made when somebody asks, for most handlers report nothing."""
+        """What it reports; made when it is needed, for most handlers report nothing."""
         if self.made_reports is None:
             self.made_reports = Reports(self.monotonic)
         return self.made_reports
@@ -86,7 +86,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether nobody waits for it: cancelled, lost, or out of time."""
+        """Whether its outcome is no longer wanted: cancelled, lost, or out of time."""
         return self.is_unasked or self.is_stopping
 
     @property

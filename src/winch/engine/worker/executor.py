@@ -42,7 +42,7 @@ from winch.engine.worker.interrupts import (
     uncancel,
 )
 from winch.engine.worker.running.choose import Chooser, JobPlan, Way
-from winch.engine.worker.running.process import Cells, Crash
+from winch.engine.worker.running.process import Crash, IsolatedProcesses
 from winch.engine.worker.running.thread_pool import Threads
 from winch.engine.worker.settle import (
     NOT_ITS_WORKER,
@@ -67,7 +67,7 @@ class Executor:
         monotonic: Callable[[], float],
         rng: random.Random,
         store: Callable[[], Driver],
-        cells: Cells | None = None,
+        processes: IsolatedProcesses | None = None,
         *,
         counts_jobs: bool = False,
     ) -> None:
@@ -75,13 +75,13 @@ class Executor:
         self._threads = threads
         self._monotonic = monotonic
         self._store = store
-        self._cells = cells
+        self._processes = processes
         self._durable = DurableJobs(runtime, threads, monotonic, rng, store)
         self.settler: Settler = Settler(runtime, rng)
         self.chooser: Chooser = Chooser(
             runtime,
             self.settler,
-            has_processes=cells is not None,
+            has_processes=processes is not None,
             makes_rows=threads.makes_rows,
             counts_jobs=counts_jobs,
         )
@@ -101,13 +101,15 @@ class Executor:
 
     async def run(self, attempt: Attempt, plan: JobPlan) -> Settled | Crash | None:
         """How one attempt ends; None when the handler was interrupted and says nothing."""
-        if plan.way is Way.PROCESS and self._cells is not None:
-            return await self._run_alone(self._cells, attempt, plan)
+        if plan.way is Way.PROCESS and self._processes is not None:
+            return await self._run_alone(self._processes, attempt, plan)
         return await self.run_here(attempt, plan)
 
-    async def _run_alone(self, cells: Cells, attempt: Attempt, plan: JobPlan) -> Settled | Crash | None:
+    async def _run_alone(
+        self, processes: IsolatedProcesses, attempt: Attempt, plan: JobPlan
+    ) -> Settled | Crash | None:
         timeout = None if plan.timeout is None else plan.timeout.total_seconds()
-        ended = await cells.run(attempt, timeout)
+        ended = await processes.run(attempt, timeout)
         if ended is not None or attempt.is_finished:
             return ended
         outcome = interrupted(attempt, plan)

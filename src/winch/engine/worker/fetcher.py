@@ -152,7 +152,7 @@ class Fetcher(Service):
             sent = self.monotonic()
             claims = await self._claim(room)
         if not claims:
-            # Say that somebody waits, then look once more: what was stored in between rings.
+            # Arm the bell, then look once more: what is stored in between rings it.
             await self._bell.arm()
             sent = self.monotonic()
             self._sees_gated = True

@@ -24,7 +24,7 @@ from winch.engine.worker.running.choose import JobPlan, Way
 from winch.engine.worker.running.collecting import Collecting
 from winch.engine.worker.running.inline import Begun, Inline
 from winch.engine.worker.running.parts import Parts
-from winch.engine.worker.running.process import CellFailed
+from winch.engine.worker.running.process import IsolationFailed
 from winch.engine.worker.running.thread_pool import Threads
 from winch.engine.worker.running.thread_rows import ThreadRows
 from winch.storage.fast import is_fast
@@ -101,7 +101,7 @@ class Slots:
         *,
         is_burst: bool,
         on_drained: Callable[[], None],
-        on_broken: Callable[[CellFailed], None],
+        on_broken: Callable[[IsolationFailed], None],
     ) -> None:
         """`on_drained`: a burst has nothing left to run. `on_broken`: no isolated job can run."""
         self._driver = driver
@@ -344,7 +344,7 @@ class Slots:
 
     def _failed(self, claim: Claim, error: Exception) -> None:
         self._finisher.release([ref_of(claim)])
-        if isinstance(error, CellFailed):  # the next job would fare no better
+        if isinstance(error, IsolationFailed):  # the next job would fare no better
             self._on_broken(error)
         else:
             log.exception("job %s: the worker itself failed; the job is released", claim.id)

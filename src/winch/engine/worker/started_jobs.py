@@ -24,7 +24,7 @@ _HEADER = struct.Struct("=d")  # when the child's loop last turned (monotonic, s
 _SLOT = struct.Struct("=B7xd36s36s")  # mark, hard deadline (0: none), job id, token
 _BODY = struct.Struct("=d36s36s")
 _BODY_AT = _SLOT.size - _BODY.size
-# What a slot's mark says. KEPT: nobody else may have the job, but it does not run in this process: it
+# A slot's mark. KEPT: no other worker may have the job, but it does not run in this process: it
 # runs in one of its own, or it has ended and the store does not know yet.
 _FREE, _RUNS, _KEPT = range(3)
 # How many places there are where no page shows them.
@@ -63,7 +63,7 @@ class StartedJobs:
         self._map[at] = _RUNS if is_here else _KEPT
 
     def ended(self, slot: int) -> None:
-        """The job has ended; the store is about to be told."""
+        """The job has ended; the store does not know yet."""
         self._map[self._at[slot]] = _KEPT
 
     def free(self, slots: Iterable[int]) -> None:

@@ -40,7 +40,7 @@ from winch.engine.worker.outcomes import Recorder
 from winch.engine.worker.queue_order import QueueOrder, Queues
 from winch.engine.worker.recycling import Recycling
 from winch.engine.worker.running.parts import Parts
-from winch.engine.worker.running.process import CellFailed, Cells, CellStore
+from winch.engine.worker.running.process import IsolatedProcesses, IsolationFailed, ProcessStore
 from winch.engine.worker.running.thread_pool import Threads
 from winch.engine.worker.slots import Slots
 from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
@@ -62,8 +62,8 @@ class WorkerConfig:
     poll: float
     release: str
     burst: bool = False
-    cell_command: tuple[str, ...] | None = None
-    cell_store: CellStore | None = None
+    process_command: tuple[str, ...] | None = None
+    process_store: ProcessStore | None = None
     # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
     kill_after: float = 10.0
     max_jobs: int | None = None
@@ -115,10 +115,12 @@ class Worker:
             now=monotonic(),
             on_retire=self.drained.set,
         )
-        self._cells = (
+        self._processes = (
             None
-            if config.cell_command is None or config.cell_store is None
-            else Cells(config.cell_command, config.cell_store, config.max_jobs, config.max_memory)
+            if config.process_command is None or config.process_store is None
+            else IsolatedProcesses(
+                config.process_command, config.process_store, config.max_jobs, config.max_memory
+            )
         )
         self.tally: Tally = Tally(os.urandom(8).hex())
         runtime.counted = self.tally.enqueued
@@ -133,7 +135,7 @@ class Worker:
             monotonic,
             self._rng,
             lambda: driver,
-            self._cells,
+            self._processes,
             counts_jobs=self._recycling.counts_jobs,
         )
         self._finisher = Finisher(driver, runtime, places, self.tally)
@@ -154,7 +156,7 @@ class Worker:
         self._end_by = float("inf")
         self._is_sooner = asyncio.Event()
         self._is_ending = False
-        self.broken: LoopEnded | CellFailed | None = None
+        self.broken: LoopEnded | IsolationFailed | None = None
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -305,9 +307,9 @@ class Worker:
 
     async def drain(self, grace: float) -> int:
         """Stop claiming, let running jobs end, release the rest, all within `grace` seconds. What still
-        runs in the last part of them is asked to end, so that it can clean up before they are over.
+        runs in the last part of them is interrupted, so that it can clean up before they are over.
 
-        Returns how many claims are left to the lease, because the store could not be told in time.
+        Returns how many claims are left to the lease, because the store did not answer in time.
         """
         began = self._monotonic()
         self.end_by(began + grace)
@@ -332,7 +334,7 @@ class Worker:
         self._end_by = min(self._end_by, moment)
         self._is_sooner.set()
 
-    def broke(self, ended: LoopEnded | CellFailed) -> None:
+    def broke(self, ended: LoopEnded | IsolationFailed) -> None:
         """A loop has ended that should not have, or no isolated job can run: this worker claims nothing
         more and wants to be drained."""
         if self.broken is None:
@@ -415,8 +417,8 @@ class Worker:
                         await service.run_once()
         await self._loops.stop()
         self._threads.close()
-        if self._cells is not None:
-            await self._cells.close()
+        if self._processes is not None:
+            await self._processes.close()
         await self._runtime.stop()
 
     # -- running jobs ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from winch.core.lifecycle import JobState
 from winch.engine.observe import throughput
 from winch.engine.observe.alerts import kept_alerts
-from winch.engine.observe.throughput import HOUR, MINUTE, Rate, Series, percentile
+from winch.engine.observe.throughput import HOUR, MINUTE, Series, TaskRate, percentile
 from winch.storage.params import GroupFilter, KvFilter, KvRecord, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
@@ -111,11 +111,11 @@ async def overview(call: WebCall) -> Response:
     )
 
 
-def _fold(series: Series, fold: int) -> list[Rate]:
+def _fold(series: Series, fold: int) -> list[TaskRate]:
     merged = series.merged()
     folded = []
     for start in range(0, len(merged), fold):
-        one = Rate()
+        one = TaskRate()
         for rate in merged[start : start + fold]:
             one.add(rate)
         folded.append(one)
@@ -170,7 +170,7 @@ def _tiles(
     ]
 
 
-def _throughput(folded: list[Rate], labels: list[str], chosen: str) -> Chart:
+def _throughput(folded: list[TaskRate], labels: list[str], chosen: str) -> Chart:
     rows = [
         ChartRow("completed", "tone-completed", [rate.completed for rate in folded]),
         ChartRow("cancelled", "tone-cancelled", [rate.cancelled for rate in folded]),
@@ -187,7 +187,7 @@ def _throughput(folded: list[Rate], labels: list[str], chosen: str) -> Chart:
     return bars("Attempts that ended", rows, labels, summary)
 
 
-def _latency(title: str, what: str, folded: list[Rate], labels: list[str], total: Rate) -> Chart:
+def _latency(title: str, what: str, folded: list[TaskRate], labels: list[str], total: TaskRate) -> Chart:
     rows = [
         ChartRow(name, tone, [percentile(getattr(rate, what), share) for rate in folded])
         for name, tone, share in (

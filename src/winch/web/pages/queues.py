@@ -89,7 +89,7 @@ async def detail_page(call: WebCall) -> Response:
     tasks: dict[str, Any] = {}
     for one_ in series.rates:
         for task, rate in one_.get(name, {}).items():
-            tasks.setdefault(task, throughput.Rate()).add(rate)
+            tasks.setdefault(task, throughput.TaskRate()).add(rate)
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
     found_settings = await call.site.app.queues.asettings()

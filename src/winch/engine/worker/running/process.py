@@ -1,10 +1,9 @@
-"""Jobs in processes of their own: cells that can be killed without hurting anybody else.
+"""Jobs in processes of their own, which can be killed without harm to any other job.
 
-A cell is a process that has imported the application and runs one job at a time. Cells are kept and
-reused; one that crashes, is killed, or has run enough jobs is replaced. Two kinds of jobs run here:
-tasks declared with isolate="process", and suspects, jobs that were running when some process died.
-A suspect that kills its cell has shown that it is the culprit; one that does not is innocent.
-"""
+Such a process has imported the application and runs one job at a time. Processes are kept and reused;
+one that crashes, is killed, or has run enough jobs is replaced. Two kinds of jobs run here: tasks
+declared with isolate="process", and suspects, jobs that were running when some process died. A suspect
+that kills its process is the culprit; one that does not is innocent."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class Unstarted(msgspec.Struct, frozen=True):
     cause: str
 
 
-class CellFailed(ConfigError):
+class IsolationFailed(ConfigError):
     """A process for isolated jobs cannot be started. That is the worker's failure and no job's, so no
     job counts a crash for it."""
 
@@ -55,9 +54,9 @@ class CellFailed(ConfigError):
         self.is_import_error: bool = failed.code == EX_IMPORT
 
 
-class Run(msgspec.Struct, frozen=True, tag="run"):
-    """Run this job; `timeout` seconds from now it should have ended. `is_first`: the cell has run none
-    before, and says when it is ready to; `weighs`: it says how much memory it holds afterwards."""
+class RunJob(msgspec.Struct, frozen=True, tag="run"):
+    """Run this job; `timeout` seconds from now it should have ended. `is_first`: the process has run
+    none before, and sends a sign when it is ready; `weighs`: it reports its memory afterwards."""
 
     claim: Claim
     timeout: float | None
@@ -65,27 +64,27 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     weighs: bool = False
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class StopJob(msgspec.Struct, frozen=True, tag="stop"):
     """Ask the running handler to end. `is_silent`: it gave no sign of life for too long."""
 
     why: Interrupt
     is_silent: bool = False
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The job ended; `settled` is None where an interrupted handler says nothing."""
+class JobEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """The job ended; `settled` is None where an interrupted handler has no outcome."""
 
     settled: Settled | None
     is_finished: bool = False
     memory: int = 0
 
 
-class Sign(msgspec.Struct, frozen=True, tag="sign"):
+class LifeSign(msgspec.Struct, frozen=True, tag="sign"):
     """The running handler has given a sign of life."""
 
 
-class CellStore(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a cell's handlers find the store: the same place as their worker, whoever said so. It goes
+class ProcessStore(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a process's handlers find the store: the same place as their worker. It goes
     through the environment because it may hold a password, which a command line would show."""
 
     url: str
@@ -93,20 +92,20 @@ class CellStore(msgspec.Struct, frozen=True, omit_defaults=True):
     config: str | None = None
 
 
-class Hello(msgspec.Struct, frozen=True):
-    """What a cell is started with: its end of the line, and the store."""
+class ProcessStart(msgspec.Struct, frozen=True):
+    """What a process is started with: its end of the line, and the store."""
 
     fd: int
-    store: CellStore
+    store: ProcessStore
 
 
-Order = Run | Stop
+Order = RunJob | StopJob
 order_decoder: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
-_report_decoder = msgspec.json.Decoder(Ended | Sign)
+_report_decoder = msgspec.json.Decoder(JobEnded | LifeSign)
 _encode = msgspec.json.Encoder().encode
 
 
-class Cell:
+class IsolatedProcess:
     """One process and the line to it."""
 
     def __init__(
@@ -124,12 +123,12 @@ class Cell:
         self._ooms, self._ooms_at = 0, float("-inf")
 
     @classmethod
-    async def start(cls, command: Sequence[str], store: CellStore) -> Cell:
+    async def start(cls, command: Sequence[str], store: ProcessStore) -> IsolatedProcess:
         ours, theirs = socket.socketpair()
-        told = Hello(theirs.fileno(), store)
+        start = ProcessStart(theirs.fileno(), store)
         process = await asyncio.create_subprocess_exec(
             *command,
-            env={**os.environ, ENV: msgspec.json.encode(told).decode()},
+            env={**os.environ, ENV: msgspec.json.encode(start).decode()},
             pass_fds=(theirs.fileno(),),
             start_new_session=True,  # what the handler starts can be killed with it, as one group
         )
@@ -140,8 +139,8 @@ class Cell:
 
     async def run(
         self, claim: Claim, timeout: float | None, on_sign: Callable[[], None], *, weighs: bool
-    ) -> Ended | Crash | Unstarted:
-        """Run one job to its end, or to the cell's."""
+    ) -> JobEnded | Crash | Unstarted:
+        """Run one job to its end, or to the process's."""
         self.jobs += 1
         has_begun = self.jobs > 1
         if has_begun:
@@ -149,7 +148,7 @@ class Cell:
         # Reading it costs more than many jobs do: what was killed within a second counts as this one.
         if time.monotonic() - self._ooms_at > OOMS_EVERY:
             self._ooms, self._ooms_at = oom_kills(), time.monotonic()
-        order = Run(claim, timeout, is_first=self.jobs == 1, weighs=weighs)
+        order = RunJob(claim, timeout, is_first=self.jobs == 1, weighs=weighs)
         self._writer.write(_encode(order) + b"\n")
         while True:
             try:
@@ -159,7 +158,7 @@ class Cell:
             if not line.endswith(b"\n"):
                 break
             report = _report_decoder.decode(line)
-            if isinstance(report, Ended):
+            if isinstance(report, JobEnded):
                 self.memory = report.memory
                 return report
             has_begun = True
@@ -172,7 +171,7 @@ class Cell:
 
     def interrupt(self, why: Interrupt, *, is_silent: bool = False) -> None:
         if not self._writer.is_closing():
-            self._writer.write(msgspec.json.encode(Stop(why, is_silent)) + b"\n")
+            self._writer.write(msgspec.json.encode(StopJob(why, is_silent)) + b"\n")
 
     def kill(self) -> None:
         """End the process and everything its handler started."""
@@ -190,13 +189,13 @@ class Cell:
             await self.process.wait()
 
 
-class Cells:
-    """The cells of one worker."""
+class IsolatedProcesses:
+    """The processes of one worker."""
 
     def __init__(
         self,
         command: Sequence[str],
-        store: CellStore,
+        store: ProcessStore,
         max_jobs: int | None = None,
         max_memory: int | None = None,
     ) -> None:
@@ -204,14 +203,14 @@ class Cells:
         self._store = store
         self._max_jobs = max_jobs
         self._max_memory = max_memory
-        self._idle: list[Cell] = []
-        self._busy: set[Cell] = set()
+        self._idle: list[IsolatedProcess] = []
+        self._busy: set[IsolatedProcess] = set()
 
     async def run(self, attempt: Attempt, timeout: float | None) -> Settled | Crash | None:
-        """Run the attempt's job in a cell. A cell that was killed because its job would not end is no
-        crash: None, as for any interrupted handler that says nothing. Raises CellFailed where no cell
-        can be started."""
-        cell = await self._take()
+        """Run the attempt's job in a process. A process that was killed because its job would not end
+        is no crash: None, as for any interrupted handler without an outcome. Raises IsolationFailed
+        where no process can be started."""
+        process = await self._take()
         beat, attempt.heartbeat = attempt.heartbeat, None
         is_begun = False
 
@@ -227,65 +226,65 @@ class Cells:
                 give_time()
             attempt.reports.sign()
 
-        give_time()  # starting a cell is not the handler's time
-        handler = _InCell(cell, attempt)
+        give_time()  # starting a process is not the handler's time
+        handler = _InProcess(process, attempt)
         attempt.handler = handler
-        if attempt.interrupted is not None:  # it came while the cell was being started
-            cell.interrupt(attempt.interrupted)
+        if attempt.interrupted is not None:  # it came while the process was being started
+            process.interrupt(attempt.interrupted)
         try:
             weighs = self._max_memory is not None
-            ended = await cell.run(attempt.claim, timeout, on_sign, weighs=weighs)
+            ended = await process.run(attempt.claim, timeout, on_sign, weighs=weighs)
         finally:
-            self._busy.discard(cell)
-        if cell.is_usable and not self._is_worn(cell):
-            self._idle.append(cell)
-        elif cell.is_usable:
-            await cell.close()
-        if isinstance(ended, Ended):
+            self._busy.discard(process)
+        if process.is_usable and not self._is_worn(process):
+            self._idle.append(process)
+        elif process.is_usable:
+            await process.close()
+        if isinstance(ended, JobEnded):
             attempt.is_finished = ended.is_finished
             return ended.settled
         if handler.is_killed:
             return None
         if isinstance(ended, Unstarted):
-            raise CellFailed(ended)
+            raise IsolationFailed(ended)
         return ended
 
-    def _is_worn(self, cell: Cell) -> bool:
-        return (self._max_jobs is not None and cell.jobs >= self._max_jobs) or (
-            self._max_memory is not None and cell.memory > self._max_memory
+    def _is_worn(self, process: IsolatedProcess) -> bool:
+        return (self._max_jobs is not None and process.jobs >= self._max_jobs) or (
+            self._max_memory is not None and process.memory > self._max_memory
         )
 
-    async def _take(self) -> Cell:
+    async def _take(self) -> IsolatedProcess:
         while self._idle:
-            cell = self._idle.pop()
-            if cell.process.returncode is None:
-                self._busy.add(cell)
-                return cell
-        cell = await Cell.start(self._command, self._store)
-        self._busy.add(cell)
-        return cell
+            process = self._idle.pop()
+            if process.process.returncode is None:
+                self._busy.add(process)
+                return process
+        process = await IsolatedProcess.start(self._command, self._store)
+        self._busy.add(process)
+        return process
 
     async def close(self) -> None:
-        for cell in self._busy:
-            cell.kill()
-        await asyncio.gather(*(cell.close() for cell in (*self._idle, *self._busy)))
+        for process in self._busy:
+            process.kill()
+        await asyncio.gather(*(process.close() for process in (*self._idle, *self._busy)))
         self._idle.clear()
 
 
-class _InCell:
-    """A handler that runs in a cell."""
+class _InProcess:
+    """A handler that runs in a process."""
 
     leaves_a_thread = False
 
-    def __init__(self, cell: Cell, attempt: Attempt) -> None:
-        self._cell = cell
+    def __init__(self, process: IsolatedProcess, attempt: Attempt) -> None:
+        self._process = process
         self._attempt = attempt
         self.is_killed = False
 
     def interrupt(self, why: Interrupt) -> None:
-        self._cell.interrupt(why, is_silent=self._attempt.is_silent)
+        self._process.interrupt(why, is_silent=self._attempt.is_silent)
 
     def give_up(self) -> bool:
         self.is_killed = True
-        self._cell.kill()
+        self._process.kill()
         return True

@@ -51,7 +51,7 @@ class ThreadCall:
         kwargs: dict[str, Any] | None = None,
         *,
         context: contextvars.Context,
-        row: Row | None = None,
+        row: ThreadRow | None = None,
     ) -> None:
         """`context` is this call's own: its handler may change it."""
         self._fn = fn
@@ -63,7 +63,7 @@ class ThreadCall:
         self._thread_id: int | None = None
         self._unwanted: type[BaseException] | None = None
         self.done: asyncio.Future[None] | None = done
-        self.row: Row | None = row
+        self.row: ThreadRow | None = row
         self.has_run: bool = False
         self.spent: float = 0.0
         self.value: Any = None
@@ -111,7 +111,7 @@ class ThreadCall:
                 self._unwanted = error
 
 
-class Row:
+class ThreadRow:
     """Calls that one thread makes one after the other. `done` is set when there are no more."""
 
     __slots__ = ("done",)
@@ -121,7 +121,7 @@ class Row:
 
     def following(self, call: ThreadCall) -> ThreadCall | None:
         """In the thread: this call has ended, give the next one. The same one: it was given up, and
-        nobody waits for this thread any more."""
+        nothing waits for this thread any more."""
         raise NotImplementedError
 
     def ended(self, call: ThreadCall) -> None:
@@ -138,7 +138,7 @@ class Threads:
         self._loop = loop
         self._limit = limit
         self._calls: SimpleQueue[ThreadCall | None] = SimpleQueue()
-        self._ended: deque[ThreadCall | Row] = deque()
+        self._ended: deque[ThreadCall | ThreadRow] = deque()
         self._is_poked = False
         self._threads = 0
         self._busy = 0
@@ -190,7 +190,7 @@ class Threads:
                     return
                 call = following
 
-    def _report(self, ended: ThreadCall | Row) -> bool:
+    def _report(self, ended: ThreadCall | ThreadRow) -> bool:
         """Tell the loop; False when it has closed: the worker is gone, so is its thread."""
         self._ended.append(ended)
         if not self._is_poked:
@@ -205,7 +205,7 @@ class Threads:
         self._is_poked = False
         while self._ended:
             ended = self._ended.popleft()
-            if isinstance(ended, Row):
+            if isinstance(ended, ThreadRow):
                 if not ended.done.done():
                     self._busy -= 1
                     ended.done.set_result(None)

@@ -26,7 +26,7 @@ from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.held_jobs import Waiting
 from winch.engine.worker.running.choose import JobPlan, Way
 from winch.engine.worker.running.parts import Parts
-from winch.engine.worker.running.thread_pool import Row, ThreadCall, Threads
+from winch.engine.worker.running.thread_pool import ThreadCall, ThreadRow, Threads
 from winch.engine.worker.settle import COMPLETED
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
@@ -50,14 +50,14 @@ class ThreadRows:
         arguments = _arguments(item, plan)
         if arguments is None:
             return False
-        row = _Row(self, asyncio.get_running_loop().create_future())
+        row = _JobRow(self, asyncio.get_running_loop().create_future())
         self._threads.start(row.begin(item, plan, arguments))
         await row.done
         if row.is_given_up:
             row.abandon()
         return True
 
-    def start(self, row: _Row, item: Waiting, plan: JobPlan, arguments: Arguments) -> _JobCall:
+    def start(self, row: _JobRow, item: Waiting, plan: JobPlan, arguments: Arguments) -> _JobCall:
         began = self._jobs.monotonic()
         claim, seconds = item[0], plan.seconds
         deadline = None if seconds is None else began + seconds
@@ -68,7 +68,7 @@ class ThreadRows:
         self._jobs.attempts[place] = attempt
         return call
 
-    def take(self, row: _Row) -> _JobCall | None:
+    def take(self, row: _JobRow) -> _JobCall | None:
         """The next job, if it is one for a thread. In a row's thread, with the lock held."""
         waiting, chooser = self._jobs.waiting, self._executor.chooser
         if self._jobs.is_draining:
@@ -155,7 +155,7 @@ class _JobCall(ThreadCall):
     __slots__ = ("attempt", "began", "plan", "settled")
 
     def __init__(
-        self, row: _Row, attempt: Attempt, plan: JobPlan, arguments: Arguments, began: float
+        self, row: _JobRow, attempt: Attempt, plan: JobPlan, arguments: Arguments, began: float
     ) -> None:
         super().__init__(plan.task.fn, None, *arguments, context=row.base.copy(), row=row)
         self.attempt: Attempt = attempt
@@ -164,7 +164,7 @@ class _JobCall(ThreadCall):
         self.settled: Settled | None = None
 
 
-class _Row(Row):
+class _JobRow(ThreadRow):
     """The jobs of one thread. `current` is the one that runs."""
 
     __slots__ = ("_rows", "base", "current", "is_given_up")
@@ -214,7 +214,7 @@ class _InRow:
 
     leaves_a_thread = True
 
-    def __init__(self, row: _Row, call: _JobCall) -> None:
+    def __init__(self, row: _JobRow, call: _JobCall) -> None:
         self._row = row
         self._call = call
 
