@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from winch.core.version import __version__
     from winch.engine.base.encryption import Keyring
     from winch.engine.client.job import Job
-    from winch.engine.flows.compose import batch, chain, chord, flow, group, map_
+    from winch.engine.flows.batch import batch
+    from winch.engine.flows.compose import chain, chord, flow, group, map_
     from winch.engine.tasks.collecting import Collected
     from winch.engine.tasks.context import Context
     from winch.engine.tasks.events import JobEvent
@@ -199,7 +200,7 @@ _HOMES = {
     "UnknownTask": "winch.core.errors",
     "WinchError": "winch.core.errors",
     "__version__": "winch.core.version",
-    "batch": "winch.engine.flows.compose",
+    "batch": "winch.engine.flows.batch",
     "chain": "winch.engine.flows.compose",
     "chord": "winch.engine.flows.compose",
     "flow": "winch.engine.flows.compose",

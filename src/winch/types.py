@@ -23,7 +23,9 @@ from winch.core.values.duration import Duration
 from winch.core.values.redact import mask_text
 from winch.engine.client.audit import AuditLine
 from winch.engine.client.preflight import Misfit, Preflight
-from winch.engine.flows.compose import Batch, Flow, FlowHandle, Node, Tail
+from winch.engine.flows.batch import Batch
+from winch.engine.flows.compose import Flow, Node, Tail
+from winch.engine.flows.handle import FlowHandle
 from winch.engine.tasks.context import AttemptLog
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.schedules import Run, Schedule

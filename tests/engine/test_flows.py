@@ -30,8 +30,8 @@ from winch import (
     group,
     map_,
 )
-from winch.areas.flows import mermaid, svg
 from winch.core.flow import Edge, Inputs, member_id, read_inputs
+from winch.engine.flows.render import mermaid, svg
 from winch.storage.params import NewJob
 from winch.testing import World, virtual
 
@@ -701,8 +701,10 @@ def test_a_flow_can_be_drawn(app: App, tasks: Tasks) -> None:
         calls = [tasks.score.bind(n) for n in range(3)]
         made = chord(calls, tasks.total.partial()).enqueue()
         info = app.flows.get(made.id)
-        assert mermaid(info) == ('flowchart TD\n    n0["score × 3"]\n    n1["total"]\n    n0 --> n1\n')
-        picture = svg(info)
+        assert mermaid(info.note) == (
+            'flowchart TD\n    n0["score × 3"]\n    n1["total"]\n    n0 --> n1\n'
+        )
+        picture = svg(info.note)
         assert picture.startswith("<svg ")
         assert picture.count("<rect") == 2
         assert picture.count("<line") == 1

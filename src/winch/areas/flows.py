@@ -16,7 +16,7 @@ from winch.core.values.ids import parse_id
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.twins import blocking, twin
-from winch.engine.flows.compose import BOOK
+from winch.engine.flows.store import BOOK
 from winch.storage.params import Acted, JobFilter, KvFilter
 
 if TYPE_CHECKING:
@@ -166,54 +166,6 @@ class Flows:
             )
             took += sum(answer.took for answer in answers)
         return took
-
-
-def mermaid(info: FlowInfo) -> str:
-    """The flow's shape as a Mermaid diagram."""
-    lines = ["flowchart TD"]
-    for name, task, number, _ in info.note.nodes:
-        label = task if number == 1 else f"{task} × {number:,}"
-        lines.append(f'    n{name}["{_quoted(label)}"]')
-    for name, _, _, before in info.note.nodes:
-        lines += [f"    n{one} --> n{name}" for one in before]
-    return "\n".join(lines) + "\n"
-
-
-def svg(info: FlowInfo) -> str:
-    """The flow's shape as an SVG picture: a column for each distance from the beginning."""
-    from xml.sax.saxutils import escape
-
-    depth: dict[str, int] = {}
-    for name, _, _, before in info.note.nodes:
-        depth[name] = 1 + max((depth[one] for one in before), default=-1)
-    rows: Counter[int] = Counter()
-    places: dict[str, tuple[int, int]] = {}
-    for name, *_ in info.note.nodes:
-        places[name] = (20 + depth[name] * 220, 20 + rows[depth[name]] * 60)
-        rows[depth[name]] += 1
-    width = 220 * (1 + max(depth.values(), default=0)) + 20
-    height = 60 * max(rows.values(), default=1) + 20
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'font-family="sans-serif" font-size="13">'
-    ]
-    for name, _, _, before in info.note.nodes:
-        x, y = places[name]
-        for one in before:
-            bx, by = places[one]
-            parts.append(f'<line x1="{bx + 180}" y1="{by + 20}" x2="{x}" y2="{y + 20}" stroke="#888"/>')
-    for name, task, number, _ in info.note.nodes:
-        x, y = places[name]
-        label = task if number == 1 else f"{task} × {number:,}"
-        parts.append(
-            f'<rect x="{x}" y="{y}" width="180" height="40" rx="6" fill="#fff" stroke="#444"/>'
-            f'<text x="{x + 90}" y="{y + 25}" text-anchor="middle">{escape(label[-26:])}</text>'
-        )
-    return "".join(parts) + "</svg>\n"
-
-
-def _quoted(text: str) -> str:
-    return text.replace('"', "#quot;")
 
 
 def _note(body: str) -> FlowNote:

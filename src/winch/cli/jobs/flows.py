@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from winch.areas.flows import MOST_COUNTED, FlowInfo, mermaid, shown, svg
+from winch.areas.flows import MOST_COUNTED, FlowInfo, shown
 from winch.cli.shared import text
 from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
+from winch.engine.flows.render import mermaid, svg
 
 _flow_argument = click.argument("flow_id", metavar="ID")
 
@@ -101,7 +102,7 @@ def graph(options: StoreOptions, flow_id: str, form: str) -> None:
     """Draw the shape of a flow."""
     with opened(options) as app:
         info = app.flows.get(flow_id)
-    drawn = mermaid(info) if form == "mermaid" else svg(info)
+    drawn = mermaid(info.note) if form == "mermaid" else svg(info.note)
     if options.as_json:
         emit_json({"id": info.id, "format": form, "graph": drawn})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from winch.core.errors import ConfigError
-from winch.engine.tasks.task import Bound
+from winch.engine.tasks.task import Bound, check_call
 
 
 def check_part(call: Bound[Any], of: str) -> None:
@@ -25,4 +25,15 @@ def check_part(call: Bound[Any], of: str) -> None:
         raise ConfigError(
             f"{name}: a job of {of} takes no unique key, because a duplicate would make it wait for a "
             "job of another owner; enqueue it alone, or use a task without unique="
+        )
+
+
+def check_member(call: Bound[Any], *, has_before: bool) -> None:
+    """Refuse what cannot be a member of a composition. `has_before`: it waits for other members."""
+    check_call(call, None, "a composition")
+    check_part(call, "a composition")
+    if has_before and (call.options.delay is not None or call.options.run_at is not None):
+        raise ConfigError(
+            f"{call.task.name}: a job that waits for others takes no delay= and no run_at=; it starts "
+            "when they are final"
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from winch.core.policy.retry import Retry
     from winch.engine.client.client import Client
     from winch.engine.durable.steps import Steps
-    from winch.engine.flows.compose import Batch
+    from winch.engine.flows.batch import Batch
     from winch.engine.tasks.task import Bound
     from winch.storage.protocol import Driver
 

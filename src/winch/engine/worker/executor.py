@@ -23,7 +23,7 @@ from winch.core.steps import is_history
 from winch.engine.base.current_job import current_job
 from winch.engine.base.encryption import unseal
 from winch.engine.base.log import log
-from winch.engine.flows.compose import batch_of
+from winch.engine.flows.batch import batch_of
 from winch.engine.flows.inputs import with_inputs
 from winch.engine.tasks.collecting import Collected, CollectedArguments
 from winch.engine.tasks.context import Context

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from winch.areas.flows import FlowInfo, Flows, mermaid
+from winch.areas.flows import FlowInfo, Flows
+from winch.engine.flows.render import mermaid
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     CountOut,
@@ -70,7 +71,7 @@ async def get_flow(call: WebCall) -> WebReply:
 
 async def graph(call: WebCall) -> Response:
     info = await flows_of(call).aget(call.path("id"))
-    return Response(mermaid(info), 200, {"content-type": "text/vnd.mermaid; charset=utf-8"})
+    return Response(mermaid(info.note), 200, {"content-type": "text/vnd.mermaid; charset=utf-8"})
 
 
 async def cancel(call: WebCall) -> WebReply:

@@ -11,9 +11,10 @@ import msgspec
 from markupsafe import Markup
 from starlette.responses import Response
 
-from winch.areas.flows import MOST_COUNTED, FlowInfo, mermaid
+from winch.areas.flows import MOST_COUNTED, FlowInfo
 from winch.core.flow import member_id
 from winch.core.lifecycle import JobState
+from winch.engine.flows.render import mermaid
 from winch.web.api.flows import flows_of
 from winch.web.pages import dag
 from winch.web.pages.base import go, link, one, page
@@ -124,7 +125,7 @@ async def detail_page(call: WebCall) -> Response:
         rows=rows,
         jobs=[job_out(job) for job in members[:MOST_ROWS]],
         has_more=len(members) > MOST_ROWS,
-        mermaid=mermaid(info),
+        mermaid=mermaid(info.note),
         can_cancel=info.state == "running",
         can_retry=any(info.counts.get(s) for s in (JobState.DEAD, JobState.CANCELLED)),
         has_critical=any(node.is_critical for node in nodes),

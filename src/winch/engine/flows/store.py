@@ -1,0 +1,133 @@
+"""How the members of a flow are stored: with what they wait for, all of a chunk or none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from winch.core.errors import LostClaim, StorageUnavailable
+from winch.core.flow import FlowNote, Inputs
+from winch.core.job import keep_awaited
+from winch.engine.base.operation import OnConnection, Operation, Pause
+from winch.engine.tasks.task import Bound
+from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.params import ClaimRef, Enqueued, KvRecord, NewJob, Wait
+
+if TYPE_CHECKING:
+    from winch.engine.client.client import Client
+
+CHUNK = 500
+PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
+BOOK = "flow"
+KEEP_NOTE = timedelta(days=180)
+
+Waits = list[tuple[str, list[Wait]]]
+
+
+class BatchOwner(msgspec.Struct, frozen=True):
+    """What the members of one batch have alike. `is_given`: a later attempt of the member that adds them
+    gives the same ids again."""
+
+    tags: tuple[str, ...]
+    headers: dict[str, str]
+    has_death: bool
+    is_given: bool
+
+
+def member(
+    call: Bound[Any],
+    job_id: str,
+    tags: tuple[str, ...],
+    headers: dict[str, str],
+    *,
+    is_given: bool = False,
+) -> NewJob:
+    """A member as it is stored. Those of one node share tags and headers, the very objects, so that
+    stores see what they have alike. Its id was drawn by Winch; `is_given`: a repeat gives it again."""
+    new = call.new_job(job_id)
+    return msgspec.structs.replace(
+        new,
+        is_given_id=is_given,
+        keep=keep_awaited(new.keep) if AWAITED_HEADER in headers else new.keep,
+        tags=(*new.tags, *tags) if new.tags else tags,
+        headers={**new.headers, **headers} if new.headers else headers,
+    )
+
+
+def send(
+    client: Client,
+    jobs: Sequence[NewJob],
+    waits: Waits,
+    conn: object,
+    claim: ClaimRef | None = None,
+) -> Operation[list[Enqueued]]:
+    """Store members with what they wait for, all or none, trying again while the store is out of
+    reach."""
+    if not jobs:
+        return []
+    jobs = yield from client.writer.marked(client.writer.prepared(jobs), conn)
+    return (yield from client.writer.with_hooks(jobs, store_members(client, jobs, waits, conn, claim)))
+
+
+def store_members(
+    client: Client,
+    jobs: Sequence[NewJob],
+    waits: Waits,
+    conn: object,
+    claim: ClaimRef | None,
+) -> Operation[list[Enqueued]]:
+    driver = client.driver()
+    answers: list[Enqueued] | None
+    if not waits and claim is None and not conn:
+        return (yield from client.writer.store_prepared(jobs))
+    if conn is not None:
+        connection = getattr(conn, "connection", conn) if hasattr(conn, "result") else conn
+        yield from client.writer.index(jobs, connection)
+        answers = yield OnConnection(connection, driver.enqueue_after(jobs, waits, claim=claim))
+        return _unless_lost(answers)
+    is_repeat = False
+    for pause in (*PAUSES, None):
+        try:
+            yield from client.writer.index(jobs)
+            answers = yield driver.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat)
+        except StorageUnavailable as error:
+            if pause is None:
+                raise
+            is_repeat = is_repeat or error.maybe_applied
+            yield Pause(pause)
+        else:
+            return _unless_lost(answers)
+    raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+
+def _unless_lost(answers: list[Enqueued] | None) -> list[Enqueued]:
+    if answers is None:
+        raise LostClaim("this attempt's claim is lost; it cannot add members any more")
+    return answers
+
+
+def write_note(client: Client, flow_id: str, note: FlowNote, conn: object) -> Operation[None]:
+    """Keep what people want to know about the flow; one that cannot be kept stops nothing."""
+    driver = client.driver()
+    body = msgspec.json.encode(note).decode()
+    verb = driver.kv_put([KvRecord(book=BOOK, key=flow_id, body=body, keep=KEEP_NOTE)])
+    yield verb if conn is None else OnConnection(conn, verb)
+
+
+def inputs_text(inputs: Inputs) -> str:
+    return msgspec.json.encode(inputs).decode()
+
+
+def next_chunk(members: Iterator[tuple[NewJob, list[Wait]]]) -> tuple[list[NewJob], Waits]:
+    """The next members to store in one call, and what they wait for."""
+    jobs: list[NewJob] = []
+    waits: Waits = []
+    for new, before in itertools.islice(members, CHUNK):
+        jobs.append(new)
+        if before:
+            waits.append((new.id, before))
+    return jobs, waits
