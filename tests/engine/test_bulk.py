@@ -14,7 +14,9 @@ from winch.core.lifecycle import JobState
 from winch.engine.client import writer
 from winch.engine.client.client import CHUNK
 from winch.engine.client.fast_enqueue import FIRST_CHUNK
-from winch.engine.tasks.task import Bound, Task
+from winch.engine.tasks.bound import Bound
+from winch.engine.tasks.task import Task
+from winch.storage.fast import is_fast
 from winch.storage.verbs import Sending, Verb
 
 MANY = 3 * CHUNK + 7
@@ -51,6 +53,7 @@ def test_all_are_stored_in_order_and_told(app: App) -> None:
     assert [job and job.args for job in found] == [f'{{"n":{n}}}' for n in (0, CHUNK, MANY - 1)]
 
 
+@pytest.mark.skipif(not is_fast(), reason="it is about the fast path itself")
 def test_a_call_that_is_wrong_leaves_the_chunks_before_it_stored(app: App) -> None:
     task = a_task(app)
 
@@ -87,6 +90,7 @@ class Watched:
         return Noted()
 
 
+@pytest.mark.skipif(not is_fast(), reason="it is about the fast path itself")
 def test_a_thousand_is_written_while_the_one_before_it_is_under_way(app: App) -> None:
     task = a_task(app)
     app.enqueue_many([task.bind(0)])  # the store has been looked at

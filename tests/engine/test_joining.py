@@ -10,6 +10,7 @@ import pytest
 
 from winch import App, EnqueueUncertain, StorageError, StorageUnavailable
 from winch.engine.client.coalesce import MOST, Coalescer
+from winch.storage.fast import is_fast
 from winch.storage.params import Enqueued, NewJob
 
 
@@ -116,6 +117,7 @@ def test_a_slow_call_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.skipif(not is_fast(), reason="it is about the fast path itself")
 def test_aenqueue_joins_and_keeps_every_job_its_own() -> None:
     app = App("memory://")
 

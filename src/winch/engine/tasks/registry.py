@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import ConfigError, UnknownTask
+from winch.storage.decide.schedules import Definition
+from winch.storage.params import Declared
 
 if TYPE_CHECKING:
     from winch.engine.tasks.task import Task
@@ -122,3 +124,27 @@ def default_name(fn: Callable[..., Any]) -> str:
 def _where(fn: Callable[..., Any]) -> str:
     code = getattr(fn, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
+
+
+class DeclaredSchedules:
+    """The schedules that an app's code defines, until a worker declares them to the store."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Definition] = {}
+
+    def add(self, name: str, definition: Definition) -> None:
+        if name in self._by_name:
+            raise ConfigError(
+                f"two schedules are named {name!r}; give one of them another name with "
+                "@app.schedule(…, name=…)"
+            )
+        self._by_name[name] = definition
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def declared(self) -> tuple[Declared, ...]:
+        return tuple(
+            Declared(name, definition.text, definition.timing.key)
+            for name, definition in sorted(self._by_name.items())
+        )

@@ -12,10 +12,9 @@ from typing import Any
 from winch.core.errors import ConfigError
 from winch.core.job import CRASH_RULE, SuspectRule
 from winch.engine.base.encryption import Keyring
-from winch.engine.tasks.declared import DeclaredSchedules
 from winch.engine.tasks.events import Events
 from winch.engine.tasks.middleware import Middleware
-from winch.engine.tasks.registry import Registry
+from winch.engine.tasks.registry import DeclaredSchedules, Registry
 
 Lifespan = Callable[[], AsyncGenerator[Any, None] | Generator[Any, None, None]]
 
