@@ -437,7 +437,7 @@ def judge(
     measures = dict(run.measures)
     if verdict.takeovers:
         measures["slowest takeover s"] = round(verdict.takeovers[-1].total_seconds(), 2)
-    # Claimed in the moment they were stored: by who stored them (docs/protocol.md, Offers).
+    # Claimed in the moment they were stored: by who stored them (docs/protocol/claim.md, hand-over).
     if handed := sum(job.claimed_at == job.created_at for job in history.jobs):
         measures["handed over"] = handed
     return Result(
