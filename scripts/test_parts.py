@@ -45,12 +45,12 @@ PARTS = (
     "faults",
 )
 
-# Two parts at a time: most of them wait for servers, leases and processes half of the time. The first is
-# over in two seconds and tells at once what is broken. The last judges how long things take, so nothing
-# runs meanwhile but its own other half: it mostly waits for processes and the ends of leases.
-LANES = 2
-ALONE = ("core",)
-HALVES = {"faults": ("sqlite", "not sqlite")}
+# Three parts at a time on two cores: most of them wait for servers, leases and processes half of the
+# time. The first is over in seconds and shows at once what is broken. The last measures how long things
+# take, so nothing runs meanwhile but its own other half: it waits for processes and the ends of leases.
+LANES = 3
+ALONE = ("core", "faults")
+HALVES = {"storage": ("postgres", "not postgres"), "faults": ("sqlite", "not sqlite")}
 
 NO_TESTS = 5
 
@@ -153,7 +153,7 @@ def planned(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[R
     halves = {} if "-k" in pytest_args else HALVES
 
     def room(part: str) -> str | None:
-        return part if part in ALONE or part in HALVES else None
+        return part if part in ALONE else None
 
     for _, group in groupby(parts, key=room):
         yield [Run(part, half) for part in group for half in halves.get(part, ("",))]

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, Self
+from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import psutil
@@ -292,44 +292,166 @@ class Databases:
         self.url = url
         self._made: set[str] = set()
         self._store: str | None = None
+        self._copies: set[str] = set()
+        self._spare: list[str] = []
+        self._as_made: tuple[object, ...] = ()
 
     def new_database(self, template: str = "template1") -> str:
         """Make an empty database (or a copy of `template`) and return its URL."""
         name = f"winch_test_{secrets.token_hex(6)}"
         self._execute("CREATE DATABASE {} TEMPLATE {}", name, template)
         self._made.add(name)
+        return self._url_of(name)
+
+    def _url_of(self, name: str) -> str:
         parts = urlsplit(self.url)
         query = f"?{parts.query}" if parts.query else ""
         return f"{parts.scheme}://{parts.netloc}/{name}{query}"
 
     def new_store(self) -> str:
-        """Make a database with Winch's schema: the copy of one that was migrated once."""
+        """Make a database with Winch's schema: one that was given back, or the copy of one that was
+        migrated once. A copy is hundreds of files and takes half a second of a core."""
+        if self._spare:
+            return self._url_of(self._spare.pop())
         if self._store is None:
             url = self.new_database()
             driver = PostgresDriver.from_url(url)
             driver.migrate()
             driver.close()
+            with psycopg.connect(url, autocommit=True) as connection:
+                self._as_made = _contents(connection)
             self._store = urlsplit(url).path.removeprefix("/")
-        return self.new_database(template=self._store)
+        url = self.new_database(template=self._store)
+        self._copies.add(urlsplit(url).path.removeprefix("/"))
+        return url
 
     def drop_database(self, url: str) -> None:
-        """Drop a database made here, also while clients are connected to it."""
+        """Drop a database made here, also while clients are connected to it. A store whose tables can be
+        emptied is kept for the next who wants one."""
         name = urlsplit(url).path.removeprefix("/")
         if name not in self._made:
             raise ServerError(f"{name!r} was not made here, so it is not dropped here")
+        if name in self._copies and name not in self._spare and self._is_emptied(name):
+            self._spare.append(name)
+            return
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
         self._made.discard(name)
+        self._copies.discard(name)
+
+    def _is_emptied(self, name: str) -> bool:
+        """Bring a store back to what it was when it was made. False where that cannot be done: its
+        tables were changed, or a client will not leave."""
+        try:
+            self._disconnect(name)
+            with psycopg.connect(self._url_of(name), autocommit=True) as connection:
+                _empty(connection, self._as_made)
+                return _contents(connection) == self._as_made
+        except (psycopg.Error, TimeoutError):
+            return False
+
+    def _disconnect(self, name: str) -> None:
+        deadline = time.monotonic() + 5.0
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            # Ends with the last client that is told to go, not with the telling.
+            while connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            ).fetchall():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"clients of {name} do not leave")
+                time.sleep(0.01)
 
     def drop_all(self) -> None:
         """Drop what was made here and not dropped yet."""
         for name in sorted(self._made):
             self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
         self._made.clear()
+        self._copies.clear()
+        self._spare.clear()
         self._store = None
 
     def _execute(self, statement: str, *names: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+# What a test may change in a database beside the rows of its tables.
+_OBJECTS = """
+WITH ours AS (
+    SELECT oid FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
+)
+SELECT nspname, nspacl::text, '', '' FROM pg_namespace WHERE oid IN (SELECT oid FROM ours)
+UNION ALL
+SELECT relname, relkind::text, relacl::text, concat(relnatts, reloptions, relpersistence, relowner)
+FROM pg_class WHERE relnamespace IN (SELECT oid FROM ours)
+UNION ALL
+SELECT attname, attrelid::text, attnum::text, concat(atttypid, attnotnull, atthasdef, attacl)
+FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid WHERE relnamespace IN (SELECT oid FROM ours)
+UNION ALL
+SELECT conname, conrelid::text, '', concat(convalidated, pg_get_constraintdef(oid))
+FROM pg_constraint WHERE connamespace IN (SELECT oid FROM ours)
+UNION ALL
+SELECT indexrelid::text, '', '', concat(indisvalid, pg_get_indexdef(indexrelid))
+FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE relnamespace IN (SELECT oid FROM ours)
+UNION ALL
+SELECT proname, proacl::text, '', md5(prosrc) FROM pg_proc WHERE pronamespace IN (SELECT oid FROM ours)
+UNION ALL
+SELECT tgname, tgrelid::text, tgenabled::text, '' FROM pg_trigger
+UNION ALL
+SELECT extname, '', '', '' FROM pg_extension
+UNION ALL
+SELECT datname, datacl::text, '', setconfig::text
+FROM pg_database JOIN pg_db_role_setting ON setdatabase = pg_database.oid
+WHERE datname = current_database()
+ORDER BY 1, 2, 3, 4
+"""
+_SEQUENCES = "SELECT schemaname, sequencename, start_value, last_value FROM pg_sequences ORDER BY 1, 2"
+
+
+def _contents(connection: psycopg.Connection[Any]) -> tuple[object, ...]:
+    """Every object of a database, where its sequences are, and the rows of the tables that have any."""
+    objects = connection.execute(f"SELECT md5(string_agg(o::text, ',')) FROM ({_OBJECTS}) o").fetchone()
+    sequences = connection.execute(_SEQUENCES).fetchall()
+    rows = {
+        name: connection.execute(
+            sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(*name))
+        ).fetchall()
+        for name in _tables_with_rows(connection)
+    }
+    return objects, sequences, rows
+
+
+def _tables_with_rows(connection: psycopg.Connection[Any]) -> list[tuple[str, str]]:
+    found = connection.execute(
+        "SELECT schemaname, tablename FROM pg_tables "
+        "WHERE schemaname NOT LIKE 'pg\\_%' AND schemaname <> 'information_schema'"
+    ).fetchall()
+    looks = [
+        sql.SQL("SELECT {}, {} WHERE EXISTS (SELECT FROM {})").format(
+            *map(sql.Literal, name), sql.Identifier(*name)
+        )
+        for name in found
+    ]
+    if not looks:
+        return []
+    return sorted(connection.execute(sql.SQL(" UNION ALL ").join(looks)).fetchall())
+
+
+def _empty(connection: psycopg.Connection[Any], as_made: tuple[object, ...]) -> None:
+    """Empty the tables that had no rows, as if nothing had been in them: no dead rows, no statistics."""
+    _, sequences, rows = as_made
+    assert isinstance(rows, dict)
+    filled = [sql.Identifier(*name) for name in _tables_with_rows(connection) if name not in rows]
+    connection.execute("SET session_replication_role = replica")  # no trigger writes of what goes
+    if filled:
+        connection.execute(
+            sql.SQL("TRUNCATE {} RESTART IDENTITY CASCADE").format(sql.SQL(", ").join(filled))
+        )
+    connection.execute("DELETE FROM pg_statistic WHERE starelid >= 16384")
+    if connection.execute(_SEQUENCES).fetchall() != sequences:
+        connection.execute(
+            "SELECT setval(format('%I.%I', schemaname, sequencename)::regclass, start_value, false) "
+            "FROM pg_sequences WHERE last_value IS NOT NULL"
+        )
 
 
 class PostgresServer(Server, Databases):

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,16 +24,33 @@ pytestmark = [
     pytest.mark.parametrize("store", STORES),
 ]
 
-JOBS = 300
 SEED = 14
-SUPERVISORS = 3
-CHILDREN = 8
-CUTS = 25
-TAKEN = 8
 
 
-def test_three_hundred_transactional_jobs_take_effect_once_each(
-    store: str, postgres_server: Databases
+@dataclass(frozen=True)
+class Size:
+    """How many jobs, who is killed, how many replies are lost, and how many claims that must cost."""
+
+    jobs: int
+    supervisors: int
+    children: int
+    cuts: int
+    taken: int
+
+    @property
+    def kills(self) -> int:
+        return self.supervisors + self.children
+
+
+SMALL = Size(jobs=80, supervisors=1, children=3, cuts=8, taken=3)
+LARGE = Size(jobs=300, supervisors=3, children=8, cuts=25, taken=8)
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param(SMALL, id="80"), pytest.param(LARGE, id="300", marks=pytest.mark.slow)]
+)
+def test_transactional_jobs_take_effect_once_each(
+    store: str, size: Size, postgres_server: Databases
 ) -> None:
     rng = random.Random(SEED)
     with Stage("exactly once", store, postgres_server) as stage, ExitStack() as stack:
@@ -46,12 +64,12 @@ def test_three_hundred_transactional_jobs_take_effect_once_each(
         for worker in workers:
             stage.ready(worker, 2)
         jobs: list[str] = []
-        plan = ["child"] * CHILDREN + ["supervisor"] * SUPERVISORS
+        plan = ["child"] * size.children + ["supervisor"] * size.supervisors
         rng.shuffle(plan)
         next_kill = time.monotonic() + 0.5
-        wanted = JOBS
+        wanted = size.jobs
         while len(jobs) < wanted or are_left(stage):
-            if len(jobs) == wanted and (plan or taken(stage) < TAKEN) and wanted < 4 * JOBS:
+            if len(jobs) == wanted and (plan or taken(stage) < size.taken) and wanted < 4 * size.jobs:
                 # The jobs were quicker than the kills: more of both.
                 wanted += 15
                 plan = plan or ["child"]
@@ -59,7 +77,7 @@ def test_three_hundred_transactional_jobs_take_effect_once_each(
                 # One writer at a time holds a SQLite file, so there the transactions are short.
                 held = rng.uniform(0.05, 0.2) if store == "postgres" else rng.uniform(0.005, 0.02)
                 jobs += stage.enqueue(rng.choice(["once", "aonce"]), rng.uniform(0.05, 0.3), held)
-            if proxy is not None and proxy.counters["swallowed"] < CUTS:
+            if proxy is not None and proxy.counters["swallowed"] < size.cuts:
                 proxy.cut_after_request(r"insert into effect")
             time.sleep(rng.uniform(0.05, 0.2))
             if (
@@ -79,12 +97,12 @@ def test_three_hundred_transactional_jobs_take_effect_once_each(
         failed = [entry for record in records for entry in record.history if entry.what == "failed"]
         assert failed == []
         if proxy is not None:
-            assert proxy.counters["swallowed"] >= 20
+            assert proxy.counters["swallowed"] >= 0.8 * size.cuts
             stage.recorder.nemesis("cut", count=proxy.counters["swallowed"])
         verdict = stage.judge(takeover_limit=None)
-        assert verdict.counters["killed"] >= 8
+        assert verdict.counters["killed"] >= 0.7 * size.kills
         again = taken(stage)
-        assert again >= TAKEN, "the kills took jobs out of somebody's hands"
+        assert again >= size.taken, "the kills took jobs out of somebody's hands"
         stage.measured(f"{again} jobs claimed a second time")
 
 

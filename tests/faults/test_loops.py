@@ -171,8 +171,19 @@ def break_children(folder: Path, url: str, names: list[str]) -> None:
     app.close()
 
 
-def test_a_child_whose_loop_ends_is_replaced(tmp_path: Path) -> None:
-    break_children(tmp_path, f"sqlite:///{tmp_path / 'winch.db'}", list(breaking.IN_CHILD))
+# One of each kind: a loop that fetches, one that stores, the link to the supervisor, two threads.
+OFTEN_IN_CHILD = ("fetcher", "finisher", "link", "sqlite-writer", "job thread")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(OFTEN_IN_CHILD, id="often"),
+        pytest.param(tuple(breaking.IN_CHILD), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_a_child_whose_loop_ends_is_replaced(tmp_path: Path, names: tuple[str, ...]) -> None:
+    break_children(tmp_path, f"sqlite:///{tmp_path / 'winch.db'}", list(names))
 
 
 @pytest.mark.servers

@@ -19,14 +19,17 @@ SERVERS = ("postgres", "redis", "redis+cluster")
 
 
 def runs() -> Iterator[Any]:
-    """Every case on every driver in both modes. Those that need a server run in one mode, the modes by
-    turns, unless slow tests are asked for: what a case does is the same, and servers cost time."""
+    """Every case on every driver in both modes. Unless slow tests are wanted, a case runs in one mode
+    where it writes to a disk or needs a server, the modes by turns, and every third case on the cluster:
+    most of what a cluster does is what one of its servers does."""
     for place, case in enumerate(all_cases()):
         for mode_place, mode in enumerate(MODES):
             other = [pytest.mark.slow] if (place + mode_place) % len(MODES) else []
-            marks = {name: [pytest.mark.servers, *other] for name in SERVERS}
+            marks = {"sqlite": other} | {name: [pytest.mark.servers, *other] for name in SERVERS}
+            if place % 3:
+                marks["redis+cluster"] = [pytest.mark.servers, pytest.mark.slow]
             marks["postgres+leases"] = [pytest.mark.servers, pytest.mark.slow]
-            for driver in ("memory", "sqlite", *marks):
+            for driver in ("memory", *marks):
                 name = f"{case.family}:{case.name}-{mode}-{driver}"
                 yield pytest.param(driver, mode, case, id=name, marks=marks.get(driver, []))
 

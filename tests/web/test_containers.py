@@ -164,6 +164,7 @@ def test_a_service_of_compose_starts_a_command_that_exists(
     assert done.stdout.startswith(f"Usage: winch {in_compose(image, OURS[name])[1]}")
 
 
+@pytest.mark.slow  # the commands by themselves are started above, in every run
 def test_compose_as_a_whole_migrates_works_and_serves(image: Image, tmp_path: Path) -> None:
     port = free_port()
     env = {**OURS["worker"]["environment"], **image.environment(tmp_path)}
@@ -237,6 +238,7 @@ def test_a_container_of_the_chart_starts_a_command_that_exists(
         assert done.stdout.startswith(f"Usage: winch {argv[1]} ")
 
 
+@pytest.mark.slow
 def test_the_containers_of_the_chart_run(image: Image, tmp_path: Path) -> None:
     port, health = free_port(), free_port()
     boxes = containers(everything(port))

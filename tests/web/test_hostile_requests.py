@@ -58,17 +58,19 @@ def fields(query: type | None) -> tuple[str, ...]:
 
 
 def test_hostile_queries(web: Web) -> None:
+    """Every value for every field in memory; where there is a store, a third of them by turns."""
     web.add.enqueue(1)
+    every = 1 if web.app.driver.name == "memory" else 3
     count = 0
-    for route in ROUTES:
+    for place, route in enumerate(ROUTES):
         if route.method != "GET" or route.media == "text/event-stream":
             continue
         path = route.path.replace("{", "").replace("}", "")
-        for value in VALUES:
+        for value in VALUES[place % every :: every]:
             for name in fields(route.query):
                 check(web.ask("GET", path, params={name: value}, headers=HTML if route.is_page else {}))
                 count += 1
-    assert count > 300
+    assert count > 300 / every
 
 
 def test_hostile_paths(web: Web) -> None:
