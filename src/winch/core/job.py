@@ -247,7 +247,15 @@ def to_micros(moment: datetime) -> int:
 
 
 def from_micros(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros)
+    """The moment. One after the last that Python has is the last: Redis rounds moments after the year
+    2255 to some µs, and one job that is never due must not keep the others from being read."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        if micros < 0:
+            raise
+        return LAST_MOMENT
 
 
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+LAST_MOMENT = datetime.max.replace(tzinfo=EPOCH.tzinfo)

@@ -39,6 +39,18 @@ def a_later_run_time_makes_the_job_scheduled(bench: Bench) -> None:
 
 
 @case()
+def a_job_may_be_due_at_the_last_moment_there_is(bench: Bench) -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    never, soon = bench.add(run_at=last), bench.add(delay=SECOND)
+    job = bench.get(never)
+    assert (job.state, job.run_at) == (JobState.SCHEDULED, last)
+    bench.advance(2 * SECOND)
+    promoted = bench.promote()  # the job that is due is not kept waiting by the other one
+    assert (promoted.count, promoted.next_at) == (1, last)
+    assert bench.get(soon).state is JobState.READY
+
+
+@case()
 def a_run_time_in_the_past_arrives_now(bench: Bench) -> None:
     job = bench.get(bench.add(run_at=bench.at - DAY))
     assert job.state is JobState.READY
