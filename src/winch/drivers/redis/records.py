@@ -108,6 +108,7 @@ _event = msgspec.msgpack.Decoder(_Event)
 _FRESH = StoredState()
 _STATES = {state.value.encode(): state for state in JobState}
 _NO_ENVELOPE: list[Any] = ["", 1, "{}", "", 0, *[False] * 9]
+FIELDS = len(_NO_ENVELOPE)
 
 
 def envelope(job: NewJob) -> bytes:
@@ -138,9 +139,11 @@ def envelope(job: NewJob) -> bytes:
 def _read_envelope(data: bytes) -> tuple[int, list[Any]]:
     try:
         found = _envelope.decode(memoryview(data)[CREATED:])
-        return int.from_bytes(data[1:CREATED]), found
     except msgspec.DecodeError:
         return 0, _NO_ENVELOPE
+    if len(found) != FIELDS:
+        return 0, _NO_ENVELOPE
+    return int.from_bytes(data[1:CREATED]), found
 
 
 def _read_state(data: bytes | None) -> StoredState:

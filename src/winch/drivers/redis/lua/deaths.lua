@@ -8,7 +8,8 @@ if not A.task then return call('ZRANGE', K.died, 0, -1) end
 local ids = call('ZREVRANGE', K.deaths(A.task), A.start, A.start + A.count - 1)
 local envelopes, awaited = fetch('HMGET', K.env, ids), {}
 for i, e in ipairs(envelopes) do
-  local headers = e and select(2, read(e))[HEADERS]
+  local _, env = read_envelope(e or '')
+  local headers = env and env[HEADERS]
   awaited[i] = headers and still_awaited(headers) and 1 or 0
 end
 return {ids, envelopes, fetch('HMGET', K.st, ids), awaited}

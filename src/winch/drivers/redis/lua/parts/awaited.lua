@@ -15,7 +15,8 @@ local function is_open(flow)
     local ids = call('ZRANGEBYLEX', K.ids, from, to, 'LIMIT', 0, 500)
     for _, id in ipairs(ids) do
       local e = is_live(id) and call('HGET', K.env, id)
-      local headers = e and select(2, read(e))[HEADERS]
+      local _, env = read_envelope(e or '')
+      local headers = env and env[HEADERS]
       if headers and string.find(headers, INPUTS, 1, true) and string.find(headers, flow, 1, true) then
         return true
       end

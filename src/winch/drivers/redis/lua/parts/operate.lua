@@ -8,7 +8,7 @@ local function operate(verb, act, holder_of)
     else
       local state = j.s
       local holder = holder_of and holder_of(j) or nil
-      local took = MAY[verb][state] and not holder
+      local took = MAY[verb][state] and not holder and not (verb == 'retry' and j.is_damaged)
       if took then act(j) end
       out[i] = {state, took and 1 or 0, holder or ''}
     end

@@ -5,7 +5,7 @@
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
 --      R result, w reason, g fingerprint, U has_undo, G gate it waits at, N number in its FIFO key; and, not
---      stored: id, env, created, token, n0 (fence before)
+--      stored: id, env, created, token, n0 (fence before), is_damaged
 local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
 local gave_back  -- of parts/admit.lua, for scripts that end claims
 
@@ -55,9 +55,22 @@ local function sort_key(j)
   return string.format('%d', j.t - j.env[PRIORITY] * HEAD_START)
 end
 
+-- The moment of creation and the envelope; nil where the bytes are damaged.
+local function read_envelope(e)
+  local is_read, created, env = pcall(read, e)
+  if is_read and type(created) == 'number' and type(env) == 'table' and #env == KEPT then return created, env end
+end
+
 local function open(id, e, s, r)
-  local created, env = read(e)
+  local created, env = read_envelope(e)
   local j = s and read(s) or {}
+  if not env then
+    -- A claim of it can end, and it can be removed when it is final. Where else it stands is not known.
+    if not r and not FINAL[j.s] then error('the envelope of job ' .. id .. ' is damaged') end
+    local queue = r and read(r)[4] or ''
+    created, env = 0, {'', 1, '{}', queue, 0, false, false, false, false, false, false, false, false, false}
+    j.is_damaged = true
+  end
   j.id, j.env, j.created = id, env, created
   if r then
     local claim = read(r)
@@ -77,7 +90,7 @@ local function load(id)
   return open(id, e, call('HGET', K.st, id), call('HGET', K.run, id))
 end
 
-local UNSTORED = {id = true, env = true, created = true, token = true, n0 = true}
+local UNSTORED = {id = true, env = true, created = true, token = true, n0 = true, is_damaged = true}
 
 local function save(j)
   local kept = {}
