@@ -35,7 +35,7 @@ _NEAR_PAUSE, _FAR_PAUSE = 0.00005, 0.0003
 
 
 @dataclass(eq=False)
-class _Held:
+class LockFile:
     """What this process knows about one lock file."""
 
     key: tuple[int, int]
@@ -45,7 +45,7 @@ class _Held:
     owner: int | None = None
 
 
-_files: dict[tuple[int, int], _Held] = {}
+_files: dict[tuple[int, int], LockFile] = {}
 _guard = threading.Lock()
 
 
@@ -145,7 +145,7 @@ class FileLock:
         )
 
 
-def _join(path: Path) -> _Held:
+def _join(path: Path) -> LockFile:
     with _guard:
         held = None
         if path.exists():
@@ -160,7 +160,7 @@ def _join(path: Path) -> _Held:
                     "for it and for its folder"
                 ) from error
             found = os.fstat(fd)
-            held = _Held((found.st_dev, found.st_ino), fd)
+            held = LockFile((found.st_dev, found.st_ino), fd)
             _files[held.key] = held
         held.users += 1
         return held

@@ -35,9 +35,12 @@ T = TypeVar("T")
 GROUP_LIMIT = 512
 
 
-class _Call:
-    """One verb on its way. `gate` is held until it is done or its caller is to lead; `begun` and `ended`
-    until the thread, which leads for a caller that does something else meanwhile, is so far."""
+class QueuedWrite:
+    """One verb that waits for its commit.
+
+    `gate` is held until the verb is done or its caller becomes the leader. `begun` and `ended` are held
+    until the writer's thread begins and ends the verb, while its caller does something else.
+    """
 
     # Defaults on the class: a lone caller's call, made and thrown away, sets two of them.
     result: Any = None
@@ -71,7 +74,7 @@ class Writer:
         self._connections = connections
         self.ring: Callable[[Ring], None] = ring
         self._guard = threading.Lock()
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[QueuedWrite] = deque()
         self._is_led = False
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -80,19 +83,19 @@ class Writer:
 
     def run(self, verb: Verb[T]) -> T:
         """Carry the verb out durably; blocks."""
-        call: _Call | None = None
+        call: QueuedWrite | None = None
         with self._guard:
             if not self._is_led:
                 self._is_led = True
             else:
-                call = _Call(verb)
+                call = QueuedWrite(verb)
                 call.gate = threading.Lock()
                 call.gate.acquire()
                 self._queue.append(call)
         if call is None:
             if verb.lone is not None:
                 return self._lead_alone(verb, verb.lone)
-            call = _Call(verb)
+            call = QueuedWrite(verb)
             self._lead(call)
         else:
             try:
@@ -105,7 +108,7 @@ class Writer:
         result: T = call.answer()
         return result
 
-    def _leave(self, call: _Call) -> None:
+    def _leave(self, call: QueuedWrite) -> None:
         """The caller was interrupted (Ctrl-C) while it waited."""
         with self._guard:
             if call in self._queue:
@@ -115,7 +118,7 @@ class Writer:
 
     async def arun(self, verb: Verb[T]) -> T:
         """The same without blocking the event loop."""
-        call = _Call(verb)
+        call = QueuedWrite(verb)
         call.loop = asyncio.get_running_loop()
         call.future = call.loop.create_future()
         with self._guard:
@@ -126,13 +129,13 @@ class Writer:
         result: T = await call.future
         return result
 
-    def send(self, verb: Verb[Any]) -> _Call:
+    def send(self, verb: Verb[Any]) -> QueuedWrite:
         """Have the thread carry the verb out; `result` waits for it.
 
         Returns when the thread is at it: it needs the interpreter lock for that, which a caller that
         went on at once would keep, so that nothing would be done meanwhile.
         """
-        call = _Call(verb)
+        call = QueuedWrite(verb)
         begun = call.begun = threading.Lock()
         call.ended = threading.Lock()
         begun.acquire()
@@ -150,7 +153,7 @@ class Writer:
         begun.acquire()
         return call
 
-    def result(self, call: _Call) -> Any:
+    def result(self, call: QueuedWrite) -> Any:
         """What became of a verb that was sent."""
         call.ended.acquire()  # type: ignore[union-attr]  # set by `send`
         return call.answer()
@@ -198,7 +201,7 @@ class Writer:
         while self._queue:
             self._turn_away(gone)
 
-    def _lead(self, own: _Call | None) -> None:
+    def _lead(self, own: QueuedWrite | None) -> None:
         try:
             self._carry_out(own)
         finally:
@@ -216,7 +219,7 @@ class Writer:
                 self._turn_away(error)
                 raise
             if self._queue:
-                call = _Call(verb)
+                call = QueuedWrite(verb)
                 self._carry_out_under(lock, call)
                 joined: T = call.answer()
                 return joined
@@ -265,7 +268,7 @@ class Writer:
             first.leads = True
         first.gate.release()
 
-    def _take_queue(self, own: _Call | None) -> list[_Call]:
+    def _take_queue(self, own: QueuedWrite | None) -> list[QueuedWrite]:
         calls = [] if own is None else [own]
         if not self._queue:
             return calls
@@ -274,7 +277,7 @@ class Writer:
                 calls.append(self._queue.popleft())
         return calls
 
-    def _carry_out(self, own: _Call | None) -> None:
+    def _carry_out(self, own: QueuedWrite | None) -> None:
         try:
             lock = self._connections.acquire()
         except BaseException as error:
@@ -287,7 +290,7 @@ class Writer:
             return
         self._carry_out_under(lock, own)
 
-    def _carry_out_under(self, lock: FileLock, own: _Call | None) -> None:
+    def _carry_out_under(self, lock: FileLock, own: QueuedWrite | None) -> None:
         """One transaction for the call and those that have queued; gives the lock back."""
         calls = [] if own is None else [own]
         ring: Ring | None = None
@@ -308,7 +311,7 @@ class Writer:
             self._deliver(calls)
         self._ring_out(ring)
 
-    def _commit(self, calls: list[_Call]) -> tuple[Ring | None, int]:
+    def _commit(self, calls: list[QueuedWrite]) -> tuple[Ring | None, int]:
         """One transaction for all of them. Only with the file's lock held."""
         conn = self._connections.checked_writer()
         self.groups += 1
@@ -343,7 +346,7 @@ class Writer:
         elif is_full(error):
             self._connections.make_room()
 
-    def _carry(self, conn: sqlite3.Connection, calls: list[_Call]) -> Ring:
+    def _carry(self, conn: sqlite3.Connection, calls: list[QueuedWrite]) -> Ring:
         rings = Ring()
         if len(calls) == 1:  # no other call to protect
             calls[0].result = carry(conn, calls[0].verb, rings)
@@ -363,7 +366,7 @@ class Writer:
             conn.execute("RELEASE verb")
         return rings
 
-    def _fail(self, calls: list[_Call], error: BaseException, *, in_commit: bool = False) -> None:
+    def _fail(self, calls: list[QueuedWrite], error: BaseException, *, in_commit: bool = False) -> None:
         if not isinstance(error, Exception):
             # This thread is interrupted, the callers in others are not.
             error = StorageUnavailable(
@@ -375,8 +378,8 @@ class Writer:
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def _deliver(self, calls: list[_Call]) -> None:
-        loops: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+    def _deliver(self, calls: list[QueuedWrite]) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[QueuedWrite]] = {}
         for call in calls:
             if call.is_done:
                 continue
@@ -399,7 +402,7 @@ class Writer:
             self.ring(ring)
 
 
-def _settle(calls: list[_Call]) -> None:
+def _settle(calls: list[QueuedWrite]) -> None:
     for call in calls:
         if call.future is None or call.future.done():
             continue
