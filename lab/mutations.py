@@ -130,7 +130,7 @@ MUTATIONS = (
     ),
     Mutation(
         "breaker", "sqlite", BREAKER,
-        (("../core/gates.py", "if to_micros(claimed_at or EPOCH) <= state.tripped_at:", "if False:"),),
+        (("../core/gates/scopes.py", "if to_micros(claimed_at or EPOCH) <= state.tripped_at:", "if False:"),),
         ("conformance:breakers",),
     ),
     Mutation(

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from lab.history.records import Violation
 from winch.core.flow import INPUTS_HEADER
-from winch.core.gates import FIFO, LIMIT, RATE, SLIDING, GateUse, gates_of
+from winch.core.gates.uses import FIFO, LIMIT, RATE, SLIDING, GateUse, gates_of
 from winch.core.job import HISTORY_LIMIT, JobRecord, fifo_order
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import Event

@@ -10,7 +10,7 @@ from winch.areas.replay import Refusal, Replayed
 from winch.areas.sinks import Message
 from winch.core.errors import type_name
 from winch.core.flow import FLOW_HEADER, FlowNote
-from winch.core.gates import GateSpec
+from winch.core.gates.uses import GateSpec
 from winch.core.job import Claim, Entry, Failure, JobRecord, Note
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Directive

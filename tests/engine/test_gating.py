@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from winch import App, Breaker, ConfigError, Fifo, Limit, Rate, RetryAfter, RetryBudget
-from winch.core.gates import GateSpec, gates_of
+from winch.core.gates.uses import GateSpec, gates_of
 from winch.core.lifecycle import JobState
 from winch.storage.params import ClaimParams, NewSession
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from winch import App, Discard, Limit, Retry, Snooze
-from winch.core.gates import with_gates
+from winch.core.gates.uses import with_gates
 from winch.core.job import Claim
 from winch.engine.observe import throughput
 from winch.engine.observe.prometheus import Counters

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.stage import STORES, Stage
 from tests.servers import Databases
 from tests.storage.postgres_kit import new_job, new_session, new_token
-from winch.core.gates import LIMIT, GateUse, with_gates
+from winch.core.gates.uses import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.statements import Statement

@@ -12,7 +12,7 @@ from typing import Any
 from tests.matrix.shapes import most_at_once
 from tests.matrix.trial import CALLS, LATE, Evidence, Trial
 from winch import Breaker, Context, JobState, Limit, Rate
-from winch.core.gates import gates_of
+from winch.core.gates.uses import gates_of
 
 DELAY = timedelta(milliseconds=500)
 LIMIT = 2

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from winch.core.gates import (
+from winch.core.gates.uses import (
     BUCKET,
     FIFO,
     FIXED,

@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from winch.core.gates import BUCKET, GateSpec, with_gates
+from winch.core.gates.uses import BUCKET, GateSpec, with_gates
 from winch.core.job import from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of, tags

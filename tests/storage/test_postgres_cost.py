@@ -18,7 +18,7 @@ from tests.storage.postgres_kit import (
     new_token,
     recorded,
 )
-from winch.core.gates import LIMIT, GateUse, with_gates
+from winch.core.gates.uses import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.binary import adapt
 from winch.drivers.postgres.driver import PostgresDriver

@@ -17,7 +17,7 @@ from tests.redis_servers import ask
 from winch.app import App
 from winch.cli.admin.checks import Level
 from winch.cli.admin.checks.redis import _eviction, _worst
-from winch.core.gates import LIMIT, GateUse, with_gates
+from winch.core.gates.uses import LIMIT, GateUse, with_gates
 from winch.core.job import RetryChanges
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_id, random_id

@@ -12,7 +12,7 @@ import pytest
 
 from tests.redis_servers import RedisServer
 from tests.storage.postgres_kit import new_job, new_session, new_token
-from winch.core.gates import (
+from winch.core.gates.uses import (
     BUCKET,
     FIFO,
     FIXED,

@@ -25,7 +25,7 @@ from lab.history.lines import (
     Started,
 )
 from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, Edge, Inputs, member_id
-from winch.core.gates import FIFO, LIMIT, RATE, GateUse, with_gates
+from winch.core.gates.uses import FIFO, LIMIT, RATE, GateUse, with_gates
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_id, random_id

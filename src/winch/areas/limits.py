@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 
 from winch.core.errors import ConfigError
-from winch.core.gates import GateSpec
+from winch.core.gates.uses import GateSpec
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.client import Client

@@ -11,7 +11,7 @@ import msgspec
 
 from winch.areas.queue_purge import Purged, purge_queue
 from winch.core.errors import ConfigError
-from winch.core.gates import GateSpec
+from winch.core.gates.uses import GateSpec
 from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings, changed
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.redact import mask_text

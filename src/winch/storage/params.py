@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from winch.core.gates import GateSpec
+from winch.core.gates.uses import GateSpec
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.policy.unique import Duplicate, Until

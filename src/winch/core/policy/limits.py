@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
-from winch.core.gates import (
+from winch.core.gates.uses import (
     BUCKET,
     FIFO,
     FIXED,

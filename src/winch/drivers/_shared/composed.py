@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from winch.core.gates import GateSpec
+from winch.core.gates.uses import GateSpec
 from winch.core.job import CRASH_RULE, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.storage.decide.schedules import Change, Changed, ScheduleRun, Schedules

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from winch.core import gates
-from winch.core.gates import Admission, Candidate, Draw, Fair, GateSpec, GateUse, Look
+from winch.core.gates.draw import Draw, Fair, draw, tenant_key
+from winch.core.gates.passes import Admission, Candidate, room
+from winch.core.gates.scopes import braked, counted
+from winch.core.gates.uses import FIFO, GateSpec, GateUse, Look, gates_of, is_gated
 from winch.core.job import JobRecord, fifo_order, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.storage.decide.gates import Setting, gate_info, limit_info, why_ended
@@ -49,25 +51,21 @@ class Gates:
                 (job for (key, job), p in self.permits.items() if key == use.key and p.token is None),
                 None,
             ),
-            head=next((job.id for job in self._members(use.key)), None)
-            if use.kind == gates.FIFO
-            else None,
+            head=next((job.id for job in self._members(use.key)), None) if use.kind == FIFO else None,
             open_at=self.open_at.get(use.key),
         )
 
     def _members(self, key: str) -> list[JobRecord]:
         """The live members of a FIFO key, in order."""
         found = (
-            job
-            for job in self.live.values()
-            if any(use.key == key for use in gates.gates_of(job.options))
+            job for job in self.live.values() if any(use.key == key for use in gates_of(job.options))
         )
         return sorted(found, key=fifo_order)
 
     def next_seq(self, options: str | None, at: datetime) -> int | None:
         """The number of a new member: greater than those of all live members of its FIFO key, also when
         the clock has gone back. None for a job without such a key."""
-        keys = [use.key for use in gates.gates_of(options) if use.kind == gates.FIFO]
+        keys = [use.key for use in gates_of(options) if use.kind == FIFO]
         if not keys:
             return None
         lasts = [fifo_order(job)[0] + 1 for key in keys for job in self._members(key)[-1:]]
@@ -91,23 +89,23 @@ class Gates:
         at: datetime,
     ) -> tuple[Admission, Draw]:
         """Decide about one queue's ready jobs, plain ones among them; `ready` is in order."""
-        plain = [(self.keys[job.id], job.id) for job in ready if not gates.is_gated(job.options)]
+        plain = [(self.keys[job.id], job.id) for job in ready if not is_gated(job.options)]
         candidates = [
             Candidate(
                 job.id,
                 job.queue,
                 self.keys[job.id],
                 job.attempt,
-                gates.gates_of(job.options),
+                gates_of(job.options),
                 job.tenant,
             )
             for job in ready
-            if gates.is_gated(job.options)
+            if is_gated(job.options)
         ]
         looks = {use.key: self.look(use) for job in candidates for use in job.gates}
         admission = Admission(looks, to_micros(at))
         fair = None
-        key = gates.tenant_key(queue)
+        key = tenant_key(queue)
         if any(job.tenant is not None for job in candidates):
             tenants = {job.tenant for job in candidates if job.tenant is not None}
             weights = {
@@ -116,7 +114,7 @@ class Gates:
                 if f"tenant:{tenant}" in self.settings
             }
             fair = Fair.of(self.states.get(key), weights)
-        drawn = gates.draw(admission, candidates, plain, fair, limit=limit, gated=gated)
+        drawn = draw(admission, candidates, plain, fair, limit=limit, gated=gated)
         if fair is not None:
             self.states[key] = fair.dump()
         for look in admission.changed.values():
@@ -138,13 +136,13 @@ class Gates:
 
     def left(self, before: JobRecord, after: JobRecord | None) -> list[JobRecord]:
         """Take back what a job no longer needs; returns who may try instead, one for each unit."""
-        uses = gates.gates_of(before.options)
+        uses = gates_of(before.options)
         is_ended = after is None or after.state.is_final
         is_dead = after is not None and after.state is JobState.DEAD
         freed: dict[str, int] = {}
         for use in uses:
             permit = self.permits.get((use.key, before.id))
-            if use.kind == gates.FIFO:
+            if use.kind == FIFO:
                 if is_ended and not (is_dead and use.blocks_on_death):
                     self.permits.pop((use.key, before.id), None)
                     freed[use.key] = 1
@@ -157,7 +155,7 @@ class Gates:
 
     def turn_left(self, job: JobRecord) -> list[JobRecord]:
         """Take the turn of a job that is not final; returns the next members of its FIFO keys."""
-        keys = [use.key for use in gates.gates_of(job.options) if use.kind == gates.FIFO]
+        keys = [use.key for use in gates_of(job.options) if use.kind == FIFO]
         left = [key for key in keys if self.permits.pop((key, job.id), None) is not None]
         return [next_ for key in left for next_ in self._next(key, 1)]
 
@@ -165,7 +163,7 @@ class Gates:
         waiting = self.waiting(key)
         if not key.startswith("fifo:"):
             return waiting[:most]
-        look = self.look(GateUse(key, gates.FIFO))
+        look = self.look(GateUse(key, FIFO))
         return [job for job in waiting if look.turn is None and job.id == look.head]
 
     def opened(self, key: str, at: datetime) -> list[JobRecord]:
@@ -174,12 +172,12 @@ class Gates:
         if not waiting:
             self.open_at.pop(key, None)
             return []
-        use = next(use for use in gates.gates_of(waiting[0].options) if use.key == key)
+        use = next(use for use in gates_of(waiting[0].options) if use.key == key)
         look = self.look(use)
-        if use.kind == gates.FIFO:
+        if use.kind == FIFO:
             first = look.turn or look.head
             return [job for job in waiting if job.id == first]
-        count, next_at = gates.room(look, use, to_micros(at), len(waiting))
+        count, next_at = room(look, use, to_micros(at), len(waiting))
         if count < len(waiting) and next_at is not None:
             self.open_at[key] = next_at
         else:
@@ -210,12 +208,12 @@ class Gates:
         if outcome.brake is not None:
             key = f"scope:{outcome.brake}"
             until = to_micros(at + outcome.delay)
-            self.states[key] = gates.braked(self.states.get(key), until, why)
+            self.states[key] = braked(self.states.get(key), until, why)
             changed.append(key)
-        for use in gates.gates_of(job.options):
+        for use in gates_of(job.options):
             if use.breaker is not None and outcome.what in ("completed", "failed"):
                 is_ok = outcome.to is JobState.COMPLETED
-                self.states[use.key] = gates.counted(
+                self.states[use.key] = counted(
                     self.states.get(use.key), use.breaker, is_ok, job.claimed_at, now, why
                 )
                 changed.append(use.key)
@@ -225,7 +223,7 @@ class Gates:
 
     def info(self, job: JobRecord) -> GateInfo | None:
         """The gate a blocked job waits at."""
-        use = next((use for use in gates.gates_of(job.options) if use.key == job.gate), None)
+        use = next((use for use in gates_of(job.options) if use.key == job.gate), None)
         if use is None or job.state is not JobState.BLOCKED:
             return None
         waiting = [other.id for other in self.waiting(use.key)]
@@ -236,7 +234,7 @@ class Gates:
         used: dict[str, int] = {}
         waiting: dict[str, int] = {}
         for job in self.live.values():
-            for use in gates.gates_of(job.options):
+            for use in gates_of(job.options):
                 permit = self.permits.get((use.key, job.id))
                 if permit is not None and use.name:
                     used[use.name] = used.get(use.name, 0) + permit.weight
@@ -262,6 +260,6 @@ class Gates:
         return [
             key
             for key in self.waited_at()
-            for use in gates.gates_of(self.waiting(key)[0].options)
+            for use in gates_of(self.waiting(key)[0].options)
             if use.key == key and use.name in specs
         ]

@@ -11,7 +11,8 @@ import re
 
 from winch.core.errors import SUSPECT_TYPES
 from winch.core.flow import FLOW_ALIKE, FLOW_HEADER, INPUTS_HEADER
-from winch.core.gates import LONGEST, MARK, RAMP_STEP, RAMP_STEPS
+from winch.core.gates.scopes import RAMP_STEP, RAMP_STEPS
+from winch.core.gates.uses import LONGEST, MARK
 from winch.core.job import (
     HEAD_START,
     HISTORY_LIMIT,

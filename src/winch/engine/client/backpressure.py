@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, QueueFull, StorageError
-from winch.core.gates import LIMIT, GateUse, with_one_more
+from winch.core.gates.uses import LIMIT, GateUse, with_one_more
 from winch.core.job import PRIORITY_RANGE, STRICT
 from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
 from winch.engine.base.operation import Blocking, Operation, Pause

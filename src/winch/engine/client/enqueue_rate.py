@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import QueueFull, StorageUnavailable
-from winch.core.gates import GateUse, Look, rate_next, rate_taken
+from winch.core.gates.rates import rate_next, rate_taken
+from winch.core.gates.uses import GateUse, Look
 from winch.core.policy.limits import name_of, value_text
 from winch.core.values.duration import format_duration
 from winch.engine.base.operation import Blocking, Operation

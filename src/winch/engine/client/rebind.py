@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from winch.core.gates import gates_of, with_one_more
+from winch.core.gates.uses import gates_of, with_one_more
 from winch.core.job import STRICT, JobRecord, level_of
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import Order, QueueSettings

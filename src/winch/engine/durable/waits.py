@@ -24,7 +24,7 @@ from winch.core.errors import (
     SignalTimeout,
     type_name,
 )
-from winch.core.gates import FIFO, gates_of
+from winch.core.gates.uses import FIFO, gates_of
 from winch.core.job import Failure, JobRecord, keep_awaited
 from winch.core.lifecycle import JobState
 from winch.core.steps import StepRecord

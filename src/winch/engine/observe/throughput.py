@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from winch.core.gates import tenant_of
+from winch.core.gates.uses import tenant_of
 from winch.core.job import Claim, JobRecord, from_micros, to_micros
 from winch.engine.base.operation import Operation
 from winch.engine.base.service import Service

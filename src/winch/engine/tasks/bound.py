@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from winch.core.errors import ConfigError, InvalidPayload
-from winch.core.gates import FIFO, GateUse, with_gates, with_one_more
+from winch.core.gates.uses import FIFO, GateUse, with_gates, with_one_more
 from winch.core.policy.unique import Duplicate, Until, key_of
 from winch.core.values.search import terms_of
 from winch.engine.tasks.gates import job_gates

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from winch.core import steps
 from winch.core.errors import ConfigError, LostClaim
-from winch.core.gates import holds_something
+from winch.core.gates.uses import holds_something
 from winch.core.job import LOG_LIMIT, Note
 from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration

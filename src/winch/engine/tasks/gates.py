@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import ConfigError
-from winch.core.gates import GateSpec, GateUse
+from winch.core.gates.uses import GateSpec, GateUse
 from winch.core.policy.limits import MAX_RATE_CHARS, Limit, Rate, name_of, parse_rate, scopes_of, uses
 from winch.core.values.bounds import check_length, is_int
 

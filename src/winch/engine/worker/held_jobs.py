@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from winch.core.gates import holds_something
+from winch.core.gates.uses import holds_something
 from winch.core.job import Claim
 from winch.engine.base.log import log
 from winch.engine.worker.attempt import Attempt, Interrupt

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import JobTimeout, type_name
-from winch.core.gates import holds_something
+from winch.core.gates.uses import holds_something
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from winch.core import gates
-from winch.core.gates import GateSpec, GateUse, Look
+from winch.core.gates.scopes import scope_state
+from winch.core.gates.uses import FIFO, SCOPE, GateSpec, GateUse, Look, name_of_key
 from winch.core.job import from_micros
 from winch.storage.params import Finish, GateInfo, LimitInfo
 
@@ -51,7 +51,7 @@ def limit_info(name: str, setting: Setting | None, used: int, waiting: int) -> L
 
 def gate_info(look: Look, use: GateUse, holders: list[str], ahead: int) -> GateInfo:
     spec = look.spec or GateSpec(use.n, use.per)
-    scope = gates.scope_state(look.state) if use.kind == gates.SCOPE else None
+    scope = scope_state(look.state) if use.kind == SCOPE else None
     first = [holder for holder in (look.turn or look.head,) if holder is not None]
     moment = scope.until if scope is not None else look.open_at
     return GateInfo(
@@ -59,7 +59,7 @@ def gate_info(look: Look, use: GateUse, holders: list[str], ahead: int) -> GateI
         kind=use.kind,
         n=spec.n,
         used=look.used,
-        holders=tuple(first if use.kind == gates.FIFO else holders[:NAMED]),
+        holders=tuple(first if use.kind == FIFO else holders[:NAMED]),
         ahead=ahead,
         open_at=None if moment is None else from_micros(moment),
         per=None if not spec.per else from_micros(spec.per) - from_micros(0),
@@ -78,7 +78,7 @@ def named_limits(
     held: dict[str, int] = {}
     for counts, rows in ((out, used), (held, waiting)):
         for key, count in rows:
-            if name := gates.name_of_key(key):
+            if name := name_of_key(key):
                 counts[name] = counts.get(name, 0) + count
     return [
         limit_info(name, settings.get(name), out.get(name, 0), held.get(name, 0))

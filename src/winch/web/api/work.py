@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, InvalidPayload, StorageError, WinchError
-from winch.core.gates import holds_something
+from winch.core.gates.uses import holds_something
 from winch.core.job import Claim, Failure, JobRecord, Note
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Failed, settle

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from winch.core import changes
-from winch.core.gates import is_gated
+from winch.core.gates.uses import is_gated
 from winch.core.job import KEEP, JobRecord, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.core.values.clock import Clock

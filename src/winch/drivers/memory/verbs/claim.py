@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.core import changes
-from winch.core.gates import is_gated
+from winch.core.gates.uses import is_gated
 from winch.core.job import CRASH_RULE, Claim, JobRecord, Note, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.verbs.waits import Waits

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from winch.core import changes
 from winch.core.changes import retried
-from winch.core.gates import GateSpec
+from winch.core.gates.uses import GateSpec
 from winch.core.job import EPOCH, NO_CHANGES, JobRecord, RetryChanges, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.drivers.memory.verbs.enqueue import Producing

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from winch.core.gates import is_gated
+from winch.core.gates.uses import is_gated
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.records import Session

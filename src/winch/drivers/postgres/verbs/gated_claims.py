@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.core import gates
-from winch.core.gates import Admission, Candidate, Draw, Fair, GateUse, Look
+from winch.core.gates.draw import Draw, Fair, draw, tenant_key
+from winch.core.gates.passes import Admission, Candidate
+from winch.core.gates.uses import GateUse, Look, gates_of
 from winch.core.job import Claim
 from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Statement
@@ -81,7 +82,7 @@ class GatedClaims:
                 spare=SPARE,
             )
             candidates = [
-                Candidate(row[0], queue, row[1], row[2], gates.gates_of(row[3]), row[4])
+                Candidate(row[0], queue, row[1], row[2], gates_of(row[3]), row[4])
                 for row in rows
                 if not row[5]
             ]
@@ -97,7 +98,7 @@ class GatedClaims:
                 plain_rows = yield self._claim_plain(params, [queue], drawn.plain, now)
                 plain = read_claims(plain_rows, params.token, [queue])
             found += drawn.arranged({claim.id: claim for claim in claims}, plain)
-            holding += sum(1 for claim in claims if gates.gates_of(claim.options))
+            holding += sum(1 for claim in claims if gates_of(claim.options))
             if len(found) >= limit or not admission.held or len(candidates) < left + AHEAD:
                 break
         return found, holding
@@ -131,7 +132,7 @@ class GatedClaims:
             return Admission({}, 0), Draw([None] * len(standing[:limit]))
         uses = {use.key: use for job in candidates for use in job.gates}
         tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
-        turn = gates.tenant_key(queue)
+        turn = tenant_key(queue)
         keys = [*uses, *([turn] if tenants else [])]
         yield self._base.statement("admit.lock_keys", keys=keys)
         weighed = [GateUse(f"tenant:{tenant}", "", f"tenant:{tenant}") for tenant in tenants]
@@ -146,7 +147,7 @@ class GatedClaims:
                 if (look := looks[f"tenant:{tenant}"]).spec is not None
             }
             fair = Fair.of(looks[turn].state, weights)
-        drawn = gates.draw(admission, candidates, standing, fair, limit=limit, gated=gated)
+        drawn = draw(admission, candidates, standing, fair, limit=limit, gated=gated)
         if fair is not None:
             admission.changed[turn] = Look(turn, state=fair.dump())
         return admission, drawn

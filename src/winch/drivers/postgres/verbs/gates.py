@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from winch.core.gates import GateSpec, name_of_key
+from winch.core.gates.uses import GateSpec, name_of_key
 from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from winch.core import gates
-from winch.core.gates import GateSpec, GateUse, Look
+from winch.core.gates.passes import room
+from winch.core.gates.uses import FIFO, RATE, GateSpec, GateUse, Look, gates_of
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.statements import Body, Row
@@ -34,7 +34,7 @@ def look_at(
         "admit.look",
         keys=[use.key for use in wanted],
         names=[use.name for use in wanted],
-        fifos=[use.key.removeprefix("fifo:") if use.kind == gates.FIFO else None for use in wanted],
+        fifos=[use.key.removeprefix("fifo:") if use.kind == FIFO else None for use in wanted],
         now=now,
     )
     looks = {row[0]: _read_look(row) for row in rows}
@@ -52,13 +52,13 @@ def open_gates(base: Base, keys: Sequence[str], now: datetime | None) -> Body[in
     changed = []
     for key, rows in waiting.items():
         use, look = uses[key], looks[key]
-        if use.kind == gates.FIFO:
+        if use.kind == FIFO:
             first = look.turn or look.head
             chosen |= {} if first is None else {first: key}
             continue
-        room, next_at = gates.room(look, use, at, len(rows)) if rows else (0, None)
-        chosen |= {row[1]: key for row in rows[:room]}
-        is_more = room < len(rows) or len(rows) == OPENED_AT_ONCE
+        count, next_at = room(look, use, at, len(rows)) if rows else (0, None)
+        chosen |= {row[1]: key for row in rows[:count]}
+        is_more = count < len(rows) or len(rows) == OPENED_AT_ONCE
         open_at = next_at if is_more else None
         if open_at != look.open_at:
             look.open_at = open_at
@@ -73,7 +73,7 @@ def open_gates(base: Base, keys: Sequence[str], now: datetime | None) -> Body[in
 
 def read_gate(base: Base, job: JobRecord, now: datetime | None) -> Body[GateInfo | None]:
     """The gate at which the job waits; None where it waits at none."""
-    use = next((use for use in gates.gates_of(job.options) if use.key == job.gate), None)
+    use = next((use for use in gates_of(job.options) if use.key == job.gate), None)
     if use is None or job.state is not JobState.BLOCKED:
         return None
     looks, _ = yield from look_at(base, [use], now)
@@ -84,7 +84,7 @@ def read_gate(base: Base, job: JobRecord, now: datetime | None) -> Body[GateInfo
 
 
 def _use_of(key: str, options: str | None) -> GateUse:
-    return next((use for use in gates.gates_of(options) if use.key == key), GateUse(key, gates.RATE))
+    return next((use for use in gates_of(options) if use.key == key), GateUse(key, RATE))
 
 
 def _read_look(row: Row) -> Look:

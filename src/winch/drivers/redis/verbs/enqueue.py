@@ -11,7 +11,7 @@ import msgspec
 
 from winch.core.changes import BLOCKED_REASON
 from winch.core.errors import ConfigError, EnqueueUncertain
-from winch.core.gates import is_gated
+from winch.core.gates.uses import is_gated
 from winch.drivers.redis.records import MICROSECOND, envelope, micros
 from winch.drivers.redis.verbs.base import Base, Body, wait_rows
 from winch.storage.decide.unique import takes_over

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from winch.core import gates
-from winch.core.gates import GateSpec, Look
+from winch.core.gates.uses import GateSpec, Look, gates_of
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import micros
@@ -103,7 +102,7 @@ class GateVerbs:
 
     def gate_of(self, job: JobRecord) -> Body[GateInfo | None]:
         """The gate a blocked job waits at."""
-        use = next((use for use in gates.gates_of(job.options) if use.key == job.gate), None)
+        use = next((use for use in gates_of(job.options) if use.key == job.gate), None)
         if use is None or job.state is not JobState.BLOCKED:
             return None
         used, state, setting, turn, head, open_at, holders, ahead = yield self._call(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.core import gates
-from winch.core.gates import Admission, Candidate, Draw, Fair, Look
+from winch.core.gates.draw import Draw, Fair, draw, tenant_key
+from winch.core.gates.passes import Admission, Candidate
+from winch.core.gates.uses import Look, gates_of
 from winch.core.job import Claim, from_micros
 from winch.drivers.sqlite.records import Row, read_claims, read_found, to_json
 from winch.drivers.sqlite.statements import Step
@@ -106,7 +107,7 @@ def _claim_queue(
         if drawn.plain:
             plain = yield from _claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
-        holding += sum(1 for claim in claims if gates.gates_of(claim.options))
+        holding += sum(1 for claim in claims if gates_of(claim.options))
         if len(found) >= limit or is_all or not admission.held:
             break
     return found, holding
@@ -116,7 +117,7 @@ def _drawn(
     rows: Sequence[Row], queue: str, tasks: str | None, limit: int, gated: int, at: int
 ) -> Body[tuple[Admission, Draw]]:
     candidates = [
-        Candidate(i, queue, key, n, gates.gates_of(text), tenant) for i, key, n, text, tenant in rows
+        Candidate(i, queue, key, n, gates_of(text), tenant) for i, key, n, text, tenant in rows
     ]
     plain = yield from query("admit.plain", queue=queue, tasks=tasks, limit=limit)
     if not candidates:
@@ -124,7 +125,7 @@ def _drawn(
     uses = {use.key: use for job in candidates for use in job.gates}
     looks = yield from permits.look(uses.values())
     admission = Admission(looks, at)
-    key = gates.tenant_key(queue)
+    key = tenant_key(queue)
     fair = None
     tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
     if tenants:
@@ -132,7 +133,7 @@ def _drawn(
         weights = {name.removeprefix("tenant:"): spec.n for name, spec in specs.items()}
         found = yield from query("admit.look", keys=to_json([key]))
         fair = Fair.of(found[0][1], weights)
-    drawn = gates.draw(admission, candidates, plain, fair, limit=limit, gated=gated)
+    drawn = draw(admission, candidates, plain, fair, limit=limit, gated=gated)
     if fair is not None:
         admission.changed[key] = Look(key, state=fair.dump())
     return admission, drawn

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from winch.core.gates import GateSpec, name_of_key
+from winch.core.gates.uses import GateSpec, name_of_key
 from winch.core.job import from_micros
 from winch.drivers.sqlite.records import to_json
 from winch.drivers.sqlite.verbs import permits

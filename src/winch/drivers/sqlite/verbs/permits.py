@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from winch.core import gates
-from winch.core.gates import GateSpec, GateUse, Look
+from winch.core.gates.passes import room
+from winch.core.gates.scopes import braked, counted
+from winch.core.gates.uses import FIFO, RATE, SCOPE, GateSpec, GateUse, Look, gates_of
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.records import to_json
@@ -35,7 +36,7 @@ def look(uses: Iterable[GateUse]) -> Body[dict[str, Look]]:
         return {}
     specs = yield from specs_of({use.name for use in wanted.values() if use.name})
     rows = yield from query("admit.look", keys=to_json(list(wanted)))
-    fifo = [key.removeprefix("fifo:") for key, use in wanted.items() if use.kind == gates.FIFO]
+    fifo = [key.removeprefix("fifo:") for key, use in wanted.items() if use.kind == FIFO]
     heads = {}
     if fifo:
         heads = {
@@ -71,14 +72,14 @@ def keep(looks: Iterable[Look]) -> Body[None]:
 
 def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Body[None]:
     """Take back what these jobs no longer need, and open the gates for waiting jobs."""
-    ended = [job for job in jobs if job.state is not JobState.RUNNING and gates.gates_of(job.options)]
+    ended = [job for job in jobs if job.state is not JobState.RUNNING and gates_of(job.options)]
     if not ended:
         return
     final = []
     freed: dict[str, int] = {}
     for job in ended:
         if is_deleted or job.state.is_final:
-            fifo = [use for use in gates.gates_of(job.options) if use.kind == gates.FIFO]
+            fifo = [use for use in gates_of(job.options) if use.kind == FIFO]
             is_kept = job.state is JobState.DEAD and not is_deleted
             if not any(use.blocks_on_death and is_kept for use in fifo):
                 final.append(job.id)
@@ -89,7 +90,7 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
     chosen: dict[str, str] = {}
     for key, most in sorted(freed.items()):
         if key.startswith("fifo:"):
-            looked = (yield from look([GateUse(key, gates.FIFO)]))[key]
+            looked = (yield from look([GateUse(key, FIFO)]))[key]
             if looked.turn is None and looked.head is not None:
                 chosen[looked.head] = key
         else:
@@ -115,20 +116,20 @@ def open_gates(keys: Iterable[str], at: int) -> Body[int]:
 def _open(key: str, at: int) -> Body[int]:
     waiting = yield from query("admit.waiting", key=key, limit=OPENED_AT_ONCE)
     if not waiting:
-        (found,) = (yield from look([GateUse(key, gates.RATE)])).values()
+        (found,) = (yield from look([GateUse(key, RATE)])).values()
         if found.open_at is not None:
             found.open_at = None
             yield from keep([found])
         return 0
-    use = next(use for use in gates.gates_of(waiting[0][1]) if use.key == key)
+    use = next(use for use in gates_of(waiting[0][1]) if use.key == key)
     looked = (yield from look([use]))[key]
-    if use.kind == gates.FIFO:
+    if use.kind == FIFO:
         first = looked.turn or looked.head
         chosen = {} if first is None else {first: key}
     else:
-        room, next_at = gates.room(looked, use, at, len(waiting))
-        chosen = {row[0]: key for row in waiting[:room]}
-        open_at = next_at if room < len(waiting) or len(waiting) == OPENED_AT_ONCE else None
+        count, next_at = room(looked, use, at, len(waiting))
+        chosen = {row[0]: key for row in waiting[:count]}
+        open_at = next_at if count < len(waiting) or len(waiting) == OPENED_AT_ONCE else None
         if open_at != looked.open_at:
             looked.open_at = open_at
             yield from keep([looked])
@@ -153,20 +154,20 @@ def finished(jobs: Iterable[JobRecord], outcomes: dict[str, Finish], at: int) ->
     for job in jobs:
         outcome = outcomes[job.id]
         why = why_ended(outcome)
-        uses = [use for use in gates.gates_of(job.options) if use.breaker is not None]
+        uses = [use for use in gates_of(job.options) if use.breaker is not None]
         is_counted = uses and outcome.what in ("completed", "failed")
         keys = [f"scope:{outcome.brake}"] if outcome.brake is not None else []
         keys += [use.key for use in uses] if is_counted else []
-        missing = [GateUse(key, gates.SCOPE) for key in keys if key not in changed]
+        missing = [GateUse(key, SCOPE) for key in keys if key not in changed]
         changed |= yield from look(missing)
         if outcome.brake is not None:
             gate = changed[keys[0]]
-            gate.state = gates.braked(gate.state, at + int(outcome.delay.total_seconds() * 1e6), why)
+            gate.state = braked(gate.state, at + int(outcome.delay.total_seconds() * 1e6), why)
         for use in uses if is_counted else ():
             if use.breaker is not None:
                 gate = changed[use.key]
                 is_ok = outcome.to is JobState.COMPLETED
-                gate.state = gates.counted(gate.state, use.breaker, is_ok, job.claimed_at, at, why)
+                gate.state = counted(gate.state, use.breaker, is_ok, job.claimed_at, at, why)
     if changed:
         yield from keep(changed.values())
         yield from open_gates(sorted(changed), at)
@@ -174,7 +175,7 @@ def finished(jobs: Iterable[JobRecord], outcomes: dict[str, Finish], at: int) ->
 
 def info(job: JobRecord) -> Body[GateInfo | None]:
     """The gate a blocked job waits at."""
-    use = next((use for use in gates.gates_of(job.options) if use.key == job.gate), None)
+    use = next((use for use in gates_of(job.options) if use.key == job.gate), None)
     if use is None or job.state is not JobState.BLOCKED:
         return None
     looked = (yield from look([use]))[use.key]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from winch.core.errors import EnqueueUncertain, StorageFull
-from winch.core.gates import is_gated
+from winch.core.gates.uses import is_gated
 from winch.core.policy.unique import Duplicate
 from winch.drivers.redis.cluster.fan_out import FanOut, whole
 from winch.drivers.redis.cluster.shards import HOME, shard_of

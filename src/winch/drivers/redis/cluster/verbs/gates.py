@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.core.gates import is_gated
+from winch.core.gates.uses import is_gated
 from winch.drivers.redis.cluster.fan_out import ClusterBase
 from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.verbs.base import Body

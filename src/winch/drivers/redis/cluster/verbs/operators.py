@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from winch.core.gates import is_gated
+from winch.core.gates.uses import is_gated
 from winch.core.job import NO_CHANGES, RetryChanges
 from winch.drivers.redis.cluster.fan_out import FanOut
 from winch.drivers.redis.cluster.handover import Handover

@@ -1,4 +1,4 @@
--- draw: which jobs of one queue a claim takes where some have gates or tenants; see `draw` in core/gates.py.
+-- draw: which jobs of one queue a claim takes where some have gates or tenants; see core/gates/draw.py.
 -- One order for jobs without a tenant, plain and gated; between tenants whoever had least for its weight.
 -- Keys: ready, gated, tenanted, line, tenants, fair, env, st, blocked, stopped, closed, opens, gate, rests,
 --       used, permits, turn, members, limits

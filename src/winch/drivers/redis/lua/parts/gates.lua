@@ -1,5 +1,5 @@
--- gates: the gates of a job, a look at one, and whether it lets a job pass. Says in Lua what
--- core/gates.py says. Made when the first job with gates is met: a script that meets none pays nothing.
+-- gates: the gates of a job, a look at one, and whether it lets a job pass. The same in Lua as
+-- core/gates/passes.py. Made when the first job with gates is met: a script that meets none pays nothing.
 --
 -- use:  as the options of a job carry it: key, kind, name, n, per, how, burst, weight, is_for_retries,
 --       blocks_on_death, breaker

@@ -1,4 +1,4 @@
--- rates: how much of a rate is used, and when there will be room. Says in Lua what core/gates.py says.
+-- rates: how much of a rate is used, and when there will be room. The same in Lua as core/gates/rates.py.
 -- Made when the first rate is met.
 local made_rates
 local function rates()

@@ -1,4 +1,4 @@
--- scopes: the brake and the breaker. Says in Lua what core/gates.py says; made when the first is met.
+-- scopes: the brake and the breaker. The same in Lua as core/gates/scopes.py; made when the first is met.
 -- state: until (closed till then), is_tripped (probes come first), let (how many since it opened), trips,
 --        tripped_at (the last trip), why, probes, ends: {second, ok, failed} in the breaker's window
 local made_scopes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from winch.core.gates import FIFO, GateUse, with_gates
+from winch.core.gates.uses import FIFO, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.storage.params import Answer, Enqueued
 from winch.testing.conformance.bench import HOUR, Bench, RolledBack

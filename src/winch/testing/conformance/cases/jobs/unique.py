@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from threading import Thread
 from typing import Any
 
-from winch.core.gates import FIFO, GateUse, with_gates
+from winch.core.gates.uses import FIFO, GateUse, with_gates
 from winch.core.job import MAX_CRASHES, Entry
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.policy.unique import Duplicate, Until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from winch.core.gates import SCOPE, BreakerSpec, GateUse
+from winch.core.gates.uses import SCOPE, BreakerSpec, GateUse
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.storage.params import GateInfo

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from winch.core.gates import (
+from winch.core.gates.uses import (
     BUCKET,
     FIFO,
     FIXED,

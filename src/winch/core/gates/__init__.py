@@ -1,0 +1,1 @@
+"""Gates: what a job must pass before it may run."""

@@ -1,0 +1,111 @@
+"""Which jobs of one queue a claim tries, in order: by sort key, and between tenants by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from winch.core.gates.passes import Admission, Candidate
+from winch.core.gates.uses import decoded_state
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Fair:
+    """Start-time fair queueing between the tenants of a queue: who has had least for its weight is next.
+    `at` is the virtual time, `ends` the tenants that are ahead of it. The store keeps how far they are
+    ahead: a float that grew with every job would lose the small steps of tenants with great weights."""
+
+    at: float = 0.0
+    ends: dict[str, float] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: str | None, weights: Mapping[str, int]) -> Fair:
+        said = decoded_state(state)
+        return cls(float(said.get("at", 0.0)), dict(said.get("ends", {})), weights)
+
+    def next(self, tenants: Iterable[str]) -> str:
+        return min(tenants, key=lambda tenant: (max(self.at, self.ends.get(tenant, 0.0)), tenant))
+
+    def served(self, tenant: str) -> None:
+        self.at = max(self.at, self.ends.get(tenant, 0.0))
+        self.ends[tenant] = self.at + 1 / max(1, self.weights.get(tenant, 1))
+
+    def dump(self) -> str:
+        # A tenant that is not ahead starts at the virtual time, as one never heard of does.
+        ends = {tenant: round(end - self.at, 12) for tenant, end in self.ends.items() if end > self.at}
+        return msgspec.json.encode({"ends": ends}).decode()
+
+
+def tenant_key(queue: str) -> str:
+    """The gate whose state says whose turn it is in a queue."""
+    return f"tenants:{queue}"
+
+
+@dataclass(slots=True)
+class Draw:
+    """What a claim takes from one queue, in order: ids of gated jobs, None for the next plain one."""
+
+    order: list[str | None] = field(default_factory=list)
+
+    @property
+    def plain(self) -> int:
+        return self.order.count(None)
+
+    def arranged(self, gated: Mapping[str, T], plain: Sequence[T]) -> list[T]:
+        """The jobs that could be taken, in their order."""
+        rest = iter(plain)
+        found = (next(rest, None) if job_id is None else gated.get(job_id) for job_id in self.order)
+        return [job for job in found if job is not None]
+
+
+def draw(
+    admission: Admission,
+    candidates: Sequence[Candidate],
+    plain: Sequence[tuple[int, str]],
+    fair: Fair | None,
+    *,
+    limit: int,
+    gated: int,
+) -> Draw:
+    """Go through one queue's jobs in order: by sort key, and between tenants by turn.
+
+    `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `gated`
+    of those that hold permits: they are never claimed ahead of a free slot.
+    """
+    lines: dict[str, list[Candidate | None]] = {}
+    mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
+    for job in candidates:
+        if job.tenant is None:
+            mixed.append((job.sort_key, job.id, job))
+        else:
+            lines.setdefault(job.tenant, []).append(job)
+    if mixed:
+        lines[""] = [item for _, _, item in sorted(mixed, key=lambda one: one[:2])]
+    for line in lines.values():
+        line.reverse()
+    result = Draw()
+    holding = 0
+    while lines and len(result.order) < limit:
+        tenant = fair.next(lines) if fair is not None else next(iter(lines))
+        line = lines[tenant]
+        item = line.pop()
+        if not line:
+            del lines[tenant]
+        if item is None:
+            result.order.append(None)
+        else:
+            if item.gates and holding >= gated:
+                continue
+            if not admission.admit(item):
+                continue
+            holding += bool(item.gates)
+            result.order.append(item.id)
+        if fair is not None:
+            fair.served(tenant)
+    return result

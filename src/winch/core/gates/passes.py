@@ -1,0 +1,128 @@
+"""Whether the gates are open to a job, decided in one place for every driver.
+
+The store keeps for each gate which jobs hold a permit and how much of its rate is used. A driver locks
+the gates, reads them, and calls `Admission.admit` for the jobs in their order. It then writes what was
+granted and what was held, in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from winch.core.gates.rates import rate_next, rate_taken
+from winch.core.gates.scopes import scope_passes, scope_state, scope_taken
+from winch.core.gates.uses import FIFO, LIMIT, RATE, GateUse, Look
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A ready job with gates or a tenant."""
+
+    id: str
+    queue: str
+    sort_key: int
+    attempt: int
+    gates: tuple[GateUse, ...]
+    tenant: str | None = None
+
+
+@dataclass(slots=True)
+class Granted:
+    """A permit: `is_turn` ones last until the job is final, others until the claim ends."""
+
+    gate: str
+    job: str
+    weight: int
+    is_turn: bool = False
+
+
+@dataclass(slots=True)
+class Admission:
+    """What one claim decides. `changed` gates have a new state or moment to be written."""
+
+    looks: Mapping[str, Look]
+    now: int
+    permits: list[Granted] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)
+    """Jobs that wait, by the key of the gate they wait at."""
+    changed: dict[str, Look] = field(default_factory=dict)
+
+    def admit(self, job: Candidate) -> bool:
+        """Grant all that the job needs, or hold it at the first gate that is closed."""
+        for use in job.gates:
+            look = self.looks[use.key]
+            is_open, next_at = passes(look, use, job.id, job.attempt, self.now)
+            if not is_open:
+                self.held[job.id] = use.key
+                if next_at is not None and (look.open_at is None or look.open_at > next_at):
+                    look.open_at = next_at
+                    self.changed[use.key] = look
+                return False
+        for use in job.gates:
+            self._grant(self.looks[use.key], use, job)
+        self.taken.append(job.id)
+        return True
+
+    def _grant(self, look: Look, use: GateUse, job: Candidate) -> None:
+        match use.kind:
+            case "limit":
+                look.used += use.weight
+                self.permits.append(Granted(use.key, job.id, use.weight))
+            case "rate" if job.attempt > 0 or not use.is_for_retries:
+                look.state = rate_taken(look, use, use.weight, self.now)
+                self.changed[use.key] = look
+            case "fifo" if look.turn is None:
+                look.turn = job.id
+                self.permits.append(Granted(use.key, job.id, 0, is_turn=True))
+            case "scope":
+                state = scope_state(look.state)
+                if state is not None:
+                    look.used += 1
+                    self.permits.append(Granted(use.key, job.id, 1))
+                    look.state = scope_taken(state, self.now)
+                    self.changed[use.key] = look
+            case _:
+                pass
+
+
+def passes(look: Look, use: GateUse, job_id: str, attempt: int, now: int) -> tuple[bool, int | None]:
+    """Whether the gate is open for this job; if not, the moment it may be, where one is known."""
+    match use.kind:
+        case "limit":
+            n = use.n if look.spec is None else look.spec.n
+            return look.used + use.weight <= n, None
+        case "rate":
+            if use.is_for_retries and attempt == 0:
+                return True, None
+            wait_until = rate_next(look, use, use.weight, now)
+            return wait_until is None, wait_until
+        case "fifo":
+            first = look.turn or look.head
+            return first is None or first == job_id, None
+        case "scope":
+            state = scope_state(look.state)
+            return (True, None) if state is None else scope_passes(state, look.used, now)
+    return True, None
+
+
+def room(look: Look, use: GateUse, now: int, most: int) -> tuple[int, int | None]:
+    """How many of up to `most` waiting jobs like this the gate would let through now, and the moment at
+    which to look again for the others."""
+    if use.kind == LIMIT:
+        n = use.n if look.spec is None else look.spec.n
+        return max(0, min(most, (n - look.used) // use.weight)), None
+    if use.kind == FIFO:
+        return (1 if look.turn is None else 0), None
+    tried = Look(look.key, look.used, look.state, look.spec)
+    for count in range(most):
+        is_open, next_at = passes(tried, use, "", 1, now)
+        if not is_open:
+            return count, next_at
+        if use.kind == RATE:
+            tried.state = rate_taken(tried, use, use.weight, now)
+        elif (state := scope_state(tried.state)) is not None:
+            tried.used += 1
+            tried.state = scope_taken(state, now)
+    return most, now

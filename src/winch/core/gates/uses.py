@@ -1,0 +1,148 @@
+"""Which gates a job must pass, as its options carry them, and a gate as the store holds it.
+
+A gate is a limit, a rate, a FIFO key or a scope. Moments are µs since the epoch, by the store's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+LIMIT, RATE, FIFO, SCOPE = "limit", "rate", "fifo", "scope"
+FIXED, SLIDING, BUCKET = "fixed", "sliding", "bucket"
+# Options of a job with gates begin so: the stores tell it from a plain one by these characters.
+MARK = '{"gates":'
+_NO_GATES = '{"gates":[]'
+SECOND = 1_000_000
+# When to look again at a gate that opens later than any store can say: a hundred years.
+LONGEST = 100 * 365 * 86_400 * SECOND
+
+
+class BreakerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When a scope's breaker opens: a share of `failures` among at least `of` ends in `window` µs."""
+
+    failures: float
+    of: int
+    window: int
+    hold: int
+    probes: int = 1
+
+
+class GateUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One gate that a job must pass, as its options carry it. `name` is what a person may set it by."""
+
+    key: str
+    kind: str
+    name: str = ""
+    n: int = 0
+    per: int = 0
+    how: str = SLIDING
+    burst: int = 0
+    weight: int = 1
+    is_for_retries: bool = False
+    """A rate that counts attempts after the first only."""
+    blocks_on_death: bool = False
+    breaker: BreakerSpec | None = None
+
+
+class GateSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The numbers of a limit or rate as they are set in the store, for all gates of one name."""
+
+    n: int
+    per: int = 0
+    how: str = SLIDING
+    burst: int = 0
+
+
+class _Gated(msgspec.Struct):
+    gates: tuple[GateUse, ...] = ()
+
+
+class _OfTenant(msgspec.Struct):
+    tenant: str | None = None
+
+
+_gated = msgspec.json.Decoder(_Gated)
+_of_tenant = msgspec.json.Decoder(_OfTenant)
+
+
+def is_gated(options: str | None) -> bool:
+    return options is not None and options.startswith(MARK)
+
+
+def holds_something(options: str | None) -> bool:
+    """Whether a job with these options has something to give back when its claim ends. A tenant alone is
+    a turn to wait for: who has had it holds nothing."""
+    return options is not None and options.startswith(MARK) and not options.startswith(_NO_GATES)
+
+
+def gates_of(options: str | None) -> tuple[GateUse, ...]:
+    """The gates of a job with these options. Text that somebody damaged by hand has none: the job runs
+    rather than waits for ever."""
+    if options is None or not options.startswith(MARK):
+        return ()
+    try:
+        return _gated.decode(options).gates
+    except msgspec.DecodeError:
+        return ()
+
+
+def tenant_of(options: str | None) -> str | None:
+    """The tenant of a job with these options: claims carry no other sign of it."""
+    if options is None or not options.startswith(MARK):
+        return None
+    try:
+        return _of_tenant.decode(options).tenant
+    except msgspec.DecodeError:
+        return None
+
+
+def with_gates(options: str | None, gates: Sequence[GateUse], tenant: str | None = None) -> str:
+    """Options that carry these gates; what else is in them stays."""
+    said: dict[str, Any] = msgspec.json.decode(options or "{}")
+    if tenant is not None:
+        said["tenant"] = tenant
+    return msgspec.json.encode({"gates": tuple(gates), **said}).decode()
+
+
+def with_one_more(options: str | None, gate: GateUse) -> str:
+    """Options that carry this gate besides those they have."""
+    said: dict[str, Any] = msgspec.json.decode(options or "{}")
+    said.pop("gates", None)
+    return msgspec.json.encode({"gates": (*gates_of(options), gate), **said}).decode()
+
+
+def name_of_key(key: str) -> str:
+    """The name a gate of this key is set by; empty for those that have no numbers."""
+    kind, _, _ = key.partition(":")
+    return key.partition("=")[0] if kind in ("limit", "rate", "budget", "queue") else ""
+
+
+@dataclass(slots=True)
+class Look:
+    """A gate as it was found under its lock. `turn`: the job whose turn it is, until it is final;
+    `head`: the first live member of a FIFO key."""
+
+    key: str
+    used: int = 0
+    state: str | None = None
+    spec: GateSpec | None = None
+    turn: str | None = None
+    head: str | None = None
+    open_at: int | None = None
+
+
+def decoded_state(state: str | None) -> dict[str, Any]:
+    try:
+        said = msgspec.json.decode(state or "{}")
+    except msgspec.DecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def is_at_rest(kind: str, state: str | None, open_at: int | None) -> bool:
+    """Whether a gate that nobody waits at and nobody holds may be forgotten."""
+    return open_at is None and (state is None or kind in (LIMIT, FIFO))
