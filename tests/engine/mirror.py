@@ -52,7 +52,7 @@ class Mirror(VirtualStore):
             return mine
         method = getattr(self._other, name)
         if "now" in inspect.signature(method).parameters and said.get("now") is None:
-            said = {**said, "now": self._clock.now()}
+            said = {**said, "now": self._base.now(None)}
 
         def steps() -> Generator[Any, Any, Any]:
             type(self).calls += 1

@@ -18,7 +18,7 @@ import pytest
 
 from tests.servers import Databases
 from tests.storage.machine import STEADY, walk
-from winch.drivers.memory import MemoryDriver
+from winch.drivers.memory.verbs.finish import FinishVerbs
 from winch.drivers.postgres.statements import STATEMENTS
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.statements import SQL
@@ -47,11 +47,11 @@ def rewritten(name: str, line: str, broken: str) -> ModuleType:
 
 def without_fence_in_memory(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest) -> Target:
     broken = rewritten(
-        "winch.drivers.memory.verbs.claim",
+        "winch.drivers.memory.verbs.finish",
         "if job is None or job.state is not JobState.RUNNING or job.token != outcome.token:",
         "if job is None or job.state is not JobState.RUNNING:",
     )
-    patch.setattr(MemoryDriver, "_finish_one", broken.Working._finish_one)
+    patch.setattr(FinishVerbs, "_finish_one", broken.FinishVerbs._finish_one)
     return MemoryTarget()
 
 

@@ -10,39 +10,53 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.clock import Clock
 from winch.drivers.memory import MemoryDriver
+from winch.drivers.memory.verbs.base import Base
 from winch.storage.decide.waits import JOB
 
 WAITING = (JobState.SCHEDULED, JobState.RETRYING)
+
+
+class VirtualBase(Base):
+    """The base of the memory driver, which also counts the jobs that end."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock, events=True)
+        self.waiting: list[asyncio.Future[None]] = []
+        self.ended = 0  # jobs that have come to their end
+
+    def ring(self, queues: set[str], *, due: bool = False) -> None:
+        # Which queues there are is known only once something is in them, so the worker, which serves
+        # them all, listens to all of them.
+        for bell in list(self.bells):
+            if (due and bell.due) or (queues and bell.queues):
+                bell.ring()
+
+    def put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
+        super().put(job, kind, at, by_token=by_token)
+        if job.state.is_final:
+            self.ended += 1
+            waiting, self.waiting = self.waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
 
 
 class VirtualStore(MemoryDriver):
     """`is_served`: whether the world's worker would claim this job."""
 
     def __init__(self, clock: Clock, is_served: Callable[[JobRecord], bool]) -> None:
-        super().__init__(clock, events=True)
+        self._ends = VirtualBase(clock)
+        self._put_together(self._ends)
         self._is_served = is_served
-        self._waiting: list[asyncio.Future[None]] = []
-        self.ended = 0  # jobs that have come to their end
 
-    def _ring(self, queues: set[str], *, due: bool = False) -> None:
-        # Which queues there are is known only once something is in them, so the worker, which serves
-        # them all, listens to all of them.
-        for bell in list(self._bells):
-            if (due and bell.due) or (queues and bell.queues):
-                bell.ring()
-
-    def _put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
-        super()._put(job, kind, at, by_token=by_token)
-        if job.state.is_final:
-            self.ended += 1
-            waiting, self._waiting = self._waiting, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+    @property
+    def ended(self) -> int:
+        """How many jobs have come to their end."""
+        return self._ends.ended
 
     async def until_some_job_ends(self) -> None:
         future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._ends.waiting.append(future)
         await future
 
     @property
@@ -61,7 +75,7 @@ class VirtualStore(MemoryDriver):
 
         `running` are the (id, token) that the one live worker works on; `is_full`: it takes no more.
         """
-        at = self._clock.now()
+        at = self._base.now(None)
         soonest = datetime.max.replace(tzinfo=at.tzinfo)
         if self._state.waits.rechecks:
             return None
@@ -86,9 +100,9 @@ class VirtualStore(MemoryDriver):
                 soonest = min(soonest, job.run_at)
             elif not is_full and self._is_claimable(job):
                 return None
-        due = self._due(at, limit=1_000_000)
+        due = self._schedule_verbs.due(at, limit=1_000_000)
         # One that only waits for an earlier job to end is found by the poll after that.
-        if any(row.pending is None or not self._live_jobs(row.name) for row in due.found):
+        if any(row.pending is None or not self._schedule_verbs.live_jobs(row.name) for row in due.found):
             return None
         return soonest if due.next_at is None else min(soonest, due.next_at)
 

@@ -11,11 +11,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from winch.core.errors import ConfigError
-from winch.drivers.memory.verbs.kv import Books
-from winch.drivers.memory.verbs.operators import Operating
-from winch.drivers.memory.verbs.reads import Reading
-from winch.drivers.memory.verbs.sessions import Sessions
-from winch.drivers.memory.verbs.upkeep import Keeping
+from winch.core.values.clock import Clock
+from winch.drivers._shared.composed import ComposedDriver
+from winch.drivers.memory.verbs.base import Base
+from winch.drivers.memory.verbs.claim import ClaimVerbs
+from winch.drivers.memory.verbs.enqueue import EnqueueVerbs
+from winch.drivers.memory.verbs.finish import FinishVerbs
+from winch.drivers.memory.verbs.gates import GateVerbs
+from winch.drivers.memory.verbs.kv import KvVerbs
+from winch.drivers.memory.verbs.operators import OperatorVerbs
+from winch.drivers.memory.verbs.reads import ReadVerbs
+from winch.drivers.memory.verbs.schedules import ScheduleVerbs
+from winch.drivers.memory.verbs.sessions import SessionVerbs
+from winch.drivers.memory.verbs.upkeep import UpkeepVerbs
+from winch.drivers.memory.verbs.waits import WaitVerbs
 from winch.drivers.memory.wakeups.bell import Bell
 from winch.storage.capabilities import Capabilities
 from winch.storage.verbs import Sending, Unhurried, Verb
@@ -23,10 +32,11 @@ from winch.storage.verbs import Sending, Unhurried, Verb
 T = TypeVar("T")
 
 
-class MemoryDriver(Sessions, Keeping, Operating, Books, Reading):
+class MemoryDriver(ComposedDriver):
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
+    _schedule_verbs: ScheduleVerbs
     capabilities: Capabilities = Capabilities(
         is_durable=False,
         shares_processes=False,
@@ -34,9 +44,30 @@ class MemoryDriver(Sessions, Keeping, Operating, Books, Reading):
         migrates_itself=True,
     )
 
+    def __init__(self, clock: Clock, *, events: bool = False) -> None:
+        self._put_together(Base(clock, events=events))
+
+    def _put_together(self, base: Base) -> None:
+        """Build the families of verbs on this base."""
+        self._base, self._state = base, base.state
+        enqueue = EnqueueVerbs(base)
+        waits = WaitVerbs(base, enqueue)
+        schedules = ScheduleVerbs(base, enqueue)
+        self._enqueue_verbs = enqueue
+        self._claim_verbs = ClaimVerbs(base)
+        self._finish_verbs = FinishVerbs(base, waits)
+        self._session_verbs = SessionVerbs(base, schedules)
+        self._upkeep_verbs = UpkeepVerbs(base, waits)
+        self._gate_verbs = GateVerbs(base)
+        self._wait_verbs = waits
+        self._schedule_verbs = schedules
+        self._operator_verbs = OperatorVerbs(base)
+        self._read_verbs = ReadVerbs(base)
+        self._kv_verbs = KvVerbs(base)
+
     def run(self, verb: Verb[T]) -> T:
-        # A body yields once, under the lock, and is then run to its end: see _verb.
-        with self._lock:
+        # A body yields once, under the lock, and is then run to its end: see verbs/base.py.
+        with self._base.lock:
             steps = verb.steps()
             while True:
                 try:
@@ -61,8 +92,8 @@ class MemoryDriver(Sessions, Keeping, Operating, Books, Reading):
         return self.run_on(conn, verb)
 
     def bell(self, queues: Sequence[str], *, due: bool = False) -> Bell:
-        bell = Bell(self._bells, frozenset(queues), due)
-        self._bells[bell] = None
+        bell = Bell(self._base.bells, frozenset(queues), due)
+        self._base.bells[bell] = None
         return bell
 
     def check_schema(self) -> _NoSchema:

@@ -63,7 +63,7 @@ class State:
     sessions: dict[str, Session] = field(default_factory=dict)
     paused: dict[str, tuple[datetime, str | None]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    books: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
+    records: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
     kept_keys: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     schedules: ScheduleState = field(default_factory=ScheduleState)

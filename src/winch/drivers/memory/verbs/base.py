@@ -27,39 +27,46 @@ T = TypeVar("T")
 RING_WITHIN = timedelta(seconds=2)
 
 
-class Shelf:
-    """What every family of verbs has in hand."""
+def verb(name: str, body: Callable[[], T], *, is_read: bool = False) -> Verb[T]:
+    """A verb with this body, which runs under the lock."""
+
+    def steps() -> Generator[Any, Any, T]:
+        yield name
+        return body()
+
+    return Verb(name, steps, is_read)
+
+
+class Base:
+    """What every family of verbs receives: the store, its clock, and how a job in it changes."""
 
     def __init__(self, clock: Clock, *, events: bool = False) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._state = State()
+        self.clock = clock
+        self.lock = threading.Lock()
+        self.state = State()
         self._keeps_events = events
-        self._bells: dict[Bell, None] = {}  # rung in the order in which they were made
+        self.bells: dict[Bell, None] = {}  # rung in the order in which they were made
 
-    def _verb(self, name: str, body: Callable[[], T], *, is_read: bool = False) -> Verb[T]:
-        def steps() -> Generator[Any, Any, T]:
-            yield name
-            return body()
+    def now(self, now: datetime | None) -> datetime:
+        return self.clock.now() if now is None else now
 
-        return Verb(name, steps, is_read)
+    def is_known(self, job_id: str) -> bool:
+        return job_id in self.state.live or job_id in self.state.archive
 
-    def _now(self, now: datetime | None) -> datetime:
-        return self._clock.now() if now is None else now
-
-    def _is_known(self, job_id: str) -> bool:
-        return job_id in self._state.live or job_id in self._state.archive
-
-    def _running(self, session: str) -> list[JobRecord]:
+    def running(self, session: str) -> list[JobRecord]:
         return [
             job
-            for job in self._state.live.values()
+            for job in self.state.live.values()
             if job.state is JobState.RUNNING and job.session == session
         ]
 
-    def _put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
+    def is_live(self, session_id: str | None) -> bool:
+        session = self.state.sessions.get(session_id or "")
+        return session is not None and session.ended_at is None
+
+    def put(self, job: JobRecord, kind: str, at: datetime, *, by_token: str | None = None) -> None:
         """Store the job in its new state: the one place where a job's state changes."""
-        before = self._state.live.get(job.id)
+        before = self.state.live.get(job.id)
         if job.state is JobState.READY and kind in (
             "enqueued",
             "promoted",
@@ -69,25 +76,25 @@ class Shelf:
             "cancelled",
             "admitted",
         ):
-            self._state.keys[job.id] = sort_key(job.run_at, job.priority)
+            self.state.keys[job.id] = sort_key(job.run_at, job.priority)
         if job.state in FINAL:
             keep = KEEP[job.state] if job.keep is None else job.keep
-            self._state.live.pop(job.id, None)
-            self._state.keys.pop(job.id, None)
-            self._state.archive[job.id] = replace(job, token=None, gate=None, finished_at=at)
-            self._state.drop_at[job.id] = at + keep
-            self._tell_waiting(job)
+            self.state.live.pop(job.id, None)
+            self.state.keys.pop(job.id, None)
+            self.state.archive[job.id] = replace(job, token=None, gate=None, finished_at=at)
+            self.state.drop_at[job.id] = at + keep
+            self.wake_waiting(job)
         else:
-            self._state.live[job.id] = job
-        self._witness(job, kind, job.state, at, by_token, before)
+            self.state.live[job.id] = job
+        self.record_event(job, kind, job.state, at, by_token, before)
         if before is not None and is_gated(job.options):
-            self._admitted(self._state.gates.left(before, job), at)
+            self.admit(self.state.gates.left(before, job), at)
         if job.state is JobState.READY:
-            self._ring({job.queue})
+            self.ring({job.queue})
         elif job.state in TRANSITIONS["promote"] and job.run_at - at < RING_WITHIN:
-            self._ring(set(), due=True)
+            self.ring(set(), due=True)
 
-    def _witness(
+    def record_event(
         self,
         job: JobRecord,
         kind: str,
@@ -98,13 +105,13 @@ class Shelf:
     ) -> None:
         if not self._keeps_events:
             return
-        self._state.changes[job.id] += 1
+        self.state.changes[job.id] += 1
         token = job.token if kind == "claimed" else (before.token if before else None)
-        self._state.events.append(
+        self.state.events.append(
             Event(
-                seq=len(self._state.events) + 1,
+                seq=len(self.state.events) + 1,
                 job=job.id,
-                v=self._state.changes[job.id],
+                v=self.state.changes[job.id],
                 kind=kind,
                 state=state,
                 token=token,
@@ -115,26 +122,26 @@ class Shelf:
             )
         )
 
-    def _ring(self, queues: set[str], *, due: bool = False) -> None:
-        for bell in list(self._bells):
+    def ring(self, queues: set[str], *, due: bool = False) -> None:
+        for bell in list(self.bells):
             if (due and bell.due) or queues & bell.queues:
                 bell.ring()
 
-    def _open(self, keys: Iterable[str], at: datetime) -> int:
-        """Make ready whom these gates let through now."""
-        return sum(self._admitted(self._state.gates.opened(key, at), at) for key in keys)
+    def open_gates(self, keys: Iterable[str], at: datetime) -> int:
+        """Make the jobs ready that these gates let through now; returns how many."""
+        return sum(self.admit(self.state.gates.opened(key, at), at) for key in keys)
 
-    def _admitted(self, jobs: Sequence[JobRecord], at: datetime) -> int:
+    def admit(self, jobs: Sequence[JobRecord], at: datetime) -> int:
         for job in jobs:
-            self._put(changes.admitted(job), "admitted", at)
+            self.put(changes.admitted(job), "admitted", at)
         return len(jobs)
 
-    def _tell_waiting(self, job: JobRecord) -> None:
-        """The job is final, or gone."""
-        if (said := job.headers.get(AWAITED_HEADER)) is not None:
-            for key in ended_keys(said, job.id):
-                self._look_again(key)
+    def wake_waiting(self, job: JobRecord) -> None:
+        """Look again at what waits for this job, which is final or gone."""
+        if (awaited := job.headers.get(AWAITED_HEADER)) is not None:
+            for key in ended_keys(awaited, job.id):
+                self.look_again(key)
 
-    def _look_again(self, key: str) -> None:
-        self._state.waits.rechecks.append(key)
-        self._ring(set(), due=True)
+    def look_again(self, key: str) -> None:
+        self.state.waits.rechecks.append(key)
+        self.ring(set(), due=True)

@@ -1,4 +1,4 @@
-"""Questions that change nothing."""
+"""Reads, which change nothing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from winch.core.gates.uses import is_gated
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.records import Session
-from winch.drivers.memory.verbs.enqueue import Producing
+from winch.drivers.memory.verbs.base import Base, verb
+from winch.drivers.memory.verbs.unique_keys import key_holder
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -20,7 +20,6 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
-    LimitInfo,
     Page,
     QueueInfo,
     SessionInfo,
@@ -28,33 +27,25 @@ from winch.storage.params import (
 from winch.storage.verbs import Verb
 
 
-class Reading(Producing):
-    """Mixed into the memory driver."""
+class ReadVerbs:
+    """Reads, which change nothing."""
 
-    def limits(self) -> Verb[list[LimitInfo]]:
-        return self._verb("limits", self._state.gates.limits, is_read=True)
-
-    def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
-        def body() -> bool:
-            return any(
-                job.state is JobState.READY and job.queue in queues and is_gated(job.options)
-                for job in self._state.live.values()
-            )
-
-        return self._verb("has_gated", body, is_read=True)
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self._state = base.state
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
         def body() -> list[JobRecord | None]:
             return [self._state.live.get(i) or self._state.archive.get(i) for i in ids]
 
-        return self._verb("get", body, is_read=True)
+        return verb("get", body, is_read=True)
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
         def body() -> list[Ending | None]:
             jobs = (self._state.live.get(i) or self._state.archive.get(i) for i in ids)
             return [None if job is None else Ending(job.state, job.task, job.result) for job in jobs]
 
-        return self._verb("results", body, is_read=True)
+        return verb("results", body, is_read=True)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Page:
@@ -66,7 +57,7 @@ class Reading(Producing):
             page = found[: which.limit]
             return Page(tuple(page), page[-1].id if len(found) > which.limit else None)
 
-        return self._verb("list_jobs", body, is_read=True)
+        return verb("list_jobs", body, is_read=True)
 
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         def body() -> list[DeadGroup]:
@@ -84,7 +75,7 @@ class Reading(Producing):
             found.sort(key=lambda group: (group.count, group.last_at), reverse=True)
             return found[: which.limit]
 
-        return self._verb("groups", body, is_read=True)
+        return verb("groups", body, is_read=True)
 
     def _all_jobs(self) -> Iterable[JobRecord]:
         yield from self._state.live.values()
@@ -95,7 +86,7 @@ class Reading(Producing):
             found = Counter(job.state for job in self._all_jobs())
             return {state: min(found[state], cap) for state in JobState}
 
-        return self._verb("counts", body, is_read=True)
+        return verb("counts", body, is_read=True)
 
     def queues(self) -> Verb[list[QueueInfo]]:
         def body() -> list[QueueInfo]:
@@ -109,7 +100,7 @@ class Reading(Producing):
             names |= set(self._state.paused) | set(serving)
             return [self._queue_info(name, serving[name]) for name in sorted(names)]
 
-        return self._verb("queues", body, is_read=True)
+        return verb("queues", body, is_read=True)
 
     def _queue_info(self, name: str, sessions: int) -> QueueInfo:
         jobs = [job for job in self._state.live.values() if job.queue == name]
@@ -134,10 +125,10 @@ class Reading(Producing):
             held = sum(
                 job.state is JobState.BLOCKED and job.queue == queue for job in self._state.live.values()
             )
-            oldest = self._now(now) - min(ready) if ready else None
+            oldest = self._base.now(now) - min(ready) if ready else None
             return Depth(min(len(ready) + held, cap), oldest)
 
-        return self._verb("depth", body, is_read=True)
+        return verb("depth", body, is_read=True)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> list[SessionInfo]:
@@ -148,7 +139,7 @@ class Reading(Producing):
             ]
             return sorted(found, key=lambda s: (s.started_at, s.id), reverse=True)
 
-        return self._verb("sessions", body, is_read=True)
+        return verb("sessions", body, is_read=True)
 
     def _session_info(self, session: Session) -> SessionInfo:
         info = session.info
@@ -164,7 +155,7 @@ class Reading(Producing):
             started_at=session.started_at,
             lease_until=session.lease_until,
             beats=session.beats,
-            running=len(self._running(info.id)),
+            running=len(self._base.running(info.id)),
             ended_at=session.ended_at,
             end_reason=session.end_reason,
         )
@@ -187,24 +178,24 @@ class Reading(Producing):
             session = self._state.sessions.get(job.session or "")
             return Facts(
                 job=job,
-                now=self._now(now),
+                now=self._base.now(now),
                 is_paused=job.queue in self._state.paused,
                 pause_reason=self._state.paused.get(job.queue, (None, None))[1],
                 ahead=min(ahead, MOST_AHEAD) if job.state is JobState.READY else 0,
                 session=None if session is None else self._session_info(session),
                 serving=len(serving),
                 knowing=sum(1 for s in serving if job.task in s.info.tasks),
-                key_holder=self._key_holder(job),
+                key_holder=key_holder(self._state, job),
                 gate=self._state.gates.info(job),
             )
 
-        return self._verb("explain", body, is_read=True)
+        return verb("explain", body, is_read=True)
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> list[Event]:
             return self._state.events[after : after + limit]
 
-        return self._verb("events", body, is_read=True)
+        return verb("events", body, is_read=True)
 
 
 def _matches(job: JobRecord, which: JobFilter) -> bool:

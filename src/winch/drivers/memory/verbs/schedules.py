@@ -1,13 +1,13 @@
-"""The schedules of the memory driver: a row each, and the runs of each by window."""
+"""Schedules: a row each, and the runs of each by window."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from winch.drivers.memory.verbs.enqueue import Producing
+from winch.drivers.memory.verbs.base import Base, verb
+from winch.drivers.memory.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.schedules import (
     KEEP_RUNS,
     Answered,
@@ -21,14 +21,20 @@ from winch.storage.decide.schedules import (
     timing_key,
     told,
 )
-from winch.storage.params import Enqueued, NewJob, NewSession
+from winch.storage.params import NewSession
 from winch.storage.verbs import Verb
 
 
-class Planning(Producing):
-    """Mixed into the memory driver."""
+class ScheduleVerbs:
+    """Schedules and their runs."""
 
-    def _declare(self, session: NewSession, at: datetime) -> None:
+    def __init__(self, base: Base, enqueue: EnqueueVerbs) -> None:
+        self._base = base
+        self._state = base.state
+        self._enqueue = enqueue
+
+    def declare(self, session: NewSession, at: datetime) -> None:
+        """Write down the schedules that a new session declares."""
         rows = self._state.schedules.rows
         for declared in session.schedules:
             row = rows.get(declared.name)
@@ -54,14 +60,15 @@ class Planning(Producing):
         def body() -> Schedules:
             rows = sorted(self._state.schedules.rows.items())
             found = [self._in_effect(row) for key, row in rows if name in (None, key)]
-            return Schedules(self._now(now), tuple(found))
+            return Schedules(self._base.now(now), tuple(found))
 
-        return self._verb("schedules", body, is_read=True)
+        return verb("schedules", body, is_read=True)
 
     def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
-        return self._verb("due_schedules", lambda: self._due(self._now(now), limit), is_read=True)
+        return verb("due_schedules", lambda: self.due(self._base.now(now), limit), is_read=True)
 
-    def _due(self, at: datetime, limit: int) -> Schedules:
+    def due(self, at: datetime, limit: int) -> Schedules:
+        """What `due_schedules` answers at this moment."""
         rows = [self._in_effect(row) for row in self._state.schedules.rows.values()]
         rows = [row for row in rows if row.paused_at is None]
         found = sorted((row for row in rows if _is_due(row, at)), key=lambda row: row.name)
@@ -72,11 +79,11 @@ class Planning(Producing):
         self, name: str, change: Change, *, now: datetime | None = None
     ) -> Verb[Changed]:
         def body() -> Changed:
-            at = self._now(now)
+            at = self._base.now(now)
             state = self._state.schedules
             own = state.rows.get(name)
             row = None if own is None else self._in_effect(own)
-            effect = changed(name, row, change, at, self._live_jobs(name))
+            effect = changed(name, row, change, at, self.live_jobs(name))
             if effect.answer is not Answered.DONE:
                 return Changed(answer=effect.answer, row=effect.row)
             if effect.row is None:
@@ -89,10 +96,10 @@ class Planning(Producing):
                 state.rows[name] = replace(after, declared_by=0)
             kept = state.runs.setdefault(name, {}) if effect.runs else {}
             runs = tuple(run for run in effect.runs if run.window not in kept)
-            answers = self._store_now(
-                [job for job, run in zip(effect.jobs, effect.runs, strict=True) if job and run in runs],
-                now,
-            )
+            jobs = [
+                job for job, run in zip(effect.jobs, effect.runs, strict=True) if job and run in runs
+            ]
+            answers = {answer.id: answer for answer in self._enqueue.store(jobs, at)}
             runs = tuple(
                 run
                 for run in told(runs, answers)
@@ -104,28 +111,21 @@ class Planning(Producing):
                     del kept[window]
             return Changed(answer=effect.answer, row=effect.row, runs=runs)
 
-        return self._verb("change_schedule", body)
+        return verb("change_schedule", body)
 
-    def _live_jobs(self, name: str) -> int:
+    def live_jobs(self, name: str) -> int:
+        """How many jobs of this schedule are live."""
         return sum(
             run.job in self._state.live and run.kind in (RunKind.ENQUEUED, RunKind.TRIGGERED)
             for run in self._state.schedules.runs.get(name, {}).values()
         )
-
-    def _store_now(self, jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Enqueued]:
-        steps = self.enqueue(jobs, now=now).steps()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return {answer.id: answer for answer in stop.value}
 
     def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
         def body() -> list[ScheduleRun]:
             runs = self._state.schedules.runs.get(name, {})
             return [runs[window] for window in sorted(runs, reverse=True)[:limit]]
 
-        return self._verb("schedule_runs", body, is_read=True)
+        return verb("schedule_runs", body, is_read=True)
 
 
 def _is_due(row: ScheduleRow, at: datetime) -> bool:

@@ -1,15 +1,15 @@
-"""Sessions, and the rescue of what those that ended have left."""
+"""The sessions of workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.core.job import CRASH_RULE, RESCUE_RULE, SuspectRule
-from winch.core.lifecycle import JobState
+from winch.core.job import CRASH_RULE, SuspectRule
 from winch.drivers.memory.records import Session
-from winch.drivers.memory.verbs.claim import Working
-from winch.drivers.memory.verbs.schedules import Planning
+from winch.drivers.memory.verbs.base import Base, verb
+from winch.drivers.memory.verbs.schedules import ScheduleVerbs
+from winch.drivers.memory.verbs.taking_back import give_back, suspect
 from winch.storage.params import (
     ClaimRef,
     NewSession,
@@ -19,22 +19,27 @@ from winch.storage.params import (
 from winch.storage.verbs import Verb
 
 
-class Sessions(Working, Planning):
-    """Mixed into the memory driver."""
+class SessionVerbs:
+    """The sessions of workers: their leases, and what they hold."""
+
+    def __init__(self, base: Base, schedules: ScheduleVerbs) -> None:
+        self._base = base
+        self._state = base.state
+        self._schedules = schedules
 
     def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
         def body() -> datetime:
-            at = self._now(now)
+            at = self._base.now(now)
             if session.id not in self._state.sessions:
                 self._state.sessions[session.id] = Session(session, at, at + session.lease)
-                self._declare(session, at)
+                self._schedules.declare(session, at)
             return at
 
-        return self._verb("start_session", body)
+        return verb("start_session", body)
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         def body() -> list[Pulse]:
-            at = self._now(now)
+            at = self._base.now(now)
             pulses = []
             for session_id in sessions:
                 session = self._state.sessions.get(session_id)
@@ -46,7 +51,7 @@ class Sessions(Working, Planning):
                 pulses.append(Pulse(session_id, is_live=True, beats=session.beats, now=at))
             return pulses
 
-        return self._verb("beat", body)
+        return verb("beat", body)
 
     def end_session(
         self,
@@ -58,49 +63,36 @@ class Sessions(Working, Planning):
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> list[Rescued]:
-            at = self._now(now)
+            at = self._base.now(now)
             known = self._state.sessions.get(session)
             if known is not None and known.ended_at is None:
                 known.ended_at, known.end_reason = at, cause or "stopped"
             guilty = {(ref.id, ref.token) for ref in started}
             back = []
-            for job in self._running(session):
+            for job in self._base.running(session):
                 if cause is not None and (job.id, job.token) in guilty:
-                    to = self._suspect(job, "crashed", cause, at, rule)
+                    to = suspect(self._base, job, "crashed", cause, at, rule)
                 else:
-                    to = self._give_back(job, at, by_token=None)
+                    to = give_back(self._base, job, at, by_token=None)
                 back.append(Rescued(job.id, job.token or "", session, to))
             return back
 
-        return self._verb("end_session", body)
+        return verb("end_session", body)
 
-    def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
-    ) -> Verb[list[Rescued]]:
-        def body() -> list[Rescued]:
-            at = self._now(now)
-            judged = at if as_of is None else min(at, as_of)
-            for session in self._state.sessions.values():
-                if session.ended_at is None and session.lease_until <= judged:
-                    session.ended_at, session.end_reason = at, "lease over"
-            orphans = [
-                job
-                for job in self._state.live.values()
-                if job.state is JobState.RUNNING and not self._is_live(job.session)
-            ]
-            orphans.sort(key=lambda job: job.id)
+    def held(self, session: str) -> Verb[list[ClaimRef]]:
+        def body() -> list[ClaimRef]:
+            running = sorted(self._base.running(session), key=lambda job: job.id)
+            return [ClaimRef(job.id, job.token or "") for job in running]
+
+        return verb("held", body, is_read=True)
+
+    def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
+        def body() -> list[ClaimRef]:
             return [
-                Rescued(
-                    job.id,
-                    job.token or "",
-                    job.session or "",
-                    self._suspect(job, "rescued", "lease over", at, RESCUE_RULE),
-                )
-                for job in orphans[:limit]
+                ClaimRef(job.id, job.token or "")
+                for session in sessions
+                for job in self._base.running(session)
+                if job.cancel_requested_at is not None
             ]
 
-        return self._verb("rescue", body)
-
-    def _is_live(self, session_id: str | None) -> bool:
-        session = self._state.sessions.get(session_id or "")
-        return session is not None and session.ended_at is None
+        return verb("cancels", body, is_read=True)

@@ -1,4 +1,4 @@
-"""What time brings: jobs that come due, gates that open, what has been kept long enough."""
+"""Upkeep: claims that were lost, jobs that come due, jobs that were kept long enough."""
 
 from __future__ import annotations
 
@@ -6,73 +6,92 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from winch.core.job import JobRecord
+from winch.core.job import RESCUE_RULE, JobRecord
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.core.policy.retention import dead_bytes, dead_limits
-from winch.drivers.memory.verbs.waits import Waits
-from winch.storage.params import Promoted, Trim
+from winch.drivers.memory.verbs.base import Base, verb
+from winch.drivers.memory.verbs.taking_back import suspect
+from winch.drivers.memory.verbs.waits import WaitVerbs
+from winch.storage.params import Promoted, Rescued, Trim
 from winch.storage.verbs import Verb
 
 KEEP_SESSIONS = timedelta(days=1)
 
 
-class Keeping(Waits):
-    """Mixed into the memory driver."""
+class UpkeepVerbs:
+    """What keeps the store going: lost claims, due jobs, old jobs."""
+
+    def __init__(self, base: Base, waits: WaitVerbs) -> None:
+        self._base = base
+        self._state = base.state
+        self._waits = waits
+
+    def rescue(
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+    ) -> Verb[list[Rescued]]:
+        def body() -> list[Rescued]:
+            at = self._base.now(now)
+            judged = at if as_of is None else min(at, as_of)
+            for session in self._state.sessions.values():
+                if session.ended_at is None and session.lease_until <= judged:
+                    session.ended_at, session.end_reason = at, "lease over"
+            orphans = [
+                job
+                for job in self._state.live.values()
+                if job.state is JobState.RUNNING and not self._base.is_live(job.session)
+            ]
+            orphans.sort(key=lambda job: job.id)
+            return [
+                Rescued(
+                    job.id,
+                    job.token or "",
+                    job.session or "",
+                    suspect(self._base, job, "rescued", "lease over", at, RESCUE_RULE),
+                )
+                for job in orphans[:limit]
+            ]
+
+        return verb("rescue", body)
 
     def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Promoted:
-            at = self._now(now)
+            at = self._base.now(now)
             waiting = sorted(
                 (job for job in self._state.live.values() if job.state in TRANSITIONS["promote"]),
                 key=lambda job: (job.run_at, job.id),
             )
             due = [job for job in waiting if job.run_at <= at][:limit]
             for job in due:
-                self._put(replace(job, state=JobState.READY), "promoted", at)
+                self._base.put(replace(job, state=JobState.READY), "promoted", at)
             later = waiting[len(due) :]
             return Promoted(len(due), later[0].run_at if later else None, at)
 
-        return self._verb("promote", body)
-
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
-        def body() -> Promoted:
-            at = self._now(now)
-            gates = self._state.gates
-            keys = gates.due(at)
-            if is_sweep:
-                gates.forget(self._is_known)
-                keys = gates.waited_at()
-            count = self._open(keys, at)
-            return Promoted(count, gates.next_at(), at)
-
-        return self._verb("admit", body)
+        return verb("promote", body)
 
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> int:
-            at = self._now(now)
+            at = self._base.now(now)
             over = [
                 job_id
                 for job_id, drop_at in self._state.drop_at.items()
-                if drop_at <= at and not self._is_still_awaited(self._state.archive[job_id])
+                if drop_at <= at and not self._waits.is_still_awaited(self._state.archive[job_id])
             ]
             for job_id in over[:limit]:
                 del self._state.archive[job_id], self._state.drop_at[job_id]
             for session_id, session in list(self._state.sessions.items()):
                 if session.ended_at is not None and session.ended_at <= at - KEEP_SESSIONS:
                     del self._state.sessions[session_id]
-            self._prune_waits(at)
+            self._waits.prune(at)
             kept = self._state.kept_keys
             for key in [key for key, (_, until) in kept.items() if until <= at]:
                 del kept[key]
             return len(over[:limit])
 
-        return self._verb("prune", body)
+        return verb("prune", body)
 
     def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
         def body() -> int:
-            at = self._now(now)
+            at = self._base.now(now)
             by_task: dict[str, list[JobRecord]] = {}
             for job in self._state.archive.values():
                 is_asked_for = which.task in (None, job.task) and which.queue in (None, job.queue)
@@ -82,7 +101,7 @@ class Keeping(Waits):
                 job
                 for _, jobs in sorted(by_task.items())
                 for job in _too_many(jobs, which, at)
-                if not self._is_still_awaited(job)
+                if not self._waits.is_still_awaited(job)
             ]
             if which.is_dry_run:
                 return len(over)
@@ -90,7 +109,7 @@ class Keeping(Waits):
                 del self._state.archive[job.id], self._state.drop_at[job.id]
             return len(over[: which.limit])
 
-        return self._verb("trim", body)
+        return verb("trim", body)
 
 
 def _too_many(jobs: list[JobRecord], which: Trim, at: datetime) -> list[JobRecord]:

@@ -1,4 +1,4 @@
-"""Waiting in the memory driver: signals, who waits for what, and the keys to be looked at again."""
+"""Signals, what each blocked job waits for, and the keys to look at again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from winch.core.flow import INPUTS_HEADER
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.records import Signal, Waiting
-from winch.drivers.memory.verbs.enqueue import Producing
+from winch.drivers.memory.verbs.base import Base, verb
+from winch.drivers.memory.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.waits import (
     ALL,
     DEAD,
@@ -27,18 +28,23 @@ from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Pro
 from winch.storage.verbs import Verb
 
 
-class Waits(Producing):
-    """Mixed into the memory driver."""
+class WaitVerbs:
+    """Signals, and jobs that wait for them or for other jobs."""
+
+    def __init__(self, base: Base, enqueue: EnqueueVerbs) -> None:
+        self._base = base
+        self._state = base.state
+        self._enqueue = enqueue
 
     def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
         def body() -> Sent:
             if (name, id) in self._state.waits.signals:
                 return Sent(id, is_new=False)
-            self._state.waits.signals[name, id] = Signal(payload, self._now(now))
-            self._look_again(signal_key(name))
+            self._state.waits.signals[name, id] = Signal(payload, self._base.now(now))
+            self._base.look_again(signal_key(name))
             return Sent(id, is_new=True)
 
-        return self._verb("signal", body)
+        return verb("signal", body)
 
     def take_signal(
         self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
@@ -59,7 +65,7 @@ class Waits(Producing):
             signal.taken_by = mine
             return Taken(Answer.TOOK, signal.payload)
 
-        return self._verb("take_signal", body)
+        return verb("take_signal", body)
 
     def enqueue_after(
         self,
@@ -71,18 +77,12 @@ class Waits(Producing):
         now: datetime | None = None,
     ) -> Verb[list[Enqueued] | None]:
         def body() -> list[Enqueued] | None:
-            at = self._now(now)
+            at = self._base.now(now)
             if claim is not None:
                 mine = self._state.live.get(claim.id)
                 if mine is None or mine.state is not JobState.RUNNING or mine.token != claim.token:
                     return None
-            steps = self.enqueue(jobs, is_repeat=is_repeat, now=at).steps()
-            answers: list[Enqueued] = []
-            try:
-                while True:
-                    next(steps)
-            except StopIteration as stop:
-                answers = stop.value
+            answers = self._enqueue.store(jobs, at, is_repeat=is_repeat)
             new = {answer.id for answer in answers if answer.is_new}
             known = {job.id for job in jobs} - new
             for job_id, added in waits:
@@ -90,20 +90,20 @@ class Waits(Producing):
                 if job is None or job_id in known:
                     continue
                 if job_id in new:
-                    self._put(blocked(job), "held", at)
+                    self._base.put(blocked(job), "held", at)
                 elif job.state is not JobState.BLOCKED:
                     continue
                 waiting = self._state.waits.waiting.setdefault(job_id, Waiting({}, None))
                 for wait in added:
                     waiting.keys[wait.key] = wait.is_enough
-                    self._look_again(wait.key)
+                    self._base.look_again(wait.key)
             return answers
 
-        return self._verb("enqueue_after", body)
+        return verb("enqueue_after", body)
 
     def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Promoted:
-            at = self._now(now)
+            at = self._base.now(now)
             waits = self._state.waits
             looked, waits.rechecks = waits.rechecks[:limit], waits.rechecks[limit:]
             looked += [DEAD + key.removeprefix(JOB) for key in looked if key.startswith(JOB)]
@@ -123,12 +123,12 @@ class Waits(Producing):
                     ready.append(job)
                     del waits.waiting[job_id]
             for job in ready:
-                self._put(woken(job, at), "admitted", at)
+                self._base.put(woken(job, at), "admitted", at)
             untils = [w.until for w in waits.waiting.values() if w.until is not None]
             count = limit if waits.rechecks else len(ready)
             return Promoted(count, min(untils, default=None), at)
 
-        return self._verb("unblock", body)
+        return verb("unblock", body)
 
     def _has_come(self, key: str) -> bool:
         if key.startswith(JOB):
@@ -145,15 +145,16 @@ class Waits(Producing):
             for (of, _), signal in self._state.waits.signals.items()
         )
 
-    def _begin_wait(self, outcome: Finish, at: datetime) -> None:
+    def begin(self, outcome: Finish, at: datetime) -> None:
+        """Write down what a job waits for that has just been blocked."""
         until = None if outcome.timeout is None else at + outcome.timeout
         keys = {wait.key: wait.is_enough for wait in outcome.waits}
         self._state.waits.waiting[outcome.id] = Waiting(keys, until)
         for key in keys:
-            self._look_again(key)
+            self._base.look_again(key)
 
-    def _is_still_awaited(self, job: JobRecord) -> bool:
-        """Whether somebody still needs what this final job came to."""
+    def is_still_awaited(self, job: JobRecord) -> bool:
+        """Whether a live job still needs the result of this final job."""
         if (asked := awaited_by(job.headers)) is None:
             return False
         live = self._state.live
@@ -167,7 +168,8 @@ class Waits(Producing):
             )
         )
 
-    def _prune_waits(self, at: datetime) -> None:
+    def prune(self, at: datetime) -> None:
+        """Delete old signals."""
         for key, signal in list(self._state.waits.signals.items()):
             keep = KEEP_UNTAKEN if signal.taken_by is None else KEEP_TAKEN
             if signal.sent_at <= at - keep:

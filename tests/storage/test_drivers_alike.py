@@ -1,0 +1,89 @@
+"""The four drivers are built alike: the same families under verbs/, composed and not inherited."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import winch.drivers
+from winch.drivers.memory import MemoryDriver
+from winch.drivers.postgres.driver import PostgresDriver
+from winch.drivers.redis.cluster.driver import RedisClusterDriver
+from winch.drivers.redis.driver import RedisDriver
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.storage import families
+
+DRIVERS = Path(winch.drivers.__file__).parent
+STORES = ("memory", "sqlite", "postgres", "redis")
+CLASSES = (MemoryDriver, SqliteDriver, PostgresDriver, RedisDriver, RedisClusterDriver)
+FAMILIES = {
+    "claim": "ClaimVerbs",
+    "enqueue": "EnqueueVerbs",
+    "finish": "FinishVerbs",
+    "gates": "GateVerbs",
+    "kv": "KvVerbs",
+    "operators": "OperatorVerbs",
+    "reads": "ReadVerbs",
+    "schedules": "ScheduleVerbs",
+    "sessions": "SessionVerbs",
+    "upkeep": "UpkeepVerbs",
+    "waits": "WaitVerbs",
+}
+# Beside the base and the families: what several families of one store share.
+HELPERS = {
+    "memory": {"taking_back", "unique_keys"},
+    "sqlite": {"awaited", "changed_jobs", "permits"},
+    "postgres": {"crashes", "gated_claims", "gated_finish", "permits", "unique_keys"},
+    "redis": set[str](),
+}
+MOST_INSERTS = 4
+# Stores with more than MOST_INSERTS statements that insert jobs, and how many. Shrinks to nothing.
+MORE_INSERTS = {"postgres": 8}
+INSERT = re.compile(r"\bINSERT\s+(?:OR\s+\w+\s+)?INTO\s+(?:\{schema\}\.|winch_)job\b", re.IGNORECASE)
+
+
+def test_every_family_of_the_contract_has_a_module() -> None:
+    declared = {name for name in vars(families) if name.endswith("Verbs")}
+    assert set(FAMILIES.values()) == declared
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_verbs_has_the_same_modules_in_every_store(store: str) -> None:
+    found = {file.stem for file in (DRIVERS / store / "verbs").glob("*.py")} - {"__init__"}
+    assert found == {"base", *FAMILIES} | HELPERS[store]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("module", FAMILIES)
+def test_a_family_is_one_class_with_the_name_of_its_contract(store: str, module: str) -> None:
+    text = (DRIVERS / store / "verbs" / f"{module}.py").read_text()
+    assert re.findall(r"^class (\w+Verbs)\b", text, re.MULTILINE) == [FAMILIES[module]]
+
+
+@pytest.mark.parametrize("driver", CLASSES)
+def test_a_driver_holds_its_families_instead_of_inheriting_them(driver: type) -> None:
+    assert len(driver.__mro__) <= 4, driver.__mro__
+
+
+def test_no_driver_leaves_a_verb_to_another_class() -> None:
+    found = [
+        str(file.relative_to(DRIVERS))
+        for file in DRIVERS.rglob("*.py")
+        if "NotImplementedError" in file.read_text()
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_few_statements_insert_jobs(store: str) -> None:
+    """Each one repeats the columns of a job, and each has to be changed with them."""
+    found = sum(
+        len(INSERT.findall(file.read_text())) for file in (DRIVERS / store / "sql").rglob("*.sql")
+    )
+    if store in MORE_INSERTS:
+        assert found == MORE_INSERTS[store], "write down the smaller number"
+        assert found > MOST_INSERTS, f"take {store} out of MORE_INSERTS"
+    else:
+        assert found <= MOST_INSERTS
