@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from winch.areas.attributes import Areas
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.values.clock import Clock
 from winch.core.values.ids import JobIds
 from winch.drivers.connect import connect
 from winch.engine.base.operation import Operation
 from winch.engine.base.settings import Loaded, Settings, load
+from winch.engine.base.system_clock import SystemClock
 from winch.engine.client.audit import AuditLog, noted
 from winch.engine.client.client import Client, Surroundings
 from winch.engine.client.fast_enqueue import FastClient
 from winch.engine.client.spool import Spool
 from winch.engine.tasks.bound import Bound
-from winch.engine.tasks.collecting import Collected
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.tasks.options import TaskOptions, _name, task_options
@@ -37,15 +35,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from typing import Never
 
-    from winch.areas.dead import Dead
-    from winch.areas.flows import Flows
-    from winch.areas.idempotency import Idempotency
-    from winch.areas.jobs import Jobs
-    from winch.areas.limits import Limits
-    from winch.areas.outbox import Outbox
-    from winch.areas.queues import Queues
-    from winch.areas.schedules import Schedules
-    from winch.areas.workers import Workers
     from winch.core.policy.limits import Breaker, Limit, Rate, RetryBudget
     from winch.core.policy.retention import Retention
     from winch.core.policy.retry import Retry
@@ -55,28 +44,17 @@ if TYPE_CHECKING:
     from winch.engine.client.job import Job
     from winch.engine.client.preflight import Preflight
     from winch.engine.tasks.context import Context
-    from winch.engine.tasks.task import AsyncContextTask, AsyncTask, CollectingTask, ContextTask
+    from winch.engine.tasks.decorators import CollectingDecorator, TaskDecorator
+    from winch.engine.tasks.task import AsyncContextTask, AsyncTask, ContextTask
     from winch.storage.protocol import Driver
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 L = TypeVar("L", bound=Callable[..., Any])
 K = TypeVar("K", bound="Task[..., Any]")
 
 
-class SystemClock:
-    """The machine's clocks: wall time for ids, monotonic time for local deadlines."""
-
-    # The functions themselves: every enqueue asks for both.
-    monotonic = staticmethod(time.monotonic)
-    time = staticmethod(time.time)
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-
-class App:
+class App(Areas):
     """Tasks and the store their jobs live in.
 
     `url` chooses the store: $WINCH_URL goes before it, configuration files count where it is left out.
@@ -305,7 +283,7 @@ class App:
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
-    ) -> _Decorator: ...
+    ) -> TaskDecorator: ...
     @overload
     def task(
         self,
@@ -327,7 +305,7 @@ class App:
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
-    ) -> _CollectingDecorator: ...
+    ) -> CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
         self,
@@ -435,71 +413,6 @@ class App:
 
         return self.client.run(preflight(self.ready(), self.tasks, self.settings.keys, most))
 
-    # -- areas: each is imported when it is first used ------------------------------------------------
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        """Find jobs and act on them."""
-        from winch.areas.jobs import Jobs
-
-        return Jobs(self.client)
-
-    @cached_property
-    def dead(self) -> Dead:
-        """Dead jobs: look at them, replay them, delete them."""
-        from winch.areas.dead import Dead
-
-        return Dead(self.client, self.runtime)
-
-    @cached_property
-    def queues(self) -> Queues:
-        """Look at queues, pause and resume them, change their settings."""
-        from winch.areas.queues import Queues
-
-        return Queues(self.client)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        """Entries that enqueue jobs by the clock."""
-        from winch.areas.schedules import Schedules
-
-        return Schedules(self.client, self.runtime)
-
-    @cached_property
-    def workers(self) -> Workers:
-        """The workers that the store knows."""
-        from winch.areas.workers import Workers
-
-        return Workers(self.client)
-
-    @cached_property
-    def limits(self) -> Limits:
-        """Limits, rates and the weights of tenants."""
-        from winch.areas.limits import Limits
-
-        return Limits(self.client)
-
-    @cached_property
-    def flows(self) -> Flows:
-        """Compositions that were enqueued: look at them, cancel and retry them whole."""
-        from winch.areas.flows import Flows
-
-        return Flows(self.client)
-
-    @cached_property
-    def outbox(self) -> Outbox:
-        """Messages stored with the application's own writes, delivered by workers in order per key."""
-        from winch.areas.outbox import Outbox
-
-        return Outbox(self.client, self.runtime)
-
-    @cached_property
-    def idempotency(self) -> Idempotency:
-        """Outside effects that must not happen twice: `with app.idempotency.begin(key) as once`."""
-        from winch.areas.idempotency import Idempotency
-
-        return Idempotency(self.client)
-
     # -- workers -----------------------------------------------------------------------------------
 
     def worker(
@@ -554,30 +467,6 @@ class App:
             process_command=process_command(self._spec()),
         )
         asyncio.run(worker.run_until_stopped())
-
-
-class _Decorator:
-    """What `@app.task(…)` with options gives; only its type matters."""
-
-    @overload
-    def __call__(
-        self, fn: Callable[Concatenate[Context, P], Awaitable[R]], /
-    ) -> AsyncContextTask[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Any:
-        raise TypeError("app.task returns its own function")  # pragma: no cover
-
-
-class _CollectingDecorator:
-    """What `@app.task(collect=…)` gives; only its type matters."""
-
-    def __call__(self, fn: Callable[[list[Collected[T]]], Any], /) -> CollectingTask[T]:
-        raise TypeError("app.task returns its own function")  # pragma: no cover
 
 
 __all__ = ["App", "SystemClock"]

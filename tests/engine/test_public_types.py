@@ -39,6 +39,7 @@ AREAS = (
 INTERNAL = {
     "Arguments",
     "Client",
+    "CollectingDecorator",
     "Driver",
     "EnqueueOptions",
     "Loaded",
@@ -48,6 +49,7 @@ INTERNAL = {
     "Settings",
     "Spool",
     "Surroundings",
+    "TaskDecorator",
     "TaskOptions",
 }
 
@@ -187,3 +189,23 @@ def test_examples_and_integrations_import_public_names_only(path: Path) -> None:
 def test_the_loggers_that_people_configure_keep_their_names() -> None:
     assert log.name == "winch"
     assert "winch.job" in inspect.getsource(AttemptLog)
+
+
+# The names of the API on an app.
+APP_NAMES = {
+    "aclose", "aenqueue_many", "aforward_spool", "asignal", "audit", "close", "configure", "dead",
+    "enqueue_many", "flows", "forward_spool", "idempotency", "jobs", "lifespan", "limits", "migrate",
+    "on", "outbox", "preflight", "queues", "run_worker", "schedule", "schedules", "signal", "task",
+    "transaction", "use", "worker", "workers",
+}  # fmt: skip
+# Parts of the engine that the command line, the dashboard and the tests reach through the app. None may
+# be added.
+APP_PARTS = {
+    "client", "clock", "driver", "loaded", "ready", "runtime", "settings", "spool", "standing_in",
+    "tasks",
+}  # fmt: skip
+
+
+def test_an_app_shows_the_names_of_the_api_and_a_few_parts() -> None:
+    shown = {name for name in dir(winch.App("memory://")) if not name.startswith("_")}
+    assert shown == APP_NAMES | APP_PARTS

@@ -1,0 +1,92 @@
+"""The areas of an app as its attributes: `app.jobs`, `app.dead` and so on.
+
+Each is imported when it is first used: a producer that only enqueues loads none of them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from winch.areas.dead import Dead
+    from winch.areas.flows import Flows
+    from winch.areas.idempotency import Idempotency
+    from winch.areas.jobs import Jobs
+    from winch.areas.limits import Limits
+    from winch.areas.outbox import Outbox
+    from winch.areas.queues import Queues
+    from winch.areas.schedules import Schedules
+    from winch.areas.workers import Workers
+    from winch.engine.client.client import Client
+    from winch.engine.tasks.runtime import Runtime
+
+
+class Areas:
+    """What `App` adds its areas with."""
+
+    client: Client
+    runtime: Runtime
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Find jobs and act on them."""
+        from winch.areas.jobs import Jobs
+
+        return Jobs(self.client)
+
+    @cached_property
+    def dead(self) -> Dead:
+        """Dead jobs: look at them, replay them, delete them."""
+        from winch.areas.dead import Dead
+
+        return Dead(self.client, self.runtime)
+
+    @cached_property
+    def queues(self) -> Queues:
+        """Look at queues, pause and resume them, change their settings."""
+        from winch.areas.queues import Queues
+
+        return Queues(self.client)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Entries that enqueue jobs by the clock."""
+        from winch.areas.schedules import Schedules
+
+        return Schedules(self.client, self.runtime)
+
+    @cached_property
+    def workers(self) -> Workers:
+        """The workers that the store knows."""
+        from winch.areas.workers import Workers
+
+        return Workers(self.client)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """Limits, rates and the weights of tenants."""
+        from winch.areas.limits import Limits
+
+        return Limits(self.client)
+
+    @cached_property
+    def flows(self) -> Flows:
+        """Compositions that were enqueued: look at them, cancel and retry them whole."""
+        from winch.areas.flows import Flows
+
+        return Flows(self.client)
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """Messages stored with the application's own writes, delivered by workers in order per key."""
+        from winch.areas.outbox import Outbox
+
+        return Outbox(self.client, self.runtime)
+
+    @cached_property
+    def idempotency(self) -> Idempotency:
+        """Outside effects that must not happen twice: `with app.idempotency.begin(key) as once`."""
+        from winch.areas.idempotency import Idempotency
+
+        return Idempotency(self.client)
