@@ -22,7 +22,7 @@ from tests.engine.spool_child import lose_store, spool_app
 from tests.engine.test_keyring import SECRET, both
 from winch import App, ConfigError, EnqueueUncertain, JobNotFound, StorageUnavailable
 from winch.engine.client import writer
-from winch.engine.client.spool import Batch, Spool
+from winch.engine.client.spool import Spool, SpooledJobs
 from winch.storage.params import NewJob
 
 CHILD = Path(__file__).with_name("spool_child.py")
@@ -350,4 +350,4 @@ def test_a_line_can_be_read_by_people(folder: Path) -> None:
     spool = Spool(folder / "spool.jsonl", an_app(folder).clock)
     spool.append((NewJob(id="x", task="t", args="{}"),))
     [line] = (folder / "spool.jsonl").read_bytes().splitlines()
-    assert msgspec.json.decode(line, type=Batch).jobs[0].task == "t"
+    assert msgspec.json.decode(line, type=SpooledJobs).jobs[0].task == "t"

@@ -8,7 +8,7 @@ from winch.cli.shared import text
 from winch.cli.shared.known import check_known_limit, create_option
 from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
-from winch.engine.tasks.gates import told
+from winch.engine.tasks.gates import limit_text
 
 
 @click.group()
@@ -58,7 +58,7 @@ def list_(options: StoreOptions) -> None:
             who = one.by if one.is_live else "code" if one.spec is not None else ""
             table.add(
                 text.one_line(one.name),
-                told(one.spec),
+                limit_text(one.spec),
                 f"{one.used:,}" if one.used else text.dim("-"),
                 f"{one.waiting:,}" if one.waiting else text.dim("-"),
                 text.one_line(who or ""),

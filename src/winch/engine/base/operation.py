@@ -46,13 +46,13 @@ class Blocking:
 Operation = Generator[Verb[Any] | Pause | OnConnection | Blocking, Any, T]
 
 
-class Run(Protocol):
+class RunOperation(Protocol):
     """How synchronous callers' operations are carried out."""
 
     def __call__(self, driver: Driver, operation: Operation[T], /) -> T: ...
 
 
-class ARun(Protocol):
+class ARunOperation(Protocol):
     """How asynchronous callers' operations are carried out."""
 
     async def __call__(self, driver: Driver, operation: Operation[T], /) -> T: ...

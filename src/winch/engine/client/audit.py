@@ -110,8 +110,8 @@ def noted(driver: Driver, action: str, target: str, **detail: Any) -> Operation[
     try:
         yield from line
     except StorageError as error:
-        told = mask_text(str(error))
-        log.warning("%s %s is done, but the audit has no line about it: %s", action, target, told)
+        cause = mask_text(str(error))
+        log.warning("%s %s is done, but the audit has no line about it: %s", action, target, cause)
 
 
 # -- writing and reading -----------------------------------------------------------------------------

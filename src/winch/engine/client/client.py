@@ -46,8 +46,8 @@ class Surroundings:
 
     clock: Clock
     entropy: Callable[[int], bytes] = os.urandom
-    run: operation.Run = operation.run
-    arun: operation.ARun = operation.arun
+    run: operation.RunOperation = operation.run
+    arun: operation.ARunOperation = operation.arun
 
 
 class Client:

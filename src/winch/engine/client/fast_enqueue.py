@@ -65,8 +65,10 @@ class FastClient(Client):
         [answer] = answers
         if not answer.is_new:
             raise_duplicate(jobs, answers)
-        if self._runtime.counted is not None or self._runtime.events.is_heard:
+        if self._runtime.events.is_heard:
             self.writer.count_stored(jobs, answers)
+        elif (counted := self._runtime.counted) is not None and answer.is_new:
+            counted[jobs[0].queue, jobs[0].task] += 1
         return Job(self, answer.id) if answer.is_new else self.handle_of(answer)
 
     def _find_direct(self) -> Driver | None:

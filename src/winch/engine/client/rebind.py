@@ -75,7 +75,7 @@ def bind_jobs(driver: Driver, ids: Iterable[str]) -> Operation[int]:
     if not wanted:
         return 0
     found = read_settings((yield driver.kv_list(KvFilter(book=BOOK))))
-    settings = {queue: said for queue, said in found.items() if binds(said)}
+    settings = {queue: one for queue, one in found.items() if binds(one)}
     if not settings:
         return 0
     jobs = yield driver.get(wanted)
@@ -89,6 +89,6 @@ def _bind(
     changes = [
         change
         for job in jobs
-        if (said := settings.get(job.queue)) is not None and (change := rebinding(job, said)) is not None
+        if (own := settings.get(job.queue)) is not None and (change := rebinding(job, own)) is not None
     ]
     return sum((yield driver.rebind(changes))) if changes else 0

@@ -34,14 +34,14 @@ from winch.storage.protocol import Driver
 CHUNK = 1000
 
 
-class Batch(msgspec.Struct, frozen=True):
+class SpooledJobs(msgspec.Struct, frozen=True):
     """One line: the jobs of one enqueue, and when it was."""
 
     at: datetime
     jobs: tuple[NewJob, ...]
 
 
-_decoder = msgspec.json.Decoder(Batch)
+_decoder = msgspec.json.Decoder(SpooledJobs)
 
 
 class Spool:
@@ -65,7 +65,7 @@ class Spool:
     def append(self, jobs: tuple[NewJob, ...]) -> None:
         """Put the jobs on disk; returns when they are safe there. Raises OSError."""
         now = self._clock.now()
-        line = msgspec.json.encode(Batch(now, tuple(_absolute(job, now) for job in jobs))) + b"\n"
+        line = msgspec.json.encode(SpooledJobs(now, tuple(_absolute(job, now) for job in jobs))) + b"\n"
         with self._locked_for_append() as fd:
             before = os.fstat(fd).st_size
             torn = before > 0 and os.pread(fd, 1, before - 1) != b"\n"
@@ -162,7 +162,7 @@ class Spool:
             return None
         return fd
 
-    def _take(self) -> list[Batch] | None:
+    def _take(self) -> list[SpooledJobs] | None:
         """What is to be sent: what a killed forwarder left, else the spool, else None."""
         import fcntl
 
@@ -220,7 +220,7 @@ def _left(job: NewJob, at: datetime, now: datetime) -> NewJob:
     return msgspec.structs.replace(job, expires=max(job.expires - waited, timedelta(0)))
 
 
-def _chunks(batches: list[Batch], now: datetime) -> Iterator[list[NewJob]]:
+def _chunks(batches: list[SpooledJobs], now: datetime) -> Iterator[list[NewJob]]:
     """The jobs in lists of a thousand, each id once in each list."""
     chunk: dict[str, NewJob] = {}
     for batch in batches:

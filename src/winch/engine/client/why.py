@@ -21,13 +21,13 @@ def explain(facts: Facts, *, names_others: bool = True) -> str:
     """
     if not names_others:
         facts = _without_others(facts)
-    said = _explain(facts)
+    text = _explain(facts)
     if facts.key_holder is not None:
-        said += (
+        text += (
             f" Its unique key {facts.job.unique_key!r} is held by {_job(facts.key_holder)} now, so it "
             "cannot be retried before that one is final."
         )
-    return mask_text(said)
+    return mask_text(text)
 
 
 def _without_others(facts: Facts) -> Facts:

@@ -22,7 +22,7 @@ from winch.core.steps import StepRecord, Unwinding
 from winch.engine.base.encryption import unseal
 from winch.engine.base.failure import describe
 from winch.engine.durable.runner import note_of
-from winch.engine.durable.steps import ADVICE, names, told
+from winch.engine.durable.steps import ADVICE, error_text, names
 from winch.storage.params import ClaimRef
 
 if TYPE_CHECKING:
@@ -63,20 +63,20 @@ async def _not_undone(
     assert steps.unwinding is not None  # noqa: S101  # as above
     steps.is_decided = True
     tries = steps.unwinding.tries + 1
-    said = f"the undo of step {record.name!r} failed {tries} time{'s' if tries > 1 else ''}"
+    failed = f"the undo of step {record.name!r} failed {tries} time{'s' if tries > 1 else ''}"
     steps.unwinding = msgspec.structs.replace(steps.unwinding, tries=tries)
     await steps.asave()
     if policy is None or policy.gives_up(tries, timedelta(0)):
-        cause = steps.unwinding.reason or told(steps.unwinding.error)
+        cause = steps.unwinding.reason or error_text(steps.unwinding.error)
         left = names([r.name for r in steps.history.to_undo])
         return Settled(
             JobState.DEAD,
             "failed",
             error=failure,
-            reason=f"{said}; not undone: {left}. It was to be {steps.unwinding.to}: {cause}",
+            reason=f"{failed}; not undone: {left}. It was to be {steps.unwinding.to}: {cause}",
         )
     delay = policy.delay(tries, steps.rng)
-    return Settled(JobState.SCHEDULED, "unwinding", delay, counts=False, error=failure, reason=said)
+    return Settled(JobState.SCHEDULED, "unwinding", delay, counts=False, error=failure, reason=failed)
 
 
 async def ended(steps: Steps, settled: Settled, retry: Retry) -> Settled:
@@ -118,13 +118,13 @@ def wanted_end(record: JobRecord, crash_rule: SuspectRule) -> Settled | None:
 
 def undo_first(settled: Settled) -> Settled:
     """The end of an attempt after which the job's steps are undone."""
-    said = "cancelled" if settled.to is JobState.CANCELLED else "failed"
+    ended = "cancelled" if settled.to is JobState.CANCELLED else "failed"
     return Settled(
         JobState.SCHEDULED,
         "unwinding",
         counts=False,
         error=settled.error,
-        reason=f"it has {said}, and undoes its steps: {settled.reason or told(settled.error)}",
+        reason=f"it has {ended}, and undoes its steps: {settled.reason or error_text(settled.error)}",
     )
 
 

@@ -257,7 +257,7 @@ class Steps(StepRunner):
         if record is None:
             return 0
         if record.is_failed:
-            raise StepFailed(name, record.tries, told(record.error))
+            raise StepFailed(name, record.tries, error_text(record.error))
         if record.until is not None and self.now() < record.until:
             yield from self.suspend(record.until, "slept", f"step {name!r} is tried again then")
         return record.tries
@@ -282,7 +282,7 @@ class Steps(StepRunner):
                 )
             )
             yield SAVE
-            raise StepFailed(name, tries, told(failure)) from error
+            raise StepFailed(name, tries, error_text(failure)) from error
         self.put(record)
         yield SAVE
 
@@ -303,7 +303,7 @@ class Steps(StepRunner):
         if policy is None or is_final:
             self.put(record)
             yield SAVE
-            raise StepFailed(name, tries, told(failure)) from error
+            raise StepFailed(name, tries, error_text(failure)) from error
         moment = yield from self.store_now()
         until = moment + policy.delay(tries, self.rng)
         self.put(msgspec.structs.replace(record, until=until))
@@ -379,15 +379,15 @@ class Steps(StepRunner):
         yield PARK
         if self.suspension is None:
             delay = None if self._wake_at is None else max(self._wake_at - self.now(), timedelta(0))
-            said = reason if delay is None else f"{reason}, {_for(delay)}"
+            text = reason if delay is None else f"{reason}, {_for(delay)}"
             if self._waits:
                 keys = tuple(self._waits.items())
                 self.suspension = Settled(
-                    JobState.BLOCKED, "waited", counts=False, reason=said, waits=keys, timeout=delay
+                    JobState.BLOCKED, "waited", counts=False, reason=text, waits=keys, timeout=delay
                 )
             else:
                 self.suspension = Settled(
-                    JobState.SCHEDULED, what, delay or timedelta(0), counts=False, reason=said
+                    JobState.SCHEDULED, what, delay or timedelta(0), counts=False, reason=text
                 )
         raise Suspended
 
@@ -411,7 +411,7 @@ def _for(delay: timedelta) -> str:
     return f"for {format_duration(timedelta(seconds=round(delay.total_seconds())))}"
 
 
-def told(error: Failure | None) -> str:
+def error_text(error: Failure | None) -> str:
     return "no error" if error is None else f"{error.name}: {error.message}"
 
 

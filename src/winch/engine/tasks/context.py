@@ -35,7 +35,7 @@ MAX_LOG_LINE = 8 * 1024
 
 
 class Reports:
-    """What an attempt has said and the store has not been told yet."""
+    """What an attempt has sent and the store has not been told yet."""
 
     __slots__ = ("_log", "_monotonic", "_progress", "signed_at")
 
@@ -174,11 +174,11 @@ class Context:
         """Say how far the job is, for people to see. Never waits; stored twice a second."""
         if not 0 <= percent <= 100:
             raise ConfigError(f"progress must be from 0 to 100, got {percent!r}")
-        said: dict[str, object] = {"percent": percent}
+        sent: dict[str, object] = {"percent": percent}
         if message is not None:
-            said["message"] = codec.clean_text(message, MAX_LOG_LINE // 2)
+            sent["message"] = codec.clean_text(message, MAX_LOG_LINE // 2)
         self._reports.sign()
-        self._reports.progress(codec.dumps(said, what="progress", limit=MAX_LOG_LINE))
+        self._reports.progress(codec.dumps(sent, what="progress", limit=MAX_LOG_LINE))
         if self._client is not None:
             self._client.tell_progress(self._claim, percent, message)
 

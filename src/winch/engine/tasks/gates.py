@@ -27,16 +27,16 @@ def has_gates(options: TaskOptions) -> bool:
     return bool(options.limit or options.breaker or options.retry_budget or options.scope)
 
 
-def job_gates(task: Task[Any, Any], said: EnqueueOptions, args: str) -> tuple[GateUse, ...] | None:
+def job_gates(task: Task[Any, Any], given: EnqueueOptions, args: str) -> tuple[GateUse, ...] | None:
     """The gates of one job, None for a plain one. A tenant alone is a turn to wait for."""
     own = task.options
-    if said.fifo is None and said.tenant is None and not has_gates(own):
+    if given.fifo is None and given.tenant is None and not has_gates(own):
         return None
     limits = limits_of(own)
     keys = [one.key for one in limits if one.key is not None]
     values = task.arguments.values(args, keys) if keys else {}
     scopes = scopes_of(limits, own.breaker, own.scope)
-    return uses(task.name, limits, own.breaker, scopes, said.fifo, values.__getitem__)
+    return uses(task.name, limits, own.breaker, scopes, given.fifo, values.__getitem__)
 
 
 def declared(tasks: Iterable[Task[Any, Any]]) -> dict[str, GateSpec]:
@@ -58,7 +58,7 @@ def parse_limit(text: object) -> GateSpec:
     raise ConfigError(f"a limit must be a number such as 5, or a rate such as 100/m, got {text!r}")
 
 
-def told(spec: GateSpec | None) -> str:
+def limit_text(spec: GateSpec | None) -> str:
     """The numbers in words: "5", "100 per 1m sliding"."""
     from winch.core.values.duration import format_duration
 

@@ -1,4 +1,4 @@
-"""What may be said about a task and about one enqueue; checked here, with the error users see."""
+"""What may be stored about a task and about one enqueue; checked here, with the error users see."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `using(…)` said about one enqueue; None leaves the task's own default."""
+    """What `using(…)` stored about one enqueue; None leaves the task's own default."""
 
     queue: str | None = None
     priority: int | None = None
@@ -133,10 +133,10 @@ def stored_options(options: EnqueueOptions, own: Retention | None = None) -> str
 def with_attempts(options: str | None, attempts: int) -> str:
     """Stored options with an operator's number of attempts; others in them stay as they are."""
     try:
-        said = msgspec.json.decode(options or "{}", type=dict[str, Any])
+        stored = msgspec.json.decode(options or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError):
         raise ConfigError(f"the job's stored options are malformed: {options!r}") from None
-    return msgspec.json.encode({**said, "attempts": attempts}).decode()
+    return msgspec.json.encode({**stored, "attempts": attempts}).decode()
 
 
 def _refuse(where: str, name: str, known: Sequence[str]) -> None:

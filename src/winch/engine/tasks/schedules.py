@@ -60,25 +60,25 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schedule_of(row: ScheduleRow, now: datetime) -> Schedule:
-    said = read_definition(row.definition)
+    definition = read_definition(row.definition)
     return Schedule(
         name=row.name,
-        task=said.job.task,
-        timing=said.timing,
-        misfire=said.misfire,
-        catch_up=said.catch_up,
-        overlap=said.overlap,
-        jitter=said.jitter,
-        args=said.job.args,
-        queue=said.job.queue,
+        task=definition.job.task,
+        timing=definition.timing,
+        misfire=definition.misfire,
+        catch_up=definition.catch_up,
+        overlap=definition.overlap,
+        jitter=definition.jitter,
+        args=definition.job.args,
+        queue=definition.job.queue,
         is_code=row.is_code,
         is_active=row.is_active,
         created_at=row.created_at,
         last_window=row.last_window,
-        next_at=row.next_at or said.timing.next_after(row.last_window),
+        next_at=row.next_at or definition.timing.next_after(row.last_window),
         now=now,
         waiting=row.pending,
         paused_at=row.paused_at,
         pause_reason=row.pause_reason,
-        definition=said,
+        definition=definition,
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from winch.areas.schedules import Schedules
 from winch.core.errors import ScheduleNotFound
-from winch.engine.tasks.gates import told
+from winch.engine.tasks.gates import limit_text
 from winch.engine.tasks.schedules import Run, Schedule
 from winch.storage.params import LimitInfo
 from winch.web.problems import Problem
@@ -199,7 +199,7 @@ async def list_limits(call: WebCall) -> WebReply:
             limits=[
                 LimitOut(
                     name=one.name,
-                    allowed=told(one.spec),
+                    allowed=limit_text(one.spec),
                     used=one.used,
                     waiting=one.waiting,
                     is_live=one.is_live,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from winch.core.policy.schedule import Misfire, Overlap
 from winch.core.values import codec
 from winch.core.values.redact import shown
-from winch.engine.tasks.gates import told
+from winch.engine.tasks.gates import limit_text
 from winch.engine.tasks.schedules import Run
 from winch.web.api import schedules as api
 from winch.web.pages.base import go, one, page, part
@@ -138,7 +138,7 @@ async def limits_page(call: WebCall) -> Response:
         call,
         "limits.html",
         title="Limits",
-        rows=[{"limit": limit, "allowed": told(limit.spec)} for limit in found],
+        rows=[{"limit": limit, "allowed": limit_text(limit.spec)} for limit in found],
     )
 
 
