@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import traceback
 
-from winch.core.values.redact import mask_text
+from winch.core.values.codec import MAX_ERROR_BYTES
+from winch.core.values.redact import mask_text, stored_text
 
 log: logging.Logger = logging.getLogger("winch")
 
 
 def masked(record: logging.LogRecord) -> bool:
-    """Mask secrets in a record, whichever handler of the application prints it."""
+    """Mask secrets in a record and cut its traceback, whichever handler of the application prints it."""
     text = record.getMessage()
     if (hidden := mask_text(text)) != text:
         record.msg, record.args = hidden, None
     if record.exc_info and record.exc_text is None:
-        record.exc_text = mask_text("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        shown = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        record.exc_text = stored_text(shown, MAX_ERROR_BYTES)
     return True
 
 

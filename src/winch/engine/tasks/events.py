@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -29,6 +30,10 @@ KINDS = (
 )
 
 
+# A subscriber that fails for every event would fill the log with one traceback.
+LOG_EVERY = 60.0
+
+
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened to one job in this process."""
 
@@ -46,11 +51,13 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Events:
-    """The subscribers. One that fails is logged and never hurts a job."""
+    """The subscribers. One that fails is logged, once a minute, and never hurts a job."""
 
     def __init__(self) -> None:
         self._subscribers: dict[str, list[Callable[[JobEvent], Any]]] = {}
         self.is_heard: bool = False
+        # By subscriber: when its failure was last logged, and how many were not since.
+        self._failures: dict[Callable[[JobEvent], Any], tuple[float, int]] = {}
 
     def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
         if kind not in KINDS:
@@ -73,7 +80,17 @@ class Events:
             try:
                 function(event)
             except Exception:
-                log.exception("a subscriber to %r failed for job %s", event.kind, event.job_id)
+                self._log_failure(function, event)
+
+    def _log_failure(self, function: Callable[[JobEvent], Any], event: JobEvent) -> None:
+        now = monotonic()
+        logged_at, silent = self._failures.get(function, (-LOG_EVERY, 0))
+        if now - logged_at < LOG_EVERY:
+            self._failures[function] = (logged_at, silent + 1)
+            return
+        self._failures[function] = (now, 0)
+        more = f"; {silent} more failures since the last line" if silent else ""
+        log.exception("a subscriber to %r failed for job %s%s", event.kind, event.job_id, more)
 
 
 def kind_of(to: JobState) -> str:
