@@ -42,7 +42,8 @@ test-all: setup ## every test, the slow ones too, again with the oldest dependen
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends redis-server
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
 	@command -v node >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends nodejs
-	@test -x $(BIN)/promtool || scripts/promtool.sh $(BIN) || echo "promtool cannot be had; its test is skipped"
+	@test -x $(BIN)/promtool || test "$$(id -u)" != 0 || scripts/promtool.sh $(BIN)
+	@command -v systemd-analyze >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends systemd
 	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'
 	$(BIN)/python scripts/test_parts.py --slow

@@ -1,4 +1,4 @@
-"""Run the real `winch` command in a process of its own, and stores for it to look at."""
+"""Run the real `winch` command, and make stores for it to look at."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.cli.forked import forks
 from winch import App, Retry
 from winch.storage.params import NewSession
 
@@ -28,6 +29,10 @@ SHOP = """
     def mail(to: str) -> None:
         raise ValueError("mailbox of " + to + " is full")
 """
+
+
+# Commands that start processes and loops of their own: no fork of a process that has imported more.
+OWN_PROCESS = {"worker", "dev", "serve", "demo", "bench"}
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,19 @@ class Command:
         said = self.url if url == "" else url
         if said is not None:
             environment["WINCH_URL"] = said
-        done = subprocess.run(
-            [sys.executable, "-m", "winch", *args],
-            cwd=self.folder,
-            env=environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        if OWN_PROCESS.isdisjoint(args) and not any(name.startswith("PYTHON") for name in env):
+            done = forks().run(args, cwd=self.folder, env=environment, stdin=stdin, timeout=60)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-m", "winch", *args],
+                cwd=self.folder,
+                env=environment,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def shop(self) -> None:

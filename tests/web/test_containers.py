@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import httpx
 import pytest
 import yaml
 
+from tests import tools
 from tests.servers import free_port
 from tests.web.helm import Chart, TemplateError
 from winch import App
@@ -455,12 +455,16 @@ def test_the_schema_refuses_mistakes(path: tuple[Any, ...], value: Any, message:
     assert wrong(values, SCHEMA) == [message]
 
 
-@pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+# No package of pip, npm or Debian has it.
+HELM = "curl -fsSL https://raw.githubusercontent.com/helm/helm/main/scripts/get-helm-3 | bash"
+
+
 @pytest.mark.parametrize("values", VALUES)
 def test_helm_renders_the_same(values: str, tmp_path: Path) -> None:
+    helm = tools.program("helm", install=HELM, is_packaged=False)
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(VALUES[values]()))
-    command = ["helm", "template", "shop", str(CHART.folder), "-n", "prod", "-f", str(file)]
+    command = [helm, "template", "shop", str(CHART.folder), "-n", "prod", "-f", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     def key(document: dict[str, Any]) -> tuple[str, str]:
@@ -509,7 +513,6 @@ def test_a_unit_waits_longer_than_the_grace_and_knows_the_exit_codes(unit: str) 
     assert "RestartPreventExitStatus=2 4" in text
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("unit", UNITS)
 def test_systemd_takes_the_unit(unit: str, tmp_path: Path) -> None:
     program, *_ = exec_start(unit)
@@ -517,7 +520,8 @@ def test_systemd_takes_the_unit(unit: str, tmp_path: Path) -> None:
     # Under another name than a unit of this machine may have.
     file = tmp_path / unit.replace("winch-", "winch-under-test-")
     file.write_text(text)
-    command = ["systemd-analyze", "verify", "--man=no", str(file)]
+    analyze = tools.program("systemd-analyze", install="apt-get install systemd")
+    command = [analyze, "verify", "--man=no", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     mine = [line for line in done.stderr.splitlines() if file.name.partition("@")[0] in line]
     assert (done.returncode, mine) == (0, []), done.stderr

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests import tools
 from tests.web.kit import Web
 from winch.engine.observe.worker_metrics import WorkerMetrics
 
@@ -49,13 +47,9 @@ def test_the_rules_are_rules() -> None:
             assert rule["expr"].count(left) == rule["expr"].count(right)
 
 
-# `make test-all` puts it beside the interpreter.
-PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-
-
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 def test_prometheus_takes_the_rules() -> None:
-    command = [PROMTOOL or "", "check", "rules", str(DEPLOY / "prometheus/alerts.yml")]
+    promtool = tools.program("promtool", install="scripts/promtool.sh .venv/bin")
+    command = [promtool, "check", "rules", str(DEPLOY / "prometheus/alerts.yml")]
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
