@@ -34,13 +34,15 @@ class Case:
 
 
 def case(*, needs: str | None = None, events: bool = False) -> Callable[[Body], Case]:
-    """Turn a function, named as a sentence, into a case of its module's family."""
+    """Turn a function, named as a sentence, into a case of its module's family: the module's FAMILY, or
+    its name."""
     known = Capabilities.__struct_fields__
     if needs is not None and needs not in known:
         raise ConfigError(f"no capability named {needs!r}{did_you_mean(needs, known)}")
 
     def made(body: Body) -> Case:
-        return Case(body.__module__.rpartition(".")[2], body.__name__, body, needs, events)
+        family = body.__globals__.get("FAMILY") or body.__module__.rpartition(".")[2]
+        return Case(family, body.__name__, body, needs, events)
 
     return made
 

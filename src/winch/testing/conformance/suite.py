@@ -29,11 +29,14 @@ from winch.testing.conformance.cases.jobs import (
     transitions,
     undo,
     unique,
+    unique_windows,
     waits,
 )
 from winch.testing.conformance.cases.store import (
     breakers,
     dead,
+    gate_order,
+    gate_rates,
     gates,
     kv,
     operators,
@@ -42,6 +45,7 @@ from winch.testing.conformance.cases.store import (
     reading,
     reports,
     rescue,
+    schedule_definitions,
     schedules,
     sessions,
     sharing,
@@ -67,10 +71,14 @@ FAMILIES: Sequence[ModuleType] = (
     together,
     needed,
     unique,
+    unique_windows,
     gates,
+    gate_rates,
+    gate_order,
     fifo,
     breakers,
     schedules,
+    schedule_definitions,
     reading,
     kv,
     transitions,
@@ -128,12 +136,11 @@ def all_cases() -> tuple[Case, ...]:
     """Every case, in the order of the families and of their files."""
     found: list[Case] = []
     for module in FAMILIES:
-        family = module.__name__.rpartition(".")[2]
-        # A family may use another's cases as functions; they stay the other's cases.
+        # A module may use another's cases as functions; they stay the other's cases.
         found += [
             value
             for value in vars(module).values()
-            if isinstance(value, Case) and value.family == family
+            if isinstance(value, Case) and value.body.__module__ == module.__name__
         ]
         found += getattr(module, "GENERATED", ())
     return tuple(found)
