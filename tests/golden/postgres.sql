@@ -293,7 +293,7 @@ index winch.lease_pkey: CREATE UNIQUE INDEX lease_pkey ON winch.lease USING btre
 index winch.lease_session: CREATE INDEX lease_session ON winch.lease USING btree (session) -- serves the view claimed
 index winch.limit_set_pkey: CREATE UNIQUE INDEX limit_set_pkey ON winch.limit_set USING btree (name)
 index winch.offer_pkey: CREATE UNIQUE INDEX offer_pkey ON winch.offer USING btree (token, queue)
-index winch.offer_standing: CREATE INDEX offer_standing ON winch.offer USING btree (queue, until) -- serves hand_over
+index winch.offer_standing: CREATE INDEX offer_standing ON winch.offer USING btree (queue, until) -- serves take_offer
 index winch.permit_of_job: CREATE INDEX permit_of_job ON winch.permit USING btree (job) -- serves whatever ends a claim
 index winch.permit_pkey: CREATE UNIQUE INDEX permit_pkey ON winch.permit USING btree (gate, job)
 index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
@@ -324,70 +324,6 @@ BEGIN
     RETURN NULL;
 END
 function winch.grown(jsonb,jsonb): returns jsonb immutable
-function winch.hand_over(uuid,text,text,integer,integer,text,integer): returns boolean security definer search_path=pg_catalog, pg_temp 
-
-DECLARE
-    at timestamptz := clock_timestamp();
-    number bigint := "winch".micros(at);
-    taken "winch".offer;
-    word text;
-BEGIN
-    DELETE FROM "winch".offer
-    WHERE ctid = (
-        SELECT offer.ctid
-        FROM "winch".offer
-        JOIN "winch".session ON session.id = offer.session AND session.ended_at IS NULL
-        WHERE offer.queue = job_queue
-            AND offer.until > at
-            AND (offer.tasks IS NULL OR job_task = ANY (offer.tasks))
-            AND EXISTS (SELECT FROM "winch".queue WHERE name = job_queue AND paused_at IS NULL)
-        ORDER BY offer.queue DESC, offer.until DESC
-        LIMIT 1
-        FOR UPDATE OF offer SKIP LOCKED
-        FOR KEY SHARE OF session SKIP LOCKED
-    )
-    RETURNING * INTO taken;
-    IF NOT FOUND THEN
-        PERFORM pg_notify('winch_' || md5('"winch"'), json_build_array(job_queue)::text);
-        RETURN false;
-    END IF;
-    IF coalesce(current_setting('winch.verb', true), '') <> '' THEN
-        -- Events are kept, one for each change: it is stored, and then claimed.
-        INSERT INTO "winch".job (
-            id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
-        )
-        VALUES (
-            job_id, at, at, "winch".sort_key(at, job_priority), job_version, job_priority, 'ready', job_queue,
-            job_task, job_args, job_max_attempts
-        );
-        PERFORM set_config('winch.verb', 'claim', true);
-        UPDATE "winch".job
-        SET state = 'running',
-            filed = 'running',
-            attempt = 1,
-            fence = number,
-            token = taken.token,
-            session = taken.session,
-            claimed_at = at
-        WHERE id = job_id;
-    ELSE
-        INSERT INTO "winch".job (
-            id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, max_attempts, attempt,
-            fence, token, session, claimed_at
-        )
-        VALUES (
-            job_id, at, at, "winch".sort_key(at, job_priority), job_version, job_priority, 'running', 'running',
-            job_queue, job_task, job_args, job_max_attempts, 1, number, taken.token, taken.session, at
-        );
-    END IF;
-    word := json_build_array(taken.token, job_id, job_queue, job_task, job_args, job_version, number)::text;
-    -- A word has room for 8,000 bytes. The worker looks for what it is not told.
-    PERFORM pg_notify(
-        taken.channel,
-        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
-    );
-    RETURN true;
-END
 function winch.is_possible(winch.job): returns boolean immutable
 function winch.is_unclaimed_left(text): returns boolean stable 
 
@@ -707,6 +643,43 @@ BEGIN
             AND strpos(job.headers, flow) > 0
     );
 END
+function winch.take_offer(uuid,text,text,integer,text,timestamp with time zone,boolean): returns winch.offer security definer search_path=pg_catalog, pg_temp 
+
+DECLARE
+    taken "winch".offer;
+    word text;
+BEGIN
+    IF may_hand_over THEN
+        DELETE FROM "winch".offer
+        WHERE ctid = (
+            SELECT offer.ctid
+            FROM "winch".offer
+            JOIN "winch".session ON session.id = offer.session AND session.ended_at IS NULL
+            WHERE offer.queue = job_queue
+                AND offer.until > clock_timestamp()
+                AND (offer.tasks IS NULL OR job_task = ANY (offer.tasks))
+                AND EXISTS (SELECT FROM "winch".queue WHERE name = job_queue AND paused_at IS NULL)
+            ORDER BY offer.queue DESC, offer.until DESC
+            LIMIT 1
+            FOR UPDATE OF offer SKIP LOCKED
+            FOR KEY SHARE OF session SKIP LOCKED
+        )
+        RETURNING * INTO taken;
+    END IF;
+    IF taken.token IS NULL THEN
+        PERFORM pg_notify('winch_' || md5('"winch"'), json_build_array(job_queue)::text);
+        RETURN NULL;
+    END IF;
+    word := json_build_array(
+        taken.token, job_id, job_queue, job_task, job_args, job_version, "winch".micros(at)
+    )::text;
+    -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
+    PERFORM pg_notify(
+        taken.channel,
+        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+    );
+    RETURN taken;
+END
 function winch.tell_waiting(): returns trigger 
 
 DECLARE
@@ -762,6 +735,15 @@ BEGIN
         SELECT NULL::text AS state, OLD.session, OLD.attempt, OLD.history, NULL::uuid AS ended_token INTO after;
     ELSIF TG_OP = 'DELETE' THEN
         SELECT state, session, attempt, history, ended_token INTO after FROM "winch".archive WHERE id = job_id;
+    END IF;
+    IF TG_OP = 'INSERT' AND NEW.state = 'running' THEN -- stored under an offer: two changes in one row
+        INSERT INTO "winch".job_event (job, v, kind, state, attempt, at)
+        VALUES (
+            job_id, next_v, 'enqueued', 'ready', 0,
+            coalesce(nullif(current_setting('winch.at', true), '')::timestamptz, clock_timestamp())
+        );
+        next_v := next_v + 1;
+        verb := 'claim';
     END IF;
     INSERT INTO "winch".job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (

@@ -27,11 +27,18 @@ from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
 from winch.drivers.postgres.fast.handover import Offer
-from winch.storage.params import ClaimParams
+from winch.drivers.postgres.records import write_one
+from winch.storage.params import ClaimParams, NewJob
 
 pytestmark = pytest.mark.servers
 
-HAND_OVER = "SELECT winch.hand_over(%s, 'default', 'mail.send', 1, 0, '{}', 3)"
+
+def hand_over(store: Store, conn: psycopg.Connection[Any], job: NewJob) -> bool:
+    """Store the job as a producer does, in a transaction that stays open; whether it is claimed."""
+    values = write_one(job, None, may_hand_over=True)
+    conn.execute(store.driver._base.sql["enqueue.one"].text, values)
+    row = conn.execute("SELECT state FROM winch.job WHERE id = %s", [job.id]).fetchone()
+    return row == ("running",)
 
 
 @pytest.fixture(scope="module")
@@ -335,8 +342,8 @@ def test_a_worker_that_stops_waits_for_who_hands_over_in_that_moment(
     async def work() -> None:
         async with waiting(store, session) as there:
             with psycopg.connect(store.url) as producer, connected(store.url) as watcher:
-                job = new_job().id
-                assert producer.execute(HAND_OVER, [job]).fetchone() == (True,)
+                job = new_job()
+                assert hand_over(store, producer, job)
                 there.bell.rouse()
                 await asyncio.sleep(0)
                 await asyncio.to_thread(wait_for_lock, watcher)
@@ -345,7 +352,7 @@ def test_a_worker_that_stops_waits_for_who_hands_over_in_that_moment(
                 else:
                     producer.rollback()
                 claims = await there.claims()
-                assert [claim.id for claim in claims] == ([job] if is_committed else [])
+                assert [claim.id for claim in claims] == ([job.id] if is_committed else [])
         assert offers(store) == 0
 
     session = store.session()
@@ -356,16 +363,14 @@ def test_two_producers_take_one_offer_once(store: Store) -> None:
     async def work() -> None:
         async with waiting(store, session) as there:
             with psycopg.connect(store.url) as first, psycopg.connect(store.url) as second:
-                jobs = [new_job().id, new_job().id]
-                assert first.execute(HAND_OVER, [jobs[0]]).fetchone() == (True,)
-                taken = Background(lambda: second.execute(HAND_OVER, [jobs[1]]).fetchone())
-                assert await asyncio.to_thread(taken.result) == (False,), (
-                    "it does not wait for the first"
-                )
+                jobs = [new_job(), new_job()]
+                assert hand_over(store, first, jobs[0])
+                taken = Background(lambda: hand_over(store, second, jobs[1]))
+                assert not await asyncio.to_thread(taken.result), "it does not wait for the first"
                 first.commit()
                 second.rollback()
             (claim,) = await there.claims()
-            assert claim.id == jobs[0]
+            assert claim.id == jobs[0].id
 
     session = store.session()
     asyncio.run(work())

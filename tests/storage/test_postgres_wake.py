@@ -155,7 +155,7 @@ def test_one_job_rings_whatever_it_has_with_it(store: Store) -> None:
     with ears(store.url, store.driver._address.channel) as listening:
         asyncio.run(work())
         assert heard(listening) == ['["default"]'] * 5
-    assert names == ["enqueue.plain", "enqueue.one", "enqueue.one", "enqueue.one"]
+    assert names == ["enqueue.one"] * 4
     with connected(store.url) as conn:
         rows = conn.execute(
             "SELECT to_jsonb(job) - ARRAY['id', 'created_at', 'run_at', 'sort_key'],"

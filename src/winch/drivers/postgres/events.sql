@@ -21,6 +21,15 @@ BEGIN
     ELSIF TG_OP = 'DELETE' THEN
         SELECT state, session, attempt, history, ended_token INTO after FROM {schema}.archive WHERE id = job_id;
     END IF;
+    IF TG_OP = 'INSERT' AND NEW.state = 'running' THEN -- stored under an offer: two changes in one row
+        INSERT INTO {schema}.job_event (job, v, kind, state, attempt, at)
+        VALUES (
+            job_id, next_v, 'enqueued', 'ready', 0,
+            coalesce(nullif(current_setting('winch.at', true), '')::timestamptz, clock_timestamp())
+        );
+        next_v := next_v + 1;
+        verb := 'claim';
+    END IF;
     INSERT INTO {schema}.job_event (job, v, kind, state, token, by_token, session, attempt, at)
     VALUES (
         job_id,

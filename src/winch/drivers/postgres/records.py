@@ -99,11 +99,18 @@ _seldom = attrgetter("headers", "options", "expires", "keep")
 _seldom_nothing = _seldom(_plain_job)
 
 
-def write_one(job: NewJob, now: datetime | None) -> tuple[str, dict[str, Any]] | None:
-    """The statement that stores this job alone, and its parameters; None if there is more to the job."""
+def is_bare(job: NewJob) -> bool:
+    """Whether a job that `write_one` takes has nothing but its arguments: a worker may be handed it."""
+    return bool(_seldom(job) == _seldom_nothing)
+
+
+def write_one(
+    job: NewJob, now: datetime | None, *, may_hand_over: bool = False, is_noted: bool = False
+) -> dict[str, Any] | None:
+    """The parameters of `enqueue.one`; None if there is more to the job."""
     if _absent(job) != _nothing or job.tags:
         return None
-    values = {
+    return {
         "id": job.id,
         "args": job.args,
         "task": job.task,
@@ -111,15 +118,14 @@ def write_one(job: NewJob, now: datetime | None) -> tuple[str, dict[str, Any]] |
         "queue": job.queue,
         "priority": job.priority,
         "max_attempts": job.max_attempts,
+        "now": now,
+        "headers": _write_headers(job),
+        "options": job.options,
+        "expires_seconds": write_span(job.expires),
+        "keep_seconds": write_span(job.keep),
+        "may_hand_over": may_hand_over,
+        "is_noted": is_noted,
     }
-    if _seldom(job) == _seldom_nothing and now is None:
-        return "enqueue.plain", values
-    values["now"] = now
-    values["headers"] = _write_headers(job)
-    values["options"] = job.options
-    values["expires_seconds"] = write_span(job.expires)
-    values["keep_seconds"] = write_span(job.keep)
-    return "enqueue.one", values
 
 
 def write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:

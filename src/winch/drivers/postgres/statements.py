@@ -30,7 +30,7 @@ STATEMENTS = sql.load("winch.drivers.postgres", lambda name, _: f"%({name})s")
 # Statements that may be kept prepared on the server, on our own direct connections. Only inserts: a
 # cached plan is made for the table as it was, and one of an empty table looks through a full one row by
 # row, a hundred times slower. So all whose plan depends on a table's size are planned whenever they run.
-PREPARED = frozenset(f"enqueue{way}" for way in ("", ".alike", ".handed", ".noted", ".one", ".plain"))
+PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.one"})
 
 # Statements whose moments are read as numbers (binary.Moments): many rows, most with the same ones.
 BARE_MOMENTS = frozenset({"claim", "claim.few", "admit.take"})

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 # Whose answer nobody reads.
-STATEMENTS = frozenset(
-    {"enqueue.alike", "enqueue.handed", "enqueue.noted", "enqueue.one", "enqueue.plain"}
-)
+STATEMENTS = frozenset({"enqueue.alike", "enqueue.one"})
 # Those that go this way on a worker's connections for claim and finish, which keep their plans.
 WORKING = frozenset({"claim", "claim.few", "finish", "has_gated", "wait.offer", "wait.withdrawn"})
 

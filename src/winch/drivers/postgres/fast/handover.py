@@ -2,7 +2,7 @@
 
 An offer is a claim, under a token of its own, that finds nothing yet. A producer that stores a plain job
 while an offer stands stores the job as claimed under that token, and notifies the channel of the
-worker's listener (`hand_over`, a function of the schema). This saves the worker's claim: one round trip
+worker's listener (`take_offer`, a function of the schema). This saves the worker's claim: one round trip
 and one commit on the way from enqueue to start. Equals a ring followed by the claim.
 
 A notification that is lost, or has no room for the job, makes the start slower, never wrong: when the

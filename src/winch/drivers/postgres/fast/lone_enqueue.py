@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.drivers.postgres.connections.libpq import StoreOne
-from winch.drivers.postgres.records import write_one
+from winch.drivers.postgres.records import is_bare, write_one
 from winch.drivers.postgres.statements import Statement
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
@@ -29,14 +29,13 @@ class LoneEnqueue:
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
-        if is_repeat or len(jobs) != 1 or (one := write_one(jobs[0], now)) is None:
+        if is_repeat or len(jobs) != 1:
             return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
-        name, values = one
-        if name == "enqueue.plain":
-            name = "enqueue.noted" if self._base.keeps_events else "enqueue.handed"
-        elif self._base.keeps_events:
+        may_hand_over, is_noted = now is None and is_bare(jobs[0]), self._base.keeps_events
+        one = write_one(jobs[0], now, may_hand_over=may_hand_over, is_noted=is_noted)
+        if one is None or (is_noted and not may_hand_over):
             return self._plain.enqueue(jobs, now=now)
-        statement = Statement(self._base.sql[name], values, is_alone=True)
+        statement = Statement(self._base.sql["enqueue.one"], one, is_alone=True)
         return Verb(
             "enqueue",
             lambda: self._plain.enqueue(jobs, now=now).steps(),

@@ -65,85 +65,40 @@ FROM {schema}.queue
 WHERE name = :queue::text
     AND waiting_until > clock_timestamp();
 
--- enqueue.one: the same for one job: what most callers wait for. No list to take apart, and no part of the
--- statement that is run for its own sake: a fifth less than enqueue.alike takes for one. It rings in a condition
--- that holds whatever the ring returns, so that no job hangs on it, and not in RETURNING, which would keep the row
--- for later and send it to nobody who reads it. The clock is that of the statement's arrival, which is the same
--- wherever the statement names it.
+-- enqueue.one: the same for one job: what most callers wait for. No list to take apart: a fifth less than enqueue.alike
+-- takes for one. The clock is that of the statement's arrival. Where a worker waits, take_offer rings for it; with
+-- `may_hand_over` it may return the worker's offer instead, and then the job is stored as claimed under the offer's token.
+-- Never in the transaction of a caller, where the offer that was taken would be of no use until that ends. With `is_noted`
+-- the triggers for events learn the verb in the statement itself: a transaction of several would hold the offer for longer.
 INSERT INTO {schema}.job (
-    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, expires_at, keep_seconds,
-    max_attempts, headers, options
+    id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, expires_at, keep_seconds,
+    max_attempts, headers, options, attempt, fence, token, session, claimed_at
 )
 SELECT
-    :id::uuid, coalesce(:now::timestamptz, statement_timestamp()),
-    coalesce(:now::timestamptz, statement_timestamp()),
-    {schema}.sort_key(coalesce(:now::timestamptz, statement_timestamp()), :priority::integer), :version::integer,
-    :priority::integer, 'ready', :queue::text, :task::text, :args::text,
-    coalesce(:now::timestamptz, statement_timestamp()) + make_interval(secs => :expires_seconds::float8),
-    :keep_seconds::float8, :max_attempts::integer, :headers::text, :options::text
-WHERE coalesce((
-    SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text) IS NULL
-    FROM {schema}.queue
-    WHERE name = :queue::text
-        AND waiting_until > clock_timestamp()
-), false) IS NOT NULL;
-
--- enqueue.plain: the same for a job that has nothing but its arguments, as most have: each parameter is read and
--- looked up, also where it is NULL.
-INSERT INTO {schema}.job (
-    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
-)
-SELECT
-    :id::uuid, statement_timestamp(), statement_timestamp(),
-    {schema}.sort_key(statement_timestamp(), :priority::integer), :version::integer, :priority::integer, 'ready',
-    :queue::text, :task::text, :args::text, :max_attempts::integer
-WHERE coalesce((
-    SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text) IS NULL
-    FROM {schema}.queue
-    WHERE name = :queue::text
-        AND waiting_until > clock_timestamp()
-), false) IS NOT NULL;
-
--- enqueue.handed: the same on a connection of ours, with its own commit. Where somebody waits the job may be handed
--- over at once (hand_over), and then there is nothing left to store. Never in the transaction of a caller, where
--- the offer that was taken would be nobody's until that ends.
-INSERT INTO {schema}.job (
-    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
-)
-SELECT
-    :id::uuid, statement_timestamp(), statement_timestamp(),
-    {schema}.sort_key(statement_timestamp(), :priority::integer), :version::integer, :priority::integer, 'ready',
-    :queue::text, :task::text, :args::text, :max_attempts::integer
-WHERE (
-    SELECT {schema}.hand_over(
-        :id::uuid, name, :task::text, :version::integer, :priority::integer, :args::text, :max_attempts::integer
-    )
-    FROM {schema}.queue
-    WHERE name = :queue::text
-        AND waiting_until > clock_timestamp()
-) IS NOT TRUE;
-
--- enqueue.noted: the same where events are kept. The triggers are told of it in the statement itself, before anything
--- is stored: a transaction of several statements would hold the offer for longer than a moment.
-INSERT INTO {schema}.job (
-    id, created_at, run_at, sort_key, version, priority, state, queue, task, args, max_attempts
-)
-SELECT
-    :id::uuid, statement_timestamp(), statement_timestamp(),
-    {schema}.sort_key(statement_timestamp(), :priority::integer), :version::integer, :priority::integer, 'ready',
-    :queue::text, :task::text, :args::text, :max_attempts::integer
+    :id::uuid, new.at, new.at, {schema}.sort_key(new.at, :priority::integer), :version::integer, :priority::integer,
+    CASE WHEN (new.offer).token IS NULL THEN 'ready' ELSE 'running' END,
+    CASE WHEN (new.offer).token IS NULL THEN 'ready' ELSE 'running' END,
+    :queue::text, :task::text, :args::text, new.at + make_interval(secs => :expires_seconds::float8),
+    :keep_seconds::float8, :max_attempts::integer, :headers::text, :options::text,
+    CASE WHEN (new.offer).token IS NULL THEN 0 ELSE 1 END,
+    CASE WHEN (new.offer).token IS NULL THEN 0 ELSE {schema}.micros(new.at) END,
+    (new.offer).token, (new.offer).session, CASE WHEN (new.offer).token IS NOT NULL THEN new.at END
 FROM (
-    SELECT set_config('winch.at', '', true), set_config('winch.verb', 'enqueue', true) AS verb OFFSET 0
-) AS hint
-WHERE (
-    SELECT {schema}.hand_over(
-        :id::uuid, name, :task::text, :version::integer, :priority::integer, :args::text, :max_attempts::integer
-    )
-    FROM {schema}.queue
-    WHERE name = :queue::text
-        AND waiting_until > clock_timestamp()
-        AND hint.verb <> ''
-) IS NOT TRUE;
+    SELECT moment.at, (
+        SELECT {schema}.take_offer(
+            :id::uuid, name, :task::text, :version::integer, :args::text, moment.at, :may_hand_over::boolean
+        )
+        FROM {schema}.queue
+        WHERE name = :queue::text
+            AND waiting_until > clock_timestamp()
+    ) AS offer
+    FROM (SELECT coalesce(:now::timestamptz, statement_timestamp()) AS at) AS moment
+    OFFSET 0
+) AS new
+WHERE CASE
+    WHEN :is_noted::boolean THEN set_config('winch.at', '', true) || set_config('winch.verb', 'enqueue', true) <> ''
+    ELSE true
+END;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves

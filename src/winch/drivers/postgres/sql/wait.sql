@@ -13,7 +13,7 @@ ORDER BY waited.name
 ON CONFLICT (name) DO UPDATE
 SET waiting_until = excluded.waiting_until;
 
--- wait.offer: leaves a claim in the store, one row for each queue (hand_over). Locks nothing. It is not durable,
+-- wait.offer: leaves a claim in the store, one row for each queue (take_offer). Locks nothing. It is not durable,
 -- and need not be.
 INSERT INTO {schema}.offer (token, session, queue, tasks, channel, until)
 SELECT

@@ -11,7 +11,7 @@ import msgspec
 from winch.core.errors import ConfigError
 from winch.core.policy.unique import Duplicate
 from winch.drivers.postgres.records import write_alike, write_jobs, write_one
-from winch.drivers.postgres.statements import Body, Statement
+from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.decide.unique import Holder, filled, planned, takes_over
@@ -48,7 +48,7 @@ class EnqueueVerbs:
         if is_repeat or any(job.is_given_id for job in jobs):
             return (yield from self._insert_checked(jobs, is_repeat, now))
         if len(jobs) == 1 and (one := write_one(jobs[0], now)):
-            yield Statement(self._base.sql[one[0]], one[1], is_alone=True)
+            yield self._base.statement("enqueue.one", is_alone=True, **one)
         elif alike := write_alike(jobs):
             yield self._base.statement("enqueue.alike", is_alone=True, now=now, **alike)
         else:
