@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
+from lab.history.facts import Facts
 from lab.history.lines import Ended
-from lab.history.records import History, Violation
-from winch.core.job import HISTORY_LIMIT, UNDO_LIVES, JobRecord
+from lab.history.records import Violation
+from winch.core.job import HISTORY_LIMIT, UNDO_LIVES
 from winch.core.lifecycle import JobState
-from winch.storage.params import Event, SessionInfo
 
 # A handler that does not end is charged although nobody saw it raise.
 UNSEEN = ("JobTimeout",)
-
-
-class Facts(Protocol):
-    """The part of the checker's facts that these rules read."""
-
-    history: History
-    events: dict[str, list[Event]]
-    jobs: dict[str, list[JobRecord]]
-    sessions: dict[str, SessionInfo]
 
 
 def i13_a_crash_is_nobody_elses_fault(facts: Facts) -> Iterator[Violation]:

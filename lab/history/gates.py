@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
 
+from lab.history.facts import ENDS, Facts
 from lab.history.records import Violation
 from winch.core.flow import INPUTS_HEADER
 from winch.core.gates.uses import FIFO, LIMIT, RATE, SLIDING, GateUse, gates_of
@@ -17,18 +17,10 @@ from winch.core.job import HISTORY_LIMIT, JobRecord, fifo_order
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import Event
 
-ENDS = frozenset({"finished", "released", "rescued"})
 # A store writes an event a moment after it read the clock for the claim.
 TOLERANCE = timedelta(milliseconds=250)
 # Who was stored so shortly before may not have been committed yet.
 VISIBLE = timedelta(seconds=1)
-
-
-class Facts(Protocol):
-    """The part of the checker's facts that these rules read."""
-
-    events: dict[str, list[Event]]
-    jobs: dict[str, list[JobRecord]]
 
 
 def i7_unique_key(facts: Facts) -> Iterator[Violation]:
