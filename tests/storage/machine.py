@@ -1,8 +1,7 @@
 """A random walk over the verbs, with a driver held to invariants and, where wanted, to the reference.
 
-`Ledger` is a tiny model of its own: who owns what, which jobs exist, what may never happen. It knows
-nothing of how a driver works, so that the reference can be checked too. `StoreMachine` with a reference
-compares every answer and, after each step, every job, session and event.
+`Ledger` (ledger.py) holds what must be true of any store. `StoreMachine` with a reference also compares
+every answer and, after each step, every job, session and event.
 
 Moments never collide: each step is a millisecond later than the one before, time is advanced by whole
 seconds, and the jobs of one step differ by microseconds or priority. So the order of claims is decided
@@ -27,21 +26,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.storage.gated import (
+    GATES,
+    QUEUE,
+)
+from tests.storage.ledger import Ledger
 from winch.core.gates.uses import (
-    BUCKET,
     FIFO,
-    FIXED,
-    LIMIT,
-    RATE,
-    SCOPE,
-    SLIDING,
-    BreakerSpec,
     GateUse,
     gates_of,
     with_gates,
     with_one_more,
 )
-from winch.core.job import Claim, Failure, JobRecord, Note, to_micros
+from winch.core.job import Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.core.policy.unique import Duplicate
 from winch.core.values.clock import FixedClock
@@ -68,34 +65,6 @@ from winch.testing.conformance.bench import WHAT
 
 T = TypeVar("T")
 
-ONE = GateUse("limit:one", LIMIT, "limit:one", n=1)
-TWO = GateUse("limit:two", LIMIT, "limit:two", n=2)
-TURNS = GateUse("fifo:acct", FIFO)
-QUEUE = GateUse("queue:a", LIMIT, "queue:a", n=2)
-MINUTE = 60_000_000
-SLOW = GateUse("rate:slow", RATE, "rate:slow", n=2, per=MINUTE, how=SLIDING)
-FIXED_RATE = GateUse("rate:fixed", RATE, "rate:fixed", n=2, per=MINUTE, how=FIXED)
-DRIPS = GateUse("rate:drips", RATE, "rate:drips", n=6, per=MINUTE, how=BUCKET, burst=2, weight=2)
-TRIES = GateUse("budget:tries", RATE, "budget:tries", n=1, per=MINUTE, is_for_retries=True)
-BANK = GateUse(
-    "scope:bank",
-    SCOPE,
-    breaker=BreakerSpec(failures=0.5, of=2, window=10 * MINUTE, hold=MINUTE // 2),
-)
-GATES: tuple[tuple[GateUse, ...], ...] = (
-    (),
-    (ONE,),
-    (TWO,),
-    (TURNS,),
-    (ONE, TWO),
-    (TURNS, TWO),
-    (SLOW,),
-    (FIXED_RATE, TWO),
-    (DRIPS,),
-    (SLOW, TRIES),
-    (BANK,),
-    (BANK, ONE),
-)
 # The same walks on every machine and every run; a failure in CI is a failure at home.
 STEADY = hypothesis.settings(
     derandomize=True,
@@ -127,90 +96,6 @@ notes = st.builds(
     log=st.sampled_from([None, "a line\n"]),
 )
 leaps = st.sampled_from([-10, 1, 10, 29, 30, 31, 60, 600, 3600, 40 * 3600, 72 * 3600, 9 * 86400])
-
-
-class Ledger:
-    """What must hold of any store, written down from what it answered."""
-
-    def __init__(self) -> None:
-        self.owners: dict[str, str] = {}
-        self.sessions: dict[str, str] = {}  # of the owners
-        self.claims: set[ClaimRef] = set()
-        self.fences: dict[str, int] = {}
-        self.states: dict[str, JobState] = {}  # of every job that must exist
-        self.retried: set[str] = set()  # in the step that is being taken
-        self.starts: list[int] = []  # of the jobs under the sliding rate, while no clock was set back
-
-    def stored(self, new_id: str, *, is_new: bool) -> None:
-        assert is_new is (new_id not in self.states), "a job is new exactly if there was none"
-        if is_new:
-            self.states[new_id] = JobState.READY
-            self.fences.pop(new_id, None)
-
-    def claimed(self, claim: Claim, session: str) -> None:
-        ref = ClaimRef(claim.id, claim.token)
-        assert self.states[claim.id] is JobState.READY, "only ready jobs are claimed"
-        assert claim.id not in self.owners, "one live owner per job"
-        assert ref not in self.claims, "a token is never given twice"
-        assert claim.fence > self.fences.get(claim.id, 0), "the fence grows with every claim"
-        assert claim.attempt >= 1
-        self.claims.add(ref)
-        self.owners[claim.id] = claim.token
-        self.sessions[claim.id] = session
-        self.fences[claim.id] = claim.fence
-
-    def started(self, claim: Claim, now: int) -> None:
-        """Note the start of a job under a sliding rate: no stretch of a minute has more of them than it
-        says, wherever it begins."""
-        if SLOW in gates_of(claim.options):
-            self.starts.append(now)
-            within = sum(now - SLOW.per < start <= now for start in self.starts)
-            assert within <= SLOW.n, "no stretch of a rate has more than its number"
-
-    def owns(self, ref: ClaimRef) -> bool:
-        return self.owners.get(ref.id) == ref.token
-
-    def holds(self, session: str, ref: ClaimRef) -> bool:
-        return self.owns(ref) and self.sessions[ref.id] == session
-
-    def ended(self, ref: ClaimRef) -> None:
-        assert self.owns(ref), "only the live claim is ended"
-        del self.owners[ref.id], self.sessions[ref.id]
-
-    def answered(self, ref: ClaimRef, answer: Answer) -> None:
-        assert (answer is Answer.TOOK) is self.owns(ref), "a write takes exactly if its claim is live"
-        if answer is Answer.TOOK:
-            self.ended(ref)
-
-    def acted(self, verb: str, act: Acted) -> None:
-        before = self.states.get(act.id)
-        assert act.state == before, "an operator is told the state there was"
-        is_allowed = before is not None and before in TRANSITIONS[verb]
-        assert act.took is (is_allowed and act.holder is None)
-        if act.holder is not None:
-            assert verb == "retry", "only a retry needs a key"
-            assert not self.states[act.holder].is_final, "only a live job holds a key"
-        if act.took and verb == "retry":
-            self.retried.add(act.id)
-        if act.took and verb == "delete":
-            del self.states[act.id]
-
-    def seen(self, jobs: dict[str, JobRecord]) -> None:
-        """Check every job after a step."""
-        assert set(jobs) == set(self.states), "no job is lost, and none comes from nowhere"
-        for found, job in jobs.items():
-            before = self.states[found]
-            if before.is_final and found not in self.retried:
-                assert job.state is before, "final stays final"
-            assert (job.state is JobState.RUNNING) is (found in self.owners)
-            assert job.token == self.owners.get(found)
-            assert (job.finished_at is not None) is job.state.is_final
-            assert job.attempt >= 0
-            assert job.fence == self.fences.get(found, job.fence)
-            self.states[found] = job.state
-        self.retried.clear()
-        held = [job.unique_key for job in jobs.values() if job.unique_key and not job.state.is_final]
-        assert len(held) == len(set(held)), "at most one live job has a key"
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -1,0 +1,109 @@
+"""One class name means one thing, and a variable is named for what it holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import winch
+
+PACKAGE = Path(winch.__file__).parent
+DOCS = Path(__file__).parents[2] / "docs"
+STORES = {"memory", "postgres", "redis", "sqlite"}
+FAMILIES = "storage/families.py"
+
+# The class of the HTTP API has the name of the public record on purpose: it is its form in JSON, and its
+# name stands in the OpenAPI document.
+SAME_THING = {"Enqueued"}
+
+# Names that still mean two things. The list is exact: when one is gone, take it out.
+LEFT: set[str] = {
+    "Address", "AsyncPool", "Batch", "Bell", "Ending", "Hello", "LoneEnqueue", "Pause", "Rate",
+    "Run", "Schedules", "Target", "_Begun", "_Row",
+}  # fmt: skip
+
+# Variables, parameters and functions named said or told, by folder. Exact, too.
+SAID: dict[str, int] = {
+    "core": 16, "drivers": 3, "engine": 33, "storage": 3, "testing": 11,
+}  # fmt: skip
+
+# Words that only this project uses in this sense: the glossary explains each.
+HOUSE_WORDS = (
+    "area", "bell", "beat", "board", "book", "family", "fast path", "gate", "hand-over", "home shard",
+    "lease", "low water", "offer", "permit", "pulse", "ring", "sending", "spool", "tally", "twin",
+    "verb",
+)  # fmt: skip
+
+# Modules of former names. A page that names one sends its reader to a file that is not there.
+FORMER_MODULES = (
+    "accepting", "bodies", "carry", "death", "door", "entropy", "exposition", "express", "faults",
+    "flow_look", "gathering", "isolation", "job_desk", "joining", "lane", "lending", "link", "lookout",
+    "places", "planning", "queue_desk", "recording", "shelf", "spreading", "telling", "unwinding",
+    "vitals", "watching", "wires",
+)  # fmt: skip
+
+
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [(path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())) for path in paths]
+
+
+def test_one_class_name_means_one_thing() -> None:
+    places: dict[str, set[str]] = defaultdict(set)
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].add(path)
+    twice = {name for name, paths in places.items() if len(roles(paths)) > 1} - SAME_THING
+    assert twice == LEFT, {name: places[name] for name in sorted(twice ^ LEFT)}
+
+
+def roles(paths: set[str]) -> set[str]:
+    """The places, counted once where they share a role: the drivers may each have a class of one name in
+    a module of one name, and the protocol of a family of verbs has the name of its implementations."""
+    found = set()
+    for path in paths:
+        folder, _, rest = path.partition("/")
+        store, _, role = rest.partition("/")
+        found.add(f"drivers/*/{role}" if folder == "drivers" and store in STORES else path)
+    if FAMILIES in found and any(path.startswith("drivers/*/verbs/") for path in found):
+        found.discard(FAMILIES)
+    return found
+
+
+def test_variables_are_named_for_what_they_hold() -> None:
+    counts: Counter[str] = Counter()
+    for path, tree in modules():
+        counts[path.partition("/")[0]] += sum(name in ("said", "told") for name in bound(tree))
+    found = {folder: count for folder, count in counts.items() if count}
+    assert found == SAID
+
+
+def bound(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def test_the_glossary_explains_every_house_word() -> None:
+    rows = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text(), flags=re.MULTILINE)
+    explained = {word for row in rows for word in row.split(", ")}
+    assert set(HOUSE_WORDS) <= explained, set(HOUSE_WORDS) - explained
+
+
+def test_pages_name_no_module_by_a_former_name() -> None:
+    names = "|".join(FORMER_MODULES)
+    for page in DOCS.rglob("*.md"):
+        found = re.findall(rf"(?:engine|drivers|web|cli)/(?:\w+/)*(?:{names})\.py", page.read_text())
+        assert not found, f"{page.name} names {found}"
