@@ -21,8 +21,8 @@ from lab import lanes
 from lab.faults import FAULTS, QUICK, Fault
 from lab.lanes import Planned
 from lab.load import SECONDS
+from lab.once import once
 from lab.results import RESULTS, Result, keep, load
-from lab.run import once
 from lab.stores import STORES
 
 Job = tuple[list[type[Fault]], str]

@@ -1,4 +1,4 @@
-"""One run: a store, the standard load, faults at random times, then peace, and the verdict.
+"""One run's store, processes and load: faults at random times, then peace, then a verdict.
 
 Nothing is decided by a clock of the lab's: a machine that is busy makes a run longer, and the history
 tells the same story. A run whose faults did nothing proves nothing, and fails.
@@ -6,40 +6,31 @@ tells the same story. A run whose faults did nothing proves nothing, and fails.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from lab import load
 from lab.app import SETTINGS, SWEEP, TRANSACTIONAL, LabApp, make
-from lab.history import History, Recorder, Verdict, Violation, check, gather, read
-from lab.history.lines import Ended, Replied
-from lab.results import Result
-from lab.stores import REWOUND, CannotRun, Store
+from lab.history import History, Recorder, gather, read
+from lab.history.lines import Replied
+from lab.stores import Store
 from tests.faults.apps import LEASE
 from tests.faults.fleet import Fleet, Worker, until
 from tests.servers import free_port
 from winch.core.errors import StorageError
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import JobFilter, SessionInfo
-
-if TYPE_CHECKING:
-    from lab.faults.base import Fault
 
 QUEUES = "default"
 # A sweep may just have passed when a lease ends, and a busy machine takes its time.
@@ -51,8 +42,6 @@ PRODUCING = 300.0
 # Looking costs: the whole history is read, or the store is asked to count.
 STEP = 0.1
 SCHEDULE = "each second"
-# Processes that want to run, for each core. With more a live worker may not get to beat in its lease.
-BUSY = 8.0
 
 
 class Run:
@@ -309,198 +298,3 @@ class Run:
     def close(self) -> None:
         self.fleet.end()
         self.app.close()
-
-
-def once(
-    kinds: Sequence[type[Fault]],
-    store: str,
-    seed: int,
-    *,
-    seconds: float = load.SECONDS,
-    logs: Path | None = None,
-) -> Result:
-    """Run these faults together on this store, and judge. `logs`: where to leave what the processes of a
-    failed run said and did."""
-    began = time.monotonic()
-    words = {
-        "store": store,
-        "fault": "+".join(kind.name for kind in kinds),
-        "title": ", and ".join(kind.title for kind in kinds),
-        "seed": seed,
-    }
-    with tempfile.TemporaryDirectory(prefix="winch-lab-") as name:
-        try:
-            found = (
-                kinds[0].play(seed)
-                if kinds[0].is_virtual
-                else _run(kinds, store, seed, Path(name), seconds, words)
-            )
-        except Exception as error:  # a run that broke is a failed run, with its reason
-            reason = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
-            kind = "cannot run here" if isinstance(error, CannotRun) else "broke off"
-            found = Result(**words, is_ok=False, observed=kind, seconds=0, violations=(reason,))  # type: ignore[arg-type]
-        if logs is not None and not found.is_ok:
-            _leave(Path(name), logs / f"{found.fault}-{store}-{seed}")
-    return msgspec.structs.replace(found, seconds=round(time.monotonic() - began, 1))
-
-
-def _leave(folder: Path, target: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for log in folder.glob("*.log"):
-        shutil.copy2(log, target)
-    if (folder / "history").is_dir():
-        shutil.copytree(folder / "history", target / "history", dirs_exist_ok=True)
-
-
-def _run(
-    kinds: Sequence[type[Fault]],
-    store: str,
-    seed: int,
-    folder: Path,
-    seconds: float,
-    words: dict[str, object],
-) -> Result:
-    with ExitStack() as stack:
-        make_store = next((k.store_class(store) for k in kinds if k.own_stores.get(store)), None)
-        place = stack.enter_context((make_store or kinds[0].store_class(store))(folder))
-        if any(kind.needs_proxy for kind in kinds):
-            place.put_proxy()
-        run = Run(place, folder, seed, seconds=seconds)
-        stack.callback(run.close)
-        run.prepare()
-        faults = [kind(run, random.Random(f"{seed}/{kind.name}")) for kind in kinds]
-        run.may_be_set_back = any("I12" in fault.waives(place.name) for fault in faults)
-        for fault in faults:
-            fault.prepare()
-        run.begin()
-        for fault in faults:
-            fault.begin()
-        _strike(run, faults)
-        for fault in faults:
-            fault.heal()
-        run.heal()
-        for fault in faults:
-            fault.healed()
-        windows = run.drain()
-        for fault in faults:
-            fault.drained()
-        run.end_workers()
-        return judge(run, faults, windows, words)
-
-
-def _strike(run: Run, faults: Sequence[Fault]) -> None:
-    """Let the faults act, each in a thread of its own, until the load's time is over."""
-    errors: list[BaseException] = []
-
-    def act(fault: Fault) -> None:
-        try:
-            while run.pause(*fault.every, fault.rng):
-                fault.strike()
-                fault.strikes += 1
-        except BaseException as error:  # raised in the main thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=act, args=(fault,)) for fault in faults]
-    for thread in threads:
-        thread.start()
-    time.sleep(run.seconds)
-    run.is_over.set()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-def judge(
-    run: Run, faults: Sequence[Fault], windows: dict[str, tuple[datetime, ...]], words: dict[str, object]
-) -> Result:
-    takeover = None if any(fault.takeover is None for fault in faults) else TAKEOVER
-    history = run.history(windows, takeover)
-    verdict = check(history)
-    waived = {name for fault in faults for name in fault.waives(run.store.name)}
-    disturbed = [] if waived else run.store.disturbances()
-    if disturbed:
-        waived |= set(REWOUND)
-    broken = [found for found in verdict.violations if found.invariant not in waived]
-    broken += [found for fault in faults for found in fault.judge(history, verdict)]
-    observed: list[str] = []
-    for fault in faults:
-        seen = fault.observed(history, verdict)
-        observed.append(seen or "nothing")
-        if not seen:
-            broken.append(
-                Violation("nemesis", None, f"{fault.name} did nothing: the run proves nothing")
-            )
-    broken += _load_was_there(run, history)
-    broken = _as_far_as_it_can_be_judged(broken, run.busiest)
-    broken += [Violation("lab", None, f"could not be judged: {words}") for words in disturbed]
-    measures = dict(run.measures)
-    if verdict.takeovers:
-        measures["slowest takeover s"] = round(verdict.takeovers[-1].total_seconds(), 2)
-    # Claimed in the moment they were stored: by who stored them (docs/protocol/claim.md, hand-over).
-    if handed := sum(job.claimed_at == job.created_at for job in history.jobs):
-        measures["handed over"] = handed
-    return Result(
-        **words,  # type: ignore[arg-type]
-        is_ok=not broken,
-        observed=", ".join(observed),
-        seconds=0,
-        counters={name: count for name, count in verdict.counters.items() if count},
-        measures=measures,
-        violations=tuple(str(found) for found in shortest(broken)),
-        waived=tuple(sorted(waived)),
-    )
-
-
-def _as_far_as_it_can_be_judged(found: list[Violation], load: float) -> list[Violation]:
-    """Where far more processes want to run than can, that a live worker keeps its lease is not promised:
-    what depends on it is told as it is, and is no violation. The run has still not passed."""
-    if load <= BUSY:
-        return found
-    late = [one for one in found if one.invariant == "alive" or _is_late_rescue(one)]
-    if not late:
-        return found
-    words = (
-        f"could not be judged with {load:.0f} processes for each core: {len(late)} times {late[0].words}"
-    )
-    return [*(one for one in found if one not in late), Violation("lab", late[0].job, words)]
-
-
-def _is_late_rescue(found: Violation) -> bool:
-    return found.invariant == "I2" and "after the end of the lease" in found.words
-
-
-def _load_was_there(run: Run, history: History) -> list[Violation]:
-    acked = sum(
-        len(line.ids) for line in history.lines if isinstance(line, Replied) and line.outcome == "acked"
-    )
-    if acked < run.jobs // 2:
-        return [Violation("load", None, f"only {acked} jobs were acknowledged: the run proves little")]
-    return []
-
-
-def shortest(found: Sequence[Violation], most: int = 12) -> list[Violation]:
-    """The violations with the least evidence, one of each invariant first."""
-    seen: set[str] = set()
-    first: list[Violation] = []
-    rest: list[Violation] = []
-    for violation in sorted(found, key=lambda one: len(one.evidence)):
-        (rest if violation.invariant in seen else first).append(violation)
-        seen.add(violation.invariant)
-    return [*first, *rest][:most]
-
-
-def work_goes_on(run: Run, since: float, seconds: float = 30) -> float:
-    """Wait until a handler has ended after that moment; returns how long after."""
-
-    def ended() -> bool:
-        lines = read(run.recorder.folder)
-        return any(isinstance(line, Ended) and line.mono > since for line in lines)
-
-    with contextlib.suppress(AssertionError):
-        until(ended, seconds, "work to go on", step=STEP)
-    return time.monotonic() - since
-
-
-def named(verdict: Verdict, name: str) -> int:
-    return verdict.counters.get(name, 0)

@@ -25,8 +25,9 @@ import psutil
 
 from lab import load
 from lab.faults import FAULTS, Fault
+from lab.judge import judge
 from lab.results import RESULTS
-from lab.run import Run, judge
+from lab.run import Run
 from lab.stores import STORES, Cluster, Postgres, Redis, Sqlite, Store
 
 KEPT = RESULTS / "soak.jsonl"

@@ -19,8 +19,8 @@ from lab.faults.network import NetworkFault
 from lab.faults.servers import ServerFault
 from lab.faults.workers import KillWorker
 from lab.history import History, Verdict, Violation
+from lab.judge import named
 from lab.load import Producer
-from lab.run import named
 from lab.stores import Pooled, Postgres
 
 ROOT = Path(__file__).resolve().parents[2]

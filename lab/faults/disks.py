@@ -20,7 +20,7 @@ from lab.faults.servers import ServerFault
 from lab.faults.workers import KillWorker
 from lab.history import History, Verdict, Violation, read
 from lab.history.lines import Replied, Sent
-from lab.run import named
+from lab.judge import named
 from lab.stores import Postgres, Redis, RedisSmall, SmallPostgres, SmallSqlite, Sqlite
 
 FULL_FOR = 3.0

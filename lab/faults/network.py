@@ -9,8 +9,8 @@ from typing import ClassVar
 from lab.faults.base import Fault
 from lab.history import History, Verdict, Violation
 from lab.history.lines import Nemesis
+from lab.judge import named, work_goes_on
 from lab.proxy import Proxy
-from lab.run import named, work_goes_on
 from tests.faults.apps import LEASE
 
 # How each verb's own statement is known on the wire.

@@ -7,7 +7,7 @@ import time
 from lab.faults.base import SQL, Fault
 from lab.history import History, Verdict, Violation
 from lab.history.lines import Nemesis, Started
-from lab.run import named
+from lab.judge import named
 from tests.faults.clocks import MovableClock
 from tests.faults.fleet import Worker
 

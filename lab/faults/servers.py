@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lab.faults.base import Fault
 from lab.history import History, Verdict
-from lab.run import named, work_goes_on
+from lab.judge import named, work_goes_on
 from lab.stores import (
     REWOUND,
     BriskCluster,

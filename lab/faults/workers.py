@@ -11,7 +11,7 @@ from lab.app import PLAIN
 from lab.faults.base import SINGLE, Fault
 from lab.history import History, Verdict, Violation
 from lab.history.lines import Exited, Nemesis, Started
-from lab.run import named
+from lab.judge import named
 from tests.faults.apps import LEASE
 from tests.faults.fleet import Worker
 from winch.core.lifecycle import JobState

@@ -19,11 +19,11 @@ from lab.__main__ import choose, main, pairs
 from lab.faults import FAULTS, QUICK
 from lab.fuzz import TARGETS, findings
 from lab.history import Violation
+from lab.judge import _as_far_as_it_can_be_judged, shortest
 from lab.lanes import Planned, apart
 from lab.mutations import MUTATIONS, PACKAGE
 from lab.report import PAGE, page
 from lab.results import Result, keep, load
-from lab.run import _as_far_as_it_can_be_judged, shortest
 from lab.simulate import simulate
 from lab.stores import STORES
 from lab.world import Simulation
