@@ -9,11 +9,10 @@ import click
 import msgspec
 
 from winch.app import App
-from winch.cli.jobs.jobs import act_on_each, print_job, records_of, reveal_option
+from winch.cli.jobs.jobs import act_on_each, print_job, print_page, records_of, reveal_option
 from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
-from winch.cli.shared.records import job_table, summary
 from winch.cli.shared.text import ago, count, now, one_line
 from winch.core.errors import InvalidTransition
 from winch.core.lifecycle import JobState
@@ -50,16 +49,7 @@ def list_(
     with opened(options) as app:
         page = app.dead.list(task=task, queue=queue, group=group, limit=limit, after=after)
         records = records_of(app, page, reveal=reveal)
-    if options.as_json:
-        shown = [summary(record, reveal=reveal) for record in records]
-        emit_json({"jobs": shown, "next": page.next})
-        return
-    if not records:
-        remark("no dead jobs")
-        return
-    job_table(records, reveal=reveal, is_dead=True).show()
-    if page.next:
-        remark(f"there are more: add --after {page.next}")
+    print_page(options, records, page.next, reveal=reveal, none="no dead jobs", is_dead=True)
 
 
 @dead.command()

@@ -8,10 +8,10 @@ import click
 
 from winch.app import App
 from winch.cli.operate.workers import is_live
-from winch.cli.shared.options import StoreOptions, find_app, json_option, store_options
+from winch.cli.shared.options import StoreOptions, find_app, json_arguments, json_option, store_options
 from winch.cli.shared.output import emit_json, remark, say
 from winch.cli.shared.text import one_line
-from winch.core.errors import ConfigError, InvalidPayload, StorageUnavailable, UnknownTask
+from winch.core.errors import ConfigError, StorageUnavailable, UnknownTask
 from winch.core.values import codec
 from winch.core.values.bounds import is_int
 from winch.core.values.redact import mask
@@ -57,9 +57,7 @@ def enqueue(
     """
     if timeout is not None and not wait:
         raise click.UsageError("--timeout goes with --wait")
-    args = codec.loads_strict(args_text, what="--args")
-    if not isinstance(args, dict):
-        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
+    args = json_arguments(args_text)
     given: dict[str, Any] = {
         "delay": delay,
         "queue": queue,

@@ -56,16 +56,8 @@ def list_(
             state=wanted or None, task=task, queue=queue, tag=tag, limit=limit, after=after
         )
         records = records_of(app, page, reveal=reveal)
-    if options.as_json:
-        shown = [summary(record, reveal=reveal) for record in records]
-        emit_json({"jobs": shown, "next": page.next})
-        return
-    if not records:
-        remark("no jobs match" if wanted or task or queue or tag else "no jobs")
-        return
-    job_table(records, reveal=reveal).show()
-    if page.next:
-        remark(f"there are more: add --after {page.next}")
+    none = "no jobs match" if wanted or task or queue or tag else "no jobs"
+    print_page(options, records, page.next, reveal=reveal, none=none)
 
 
 @jobs.command()
@@ -83,6 +75,27 @@ def records_of(app: App, found: Sequence[Job[Any]], *, reveal: bool) -> list[Job
     """The records; with `reveal` what is encrypted in them is opened, as far as the keys are here."""
     records = [job.record for job in found]
     return [app.client.revealed(record) for record in records] if reveal else records
+
+
+def print_page(
+    options: StoreOptions,
+    records: list[JobRecord],
+    following: str | None,
+    *,
+    reveal: bool,
+    none: str,
+    is_dead: bool = False,
+) -> None:
+    """One page of a list of jobs; `following` is the cursor of the next page."""
+    if options.as_json:
+        emit_json({"jobs": [summary(record, reveal=reveal) for record in records], "next": following})
+        return
+    if not records:
+        remark(none)
+        return
+    job_table(records, reveal=reveal, is_dead=is_dead).show()
+    if following:
+        remark(f"there are more: add --after {following}")
 
 
 def print_job(app: App, job_id: str, *, as_json: bool, reveal: bool) -> None:

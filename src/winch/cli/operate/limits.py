@@ -7,7 +7,7 @@ import click
 from winch.cli.shared import text
 from winch.cli.shared.known import check_known_limit, create_option
 from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
-from winch.cli.shared.output import Column, Table, emit_json, remark, say
+from winch.cli.shared.output import Column, Table, emit_json, remark, report_each
 from winch.engine.tasks.gates import limit_text
 
 
@@ -79,7 +79,7 @@ def set_(options: StoreOptions, name: str, value: str, create: bool) -> None:
     with opened(options) as app:
         check_known_limit(app, name, create=create)
         app.limits.set(name, value)
-    _report(options, name, f"set to {value}")
+    report_each("limits", [name], f"set to {value}", as_json=options.as_json)
 
 
 @limits.command()
@@ -90,11 +90,4 @@ def reset(options: StoreOptions, name: str) -> None:
     """Forget what was set by hand; what the code says counts again."""
     with opened(options) as app:
         app.limits.reset(name)
-    _report(options, name, "reset")
-
-
-def _report(options: StoreOptions, name: str, done: str) -> None:
-    if options.as_json:
-        emit_json({"limits": [{"name": name, "done": done}]})
-    else:
-        say(f"{text.one_line(name)}  {text.one_line(done)}")
+    report_each("limits", [name], "reset", as_json=options.as_json)

@@ -10,7 +10,7 @@ import msgspec
 from winch.cli.shared import text
 from winch.cli.shared.known import check_known_queue, create_option
 from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
-from winch.cli.shared.output import Column, Table, emit_json, remark, say
+from winch.cli.shared.output import Column, Table, emit_json, remark, report_each, say
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.core.lifecycle import JobState
 from winch.core.policy.retry import StoredRetry, backoff_text
@@ -113,7 +113,7 @@ def pause(
                 check_known_queue(app, name, advice=". Add --create to pause it before its first job")
         for name in names:
             app.queues.pause(name, reason=reason, until=until)
-    _report(options, names, "paused")
+    report_each("queues", names, "paused", as_json=options.as_json)
 
 
 @queues.command()
@@ -125,7 +125,7 @@ def resume(options: StoreOptions, names: tuple[str, ...]) -> None:
     with opened(options) as app:
         for name in names:
             app.queues.resume(name)
-    _report(options, names, "resumed")
+    report_each("queues", names, "resumed", as_json=options.as_json)
 
 
 @queues.command("set")
@@ -185,11 +185,3 @@ def purge(options: StoreOptions, name: str, yes: bool, dry_run: bool) -> None:
     else:
         cancelled = f", {done.cancelled:,} cancelled" if done.cancelled else ""
         say(f"{text.count(done.deleted, 'job')} deleted{cancelled}")
-
-
-def _report(options: StoreOptions, names: tuple[str, ...], done: str) -> None:
-    if options.as_json:
-        emit_json({"queues": [{"name": name, "done": done} for name in names]})
-        return
-    for name in names:
-        say(f"{text.one_line(name)}  {done}")

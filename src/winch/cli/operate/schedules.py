@@ -9,13 +9,11 @@ import click
 import msgspec
 
 from winch.cli.shared import text
-from winch.cli.shared.options import StoreOptions, find_app, json_option, opened, store_options
-from winch.cli.shared.output import Column, Table, emit_json, remark, say
-from winch.core.errors import InvalidPayload
+from winch.cli.shared.options import StoreOptions, json_arguments, json_option, opened, store_options
+from winch.cli.shared.output import Column, Table, emit_json, remark, report_each, say
 from winch.core.values import codec
 from winch.core.values.duration import format_duration
 from winch.core.values.redact import mask
-from winch.engine.client.audit import acting
 from winch.engine.tasks.schedules import Run, Schedule
 
 HISTORY = 10
@@ -192,16 +190,9 @@ def run_data(run: Run) -> dict[str, Any]:
 @store_options
 def add(options: StoreOptions, name: str, task: str, args_text: str, **given: Any) -> None:
     """Add a schedule that stays until it is removed; needs the app (-A)."""
-    args = codec.loads_strict(args_text, what="--args")
-    if not isinstance(args, dict):
-        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
-    app = find_app(options, needs_tasks=True)
-    app.configure({"url": options.url, "schema": options.schema}, config=options.config)
-    try:
-        with acting(via="cli"):
-            one = app.schedules.add(name, task, args=args, **given)
-    finally:
-        app.close()
+    args = json_arguments(args_text)
+    with opened(options, must_exist=False, needs_tasks=True) as app:
+        one = app.schedules.add(name, task, args=args, **given)
     if options.as_json:
         emit_json(schedule_data(one))
     else:
@@ -223,18 +214,12 @@ def add(options: StoreOptions, name: str, task: str, args_text: str, **given: An
 @store_options
 def edit(options: StoreOptions, name: str, args_text: str | None, **given: Any) -> None:
     """Change what is said here; other times count from now on."""
-    args = None if args_text is None else codec.loads_strict(args_text, what="--args")
-    if args is not None and not isinstance(args, dict):
-        raise InvalidPayload(f"--args must be a JSON object of arguments, got {args_text}")
+    args = None if args_text is None else json_arguments(args_text)
     if args is None and all(value is None for value in given.values()):
         raise click.UsageError("say what to change: --cron, --every, --args …")
-    app = find_app(options, needs_tasks=args is not None or given["queue"] is not None)
-    app.configure({"url": options.url, "schema": options.schema}, config=options.config)
-    try:
-        with acting(via="cli"):
-            one = app.schedules.edit(name, args=args, **given)
-    finally:
-        app.close()
+    needs_tasks = args is not None or given["queue"] is not None
+    with opened(options, must_exist=False, needs_tasks=needs_tasks) as app:
+        one = app.schedules.edit(name, args=args, **given)
     if options.as_json:
         emit_json(schedule_data(one))
     else:
@@ -251,7 +236,7 @@ def pause(options: StoreOptions, names: tuple[str, ...], reason: str | None) -> 
     with opened(options) as app:
         for name in names:
             app.schedules.pause(name, reason=reason)
-    _report(options, names, "paused")
+    report_each("schedules", names, "paused", as_json=options.as_json)
 
 
 @schedules.command()
@@ -263,7 +248,7 @@ def resume(options: StoreOptions, names: tuple[str, ...]) -> None:
     with opened(options) as app:
         for name in names:
             app.schedules.resume(name)
-    _report(options, names, "resumed")
+    report_each("schedules", names, "resumed", as_json=options.as_json)
 
 
 @schedules.command()
@@ -303,7 +288,7 @@ def remove(options: StoreOptions, names: tuple[str, ...]) -> None:
     with opened(options) as app:
         for name in names:
             app.schedules.remove(name)
-    _report(options, names, "removed")
+    report_each("schedules", names, "removed", as_json=options.as_json)
 
 
 @schedules.command("next")
@@ -327,11 +312,3 @@ def next_(options: StoreOptions, name: str, count: int) -> None:
 
 def _stamps(windows: list[datetime]) -> str:
     return ", ".join(text.stamp(window) for window in windows) or "never"
-
-
-def _report(options: StoreOptions, names: tuple[str, ...], done: str) -> None:
-    if options.as_json:
-        emit_json({"schedules": [{"name": name, "done": done} for name in names]})
-        return
-    for name in names:
-        say(f"{text.one_line(name)}  {done}")

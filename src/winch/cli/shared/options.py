@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from winch.app import App
-from winch.core.errors import ConfigError, SchemaMismatch
+from winch.core.errors import ConfigError, InvalidPayload, SchemaMismatch
+from winch.core.values import codec
 from winch.engine.base.settings import load
 from winch.engine.client.audit import acting
 
@@ -63,7 +64,9 @@ json_option: Callable[[Any], Any] = click.option(
 
 
 @contextmanager
-def opened(options: StoreOptions, *, must_exist: bool = True, **cli: Any) -> Iterator[App]:
+def opened(
+    options: StoreOptions, *, must_exist: bool = True, needs_tasks: bool = False, **cli: Any
+) -> Iterator[App]:
     """The app the options lead to, closed afterwards.
 
     An app that is named anywhere is imported, because its code may say which store it uses; --url on
@@ -71,9 +74,9 @@ def opened(options: StoreOptions, *, must_exist: bool = True, **cli: Any) -> Ite
     look at jobs and act on them.
 
     A store that does not exist is an error, also where Winch could make it: an empty answer from a
-    mistyped URL would look as if all were well.
+    mistyped URL would look as if all were well. `needs_tasks`: the app must be there, whatever --url is.
     """
-    app = find_app(options)
+    app = find_app(options, needs_tasks=needs_tasks)
     app.configure({"url": options.url, "schema": options.schema, **cli}, config=options.config)
     try:
         if must_exist and app.driver.check_schema().current is None:
@@ -101,6 +104,14 @@ def find_app(options: StoreOptions, *, needs_tasks: bool = False) -> App:
         if options.app_spec is not None or needs_tasks:
             raise
         raise ConfigError(f"{error}; with --url the store is reached without the app") from error
+
+
+def json_arguments(text: str) -> dict[str, Any]:
+    """The value of --args."""
+    args = codec.loads_strict(text, what="--args")
+    if not isinstance(args, dict):
+        raise InvalidPayload(f"--args must be a JSON object of arguments, got {text}")
+    return args
 
 
 def start_logging(verbose: int) -> None:

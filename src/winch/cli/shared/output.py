@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -114,6 +114,15 @@ def _plain(value: Any) -> Any:
 def say(text: str = "") -> None:
     """A line of the answer."""
     click.echo(text)
+
+
+def report_each(what: str, names: Iterable[str], done: str, *, as_json: bool) -> None:
+    """The answer of a command that did the same to each of these."""
+    if as_json:
+        emit_json({what: [{"name": name, "done": done} for name in names]})
+        return
+    for name in names:
+        say(f"{one_line(name)}  {one_line(done)}")
 
 
 def remark(text: str) -> None:
