@@ -46,7 +46,7 @@ class OpenTelemetry(Middleware):
     links to the enqueue (`link`), is the enqueue's child (`child`), or is both (`both`). With
     `create_spans=False` a call that enqueues many jobs makes one span, not one for each job as well.
     With `receive_spans` and `settle_spans` each claim of a worker, and each answer to what it has done,
-    is a span that links to the enqueues of its jobs: many, for who looks for a slow store."""
+    is a span that links to the enqueues of its jobs: many, for the search for a slow store."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class OpenTelemetry(Middleware):
 
     def _one(self, job: NewJob) -> Sequence[NewJob]:
         attributes = {**_facts("send", "send", job.queue), **_about_job(job)}
-        # A caller who has put a context into the headers (an HTTP request's, say) is its parent.
+        # A context in the headers (that of an HTTP request, say) is its parent.
         before = propagate.extract(job.headers) if job.headers else None
         span = self._tracer.start_span(
             f"send {job.queue}", before, kind=SpanKind.PRODUCER, attributes=attributes

@@ -228,7 +228,7 @@ class _Store(MemoryDriver):
             queues=(),
             tasks=(),
             slots=1,
-            lease=timedelta(days=365),  # nobody beats for it, and nobody looks
+            lease=timedelta(days=365),  # no heartbeat extends it, and nothing rescues
         )
         self.run(self.start_session(session))
         return session.id

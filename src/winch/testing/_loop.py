@@ -79,7 +79,7 @@ class _Selector(selectors.DefaultSelector):
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        # Besides the loop's own pipe somebody has a real socket open: its answer may be on its way.
+        # Beside the loop's own pipe there is a real socket: its answer may be on its way.
         if len(self.get_map()) > 1 and (ready := super().select(IO_GRACE)):
             return ready
         return super().select(self.idle())

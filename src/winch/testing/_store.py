@@ -115,7 +115,7 @@ class VirtualStore(MemoryDriver):
         )
 
     def unfinished(self) -> list[JobRecord]:
-        """Jobs that run, or will without anybody's help."""
+        """Jobs that run, or will run without outside help."""
         return [
             job
             for job in self._state.live.values()

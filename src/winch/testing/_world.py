@@ -189,7 +189,7 @@ class World:
     def run_all(self, within: Duration = "366d") -> int:
         """Run every job to its end, retries and delayed ones too, in as much time as that takes.
 
-        Left alone are jobs that nobody would claim: of a paused queue, of an unknown task. Raises
+        Left alone are jobs that no worker would claim: of a paused queue, of an unknown task. Raises
         AssertionError when some are not done `within` this time. Returns how many attempts ended.
         """
         before = self._store.finished_attempts

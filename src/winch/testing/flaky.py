@@ -119,7 +119,7 @@ class FlakyStorage:
     async def arun(self, verb: Verb[T]) -> T:
         fault = self._next(verb.name)
         if fault is not None and fault.way == "hang":
-            while not fault.go_on.is_set():  # noqa: ASYNC110  # set by another thread, or by nobody
+            while not fault.go_on.is_set():  # noqa: ASYNC110  # set by another thread, or never
                 await asyncio.sleep(0.005)
         _fail(fault, "before", verb.name)
         result = await self._inner.arun(verb)

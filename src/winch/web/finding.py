@@ -35,7 +35,7 @@ class Found:
 
 
 class Finder:
-    """Finds jobs in one store, for one caller, who `sees` some of them."""
+    """Finds jobs in one store, for one caller that `sees` some of them."""
 
     def __init__(self, driver: Driver, runtime: Runtime, sees: Test) -> None:
         self._driver = driver

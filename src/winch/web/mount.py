@@ -53,7 +53,7 @@ ROUTES: tuple[WebRoute, ...] = (
 def asgi(app: App, *, authenticate: Authenticate | None = None, read_only: bool = False) -> ASGIApp:
     """The dashboard and the HTTP API for mounting: `host.mount("/jobs", winch.web.asgi(app, …))`.
 
-    `authenticate(request)` returns an `Access`, or None for nobody. Without it everything but the
+    `authenticate(request)` returns an `Access`, or None for no access. Without it everything but the
     health probes is refused: nothing is open by mistake.
     """
     auth = "closed" if authenticate is None else "host"
@@ -121,7 +121,7 @@ async def _unexpected(site: Site, request: Request, error: Exception) -> Respons
 
 
 def answer(site: Site, request: Request, problem: Problem) -> Response:
-    """A problem for who asked: JSON for programs, a page for browsers, and the way in for nobody."""
+    """A problem as an answer: JSON for programs, a page for browsers, the login without access."""
     request_id = request.scope["state"]["request_id"]
     if not wants_page(request):
         return problem.response(request.url.path, request_id)

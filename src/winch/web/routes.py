@@ -39,7 +39,7 @@ class WebCall:
 
     @property
     def by(self) -> str:
-        """Who acts, as written into histories and the audit."""
+        """The actor, as written into histories and the audit."""
         return self.access.name
 
     def path(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """Browser sessions: begun with a token, kept in the books under a digest, over when the token is.
 
 The cookie holds 256 random bits. A session ends 12 hours after its last use, 7 days after it began,
-when somebody logs out, or when the token it was begun with is revoked.
+at logout, or when the token it was begun with is revoked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BrowserSessions:
         self._seen: dict[str, tuple[float, BrowserSession | None]] = {}
 
     def begin(self, token: str) -> Operation[str]:
-        """A new session; returns the cookie's value. Always a fresh one: nobody can plant it."""
+        """A new session; returns the cookie's value. Always a fresh one: no attacker can plant it."""
         value = secrets.token_urlsafe(32)
         now = datetime.now(UTC)
         yield from self._keep(_key(value), BrowserSession(token=token, began_at=now, used_at=now))

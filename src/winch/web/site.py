@@ -1,4 +1,4 @@
-"""One application behind HTTP: who is asked in, what is dispatched, and what every answer carries."""
+"""One application behind HTTP: access, dispatch, and what every answer carries."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Site:
         return value
 
     def forget(self) -> None:
-        """Somebody has changed something: the next look is at the store."""
+        """Something has changed: the next look is at the store."""
         self._cache.clear()
 
     async def queues(self) -> list[QueueInfo]:
@@ -176,10 +176,10 @@ class Site:
             self._openapi = document(self.routes, __version__)
         return self._openapi
 
-    # -- who asks ----------------------------------------------------------------------------------
+    # -- the caller --------------------------------------------------------------------------------
 
     async def access_of(self, request: Request) -> tuple[Access, str]:
-        """Who asks, and how that is known: bearer, session, local, host or nothing."""
+        """The caller, and how it is known: bearer, session, local, host or nothing."""
         header = request.headers.get("authorization", "")
         scheme, _, text = header.partition(" ")
         if self.config.auth in ("open", "tokens") and scheme.lower() == "bearer":
@@ -224,7 +224,7 @@ class Site:
         return access == call.access
 
     async def login(self, request: Request, text: str) -> str:
-        """A new session for who has this token; returns what its cookie holds."""
+        """A new session for the holder of this token; returns the value of its cookie."""
         access = await self._bearer(request, text)
         return await self.client.arun(self.sessions.begin(access.credential))
 
@@ -249,7 +249,7 @@ class Site:
     # -- dispatch ----------------------------------------------------------------------------------
 
     def endpoint(self, route: WebRoute) -> Callable[[Request], Awaitable[Response]]:
-        """The function that serves a route: who, may they, from where, what; then its handler."""
+        """The function that serves a route: it checks caller, right, origin and input first."""
 
         async def serve(request: Request) -> Response:
             return await self._serve(route, request)

@@ -1,5 +1,5 @@
 """Access tokens: shown once, kept as a digest in the store's books, so that every server knows them
-and a dump of the store gives nobody access.
+and a dump of the store gives no access.
 
 In the store and not in a file: servers on several machines share them, a revocation holds everywhere
 at once, and the command line on any machine can list them.

@@ -1,4 +1,4 @@
-"""`winch token`: who may use the HTTP API and the dashboard."""
+"""`winch token`: access to the HTTP API and the dashboard."""
 
 from __future__ import annotations
 

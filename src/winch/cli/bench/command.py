@@ -157,7 +157,7 @@ def _data(one: Figure) -> dict[str, Any]:
 
 
 def _progress(done: int, of: int, what: str) -> None:
-    """A bar on the terminal; nothing where nobody looks."""
+    """A bar on the terminal; nothing where the output is no terminal."""
     if sys.stderr.isatty():
         full = BAR * done // of
         click.echo(f"\r\x1b[K[{'#' * full}{'.' * (BAR - full)}] {what}", nl=False, err=True)

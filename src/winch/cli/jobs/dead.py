@@ -1,4 +1,4 @@
-"""`winch dead`: the jobs that nobody will try again by themselves."""
+"""`winch dead`: the jobs that no worker will try again."""
 
 from __future__ import annotations
 

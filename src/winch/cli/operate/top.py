@@ -147,7 +147,7 @@ def _watch(app: App) -> None:
             size = shutil.get_terminal_size()
             try:
                 now = snapshot(app)
-            except StorageUnavailable as error:  # it may come back while somebody watches
+            except StorageUnavailable as error:  # it may come back while the screen is open
                 lines = [text.one_line(str(error))]
             else:
                 lines = shown(now, before, room=size.columns)

@@ -1,4 +1,4 @@
-"""`winch workers`: who is running jobs."""
+"""`winch workers`: the workers, and signals to them."""
 
 from __future__ import annotations
 

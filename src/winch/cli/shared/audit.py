@@ -1,4 +1,4 @@
-"""`winch audit`: who did what. What people do on the command line leaves the same lines."""
+"""`winch audit`: the actions of people and programs. Those of the command line leave the same lines."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Column:
 
 @dataclass
 class Table:
-    """Rows under headings, aligned. Where nobody looks (a pipe, a file) nothing is cut."""
+    """Rows under headings, aligned. Into a pipe or a file nothing is cut."""
 
     columns: Sequence[Column]
     rows: list[list[str]] = field(default_factory=list)

@@ -16,7 +16,7 @@ dry_run_option: Callable[[Any], Any] = click.option(
 
 
 def may_go_on(question: str, *, yes: bool) -> None:
-    """Return when the answer is yes. Without a terminal there is nobody to ask: refuse, exit 2."""
+    """Return when the answer is yes. Without a terminal no question is possible: refuse, exit 2."""
     if yes:
         return
     if not is_interactive():

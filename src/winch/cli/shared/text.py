@@ -71,7 +71,7 @@ def padded(text: str, columns: int, *, is_right: bool = False) -> str:
 
 
 def state(word: str, like: str | None = None) -> str:
-    """A state's word in its colour (click drops colours where nobody can see them)."""
+    """A state's word in its colour (click drops colours where the output is no terminal)."""
     return click.style(word, fg=STATE_COLOURS.get(like or word))
 
 

@@ -6,9 +6,9 @@ with `WINCH_APP = "shop.jobs:app"` in the settings. It works under WSGI and ASGI
 an event loop in a thread of its own, and a view waits for its answer. Streams (server-sent events) would
 hold a worker of the web server each and are refused; the pages poll instead.
 
-Who may enter is Django's to say: `WINCH_ACCESS = "shop.jobs.who"` names a function that takes the
-request and returns a `winch.web.Access`, or None for nobody. Without it superusers may do everything,
-staff may look, and nobody else sees anything.
+Django decides about access: `WINCH_ACCESS = "shop.jobs.who"` names a function that takes the
+request and returns a `winch.web.Access`, or None for no access. Without it superusers may do everything,
+staff may look, and other users see nothing.
 """
 
 from __future__ import annotations

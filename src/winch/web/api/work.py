@@ -50,7 +50,7 @@ from winch.web.schemas import (
 
 LEASES = (timedelta(seconds=1), timedelta(hours=12))
 LONGEST_WAIT = timedelta(seconds=60)
-# A bell is a hint; between two looks nobody waits longer than this.
+# A bell is a hint; no request waits longer than this between two looks.
 LOOK_EVERY = 2.0
 LOST = "the claim has ended: the job was finished, rescued or released; drop what you have"
 
@@ -216,7 +216,7 @@ def _readable(text: str, what: str) -> Any:
 
 
 async def _held(call: WebCall, token: str) -> tuple[JobRecord, ClaimRef, str]:
-    """The job, the claim and its session; refuses a claim of somebody else's credential."""
+    """The job, the claim and its session; refuses a claim of another credential."""
     record = await call.job()
     try:
         token = parse_id(token, "token")

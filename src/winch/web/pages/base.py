@@ -37,7 +37,7 @@ NAV: tuple[tuple[str, str, str, str], ...] = (
     ("/settings", "Settings", "e", "read"),
 )
 THEMES = ("system", "light", "dark")
-# What an action says when it is done; a code in the address, so that nobody can put words in our mouth.
+# The message after an action. The address holds its code, so that no link can inject a text.
 DID = {
     "cancelled": "The job is cancelled, or asked to stop if it runs.",
     "retried": "The job is ready to run now.",
@@ -144,7 +144,7 @@ def _nav(site: Site, access: Access) -> list[tuple[str, str, str, str]]:
 
 
 def error_page(site: Site, request: Request, problem: Problem, request_id: str) -> Response:
-    """A problem as a page; without the shell, which needs to know who asks."""
+    """A problem as a page; without the shell, which needs to know the caller."""
     body = _render(
         site,
         request,

@@ -1,7 +1,7 @@
 """Charts as SVG, made on the server from numbers: they work without a script and follow the theme.
 
 Colours come from classes, sizes from attributes: the content policy allows no style in the page. Every
-chart has a sentence for who cannot see it, and its numbers as a table beside it.
+chart has a sentence for readers who cannot see it, and its numbers as a table beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules with their next windows and what became of the last ones; limits and who waits at them."""
+"""Schedules with their next windows and last runs; limits and the jobs that wait at them."""
 
 from __future__ import annotations
 

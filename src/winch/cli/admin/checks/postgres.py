@@ -159,7 +159,7 @@ def _long_transactions(conn: Connection) -> Findings:
 
 def _impossible_jobs(conn: Connection, schema: str) -> Findings:
     """Rows that no verb of Winch writes. The database refuses them where a job is changed, and takes
-    them from who stores one by hand."""
+    them from rows that were stored by hand."""
     which = f"FROM {schema}.job WHERE NOT {schema}.is_possible(job)"
     conn.execute(f"SET statement_timeout = {LOOKING // timedelta(milliseconds=1)}")
     try:

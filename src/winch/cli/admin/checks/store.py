@@ -1,4 +1,4 @@
-"""Checks that every store answers: who works, and who waits in vain."""
+"""Checks for every store: which workers are live, and which jobs wait in vain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from winch.cli.operate.workers import is_live
 from winch.cli.shared.text import ago, count, now, span, stamp
 from winch.core.lifecycle import JobState
 
-# Ready jobs that are looked at for tasks that nobody knows.
+# Ready jobs that are looked at for tasks that no worker knows.
 LOOK_AT = 10_000
 
 
