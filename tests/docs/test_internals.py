@@ -24,12 +24,16 @@ def documented(heading: str) -> set[str]:
 def check(url: str, heading: str) -> None:
     named = documented("### In the engine") | documented(heading)
     visited: set[str] = set()
+    called: set[str] = set()
     for is_async in (True, False):
         traced = trace(url, is_async=is_async)
         visited |= {*traced.files()}
+        called |= traced.called
         verbs = {Path(name).stem for name in traced.sql()}
         assert verbs <= {*TRANSITIONS, "enqueue"}
-    assert visited == named
+    assert visited <= named
+    # A file that loops use too may not stand out in every run: it has been called at least.
+    assert named <= called
 
 
 def test_a_plain_job_visits_the_documented_files_on_sqlite(sqlite_path: Path) -> None:

@@ -101,6 +101,8 @@ class Trace:
     """What one kind of job called: functions in the order of their first calls."""
 
     functions: tuple[Function, ...]
+    called: frozenset[str] = frozenset()
+    """The files of all functions that were called while a job was under way, also by loops."""
 
     def files(self, folders: Sequence[str] = PATH_FOLDERS, *, ending: str = ".py") -> list[str]:
         names = dict.fromkeys(file for file, _ in self.functions)
@@ -121,7 +123,7 @@ def on_path(rounds: Sequence[tuple[Counter[Function], Counter[Function]]]) -> Tr
         more = sum(with_job[function] > without[function] for with_job, without in rounds)
         if more >= ENOUGH_ROUNDS:
             found.append(function)
-    return Trace(tuple(found))
+    return Trace(tuple(found), frozenset(file for file, _ in order))
 
 
 def trace(url: str, *, is_async: bool) -> Trace:
@@ -158,7 +160,7 @@ async def _trace(watch: Watch, url: str, *, is_async: bool) -> Trace:
                 rounds.append((with_job, without_job))
             if len(rounds) == ROUNDS:
                 break
-    app.close()
+    await app.aclose()
     return on_path(rounds)
 
 
@@ -184,12 +186,6 @@ def store_url(store: str) -> Iterator[str]:
     else:
         with PostgresServer() as server:
             yield server.new_store()
-
-
-def trace_both(url: str) -> Trace:
-    """A coroutine's and a function's path: what either of them visits."""
-    functions = [*trace(url, is_async=True).functions, *trace(url, is_async=False).functions]
-    return Trace(tuple(dict.fromkeys(functions)))
 
 
 def show(title: str, traced: Trace, *, has_functions: bool) -> str:

@@ -68,7 +68,8 @@ class FastClient(Client):
         if self._runtime.events.is_heard:
             self.writer.count_stored(jobs, answers)
         elif (counted := self._runtime.counted) is not None and answer.is_new:
-            counted[jobs[0].queue, jobs[0].task] += 1
+            # By `update`, in one step of the interpreter: the worker's loop takes counts away meanwhile.
+            counted.update([(jobs[0].queue, jobs[0].task)])
         return Job(self, answer.id) if answer.is_new else self.handle_of(answer)
 
     def _find_direct(self) -> Driver | None:

@@ -253,7 +253,7 @@ class Slots:
                 turned_at = now = monotonic()
             self._busy += 1
             ran, begun = 0, None
-            if chooser.is_fast_open:
+            if chooser.is_fast_open and self._next_is_inline():
                 began = now
                 now, ran, begun = self._inline.run(on_loop, now, turned_at + TURN_EVERY)
                 if ran:
@@ -271,6 +271,15 @@ class Slots:
                 self.all_ended.set()
             if self._fetcher is not None and self._fetcher.is_waiting:
                 self._fetcher.slot_freed()
+
+    def _next_is_inline(self) -> bool:
+        """Whether the next job may be one of a row of coroutines."""
+        try:
+            task = self._jobs.waiting[0][0].task
+        except IndexError:  # a thread was quicker
+            return False
+        plan = self._executor.chooser.usual.get(task)
+        return plan is None or plan.way is Way.INLINE
 
     async def _run_next(self, now: float, slot: int) -> float:
         """Run the next job in its way; the time when it is over."""
