@@ -451,7 +451,7 @@ def test_probes(make_web: Callable[..., Web]) -> None:
     assert web.ask("GET", "/readyz").json()["checks"]["schema"] == "pass"
     driver = web.app.ready()
     web.app.close()
-    driver._place.path.write_bytes(b"not a database")  # type: ignore[attr-defined]
+    driver._address.path.write_bytes(b"not a database")  # type: ignore[attr-defined]
     answer = web.ask("GET", "/readyz")
     assert (answer.status_code, answer.json()["status"]) == (503, "fail")
     assert web.ask("GET", "/livez").status_code == 200

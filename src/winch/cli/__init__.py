@@ -189,6 +189,10 @@ def _sentence(error: click.ClickException) -> str:
     message = within(message)
     context = getattr(error, "ctx", None)
     if isinstance(error, click.UsageError) and context is not None:
+        if message.startswith("no such command") and "did you mean" not in message.lower():
+            # Only later versions of click name the nearest command of a group.
+            name = message.partition("'")[2].partition("'")[0]
+            message += did_you_mean(name, context.command.list_commands(context))
         message += f"; see {context.command_path} --help"
     return message
 

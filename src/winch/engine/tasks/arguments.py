@@ -67,7 +67,7 @@ class Arguments:
                 if len(raw) <= self._max_bytes:
                     self._decoder.decode(raw)
                     return raw.decode()
-            except (TypeError, ValueError):  # msgspec's own errors are ValueErrors
+            except (TypeError, ValueError, msgspec.MsgspecError):  # no ValueError before msgspec 0.20
                 pass  # the long way says what is wrong with it
         values = self._by_name(args, kwargs)
         text = codec.dumps(values, what=f"the arguments of {self._task}", limit=self._max_bytes)
