@@ -39,10 +39,10 @@ HELPERS = {
     "redis": set[str](),
 }
 MOST_INSERTS = 4
-# The schema of PostgreSQL has functions that insert jobs; SQLite has none.
+# The functions of a schema may insert jobs, too; SQLite has none.
 STATEMENTS = {"sqlite": ("sql",), "postgres": ("sql", "migrations")}
 # Stores with more than MOST_INSERTS statements that insert jobs, and how many. Shrinks to nothing.
-MORE_INSERTS = {"postgres": 10}
+MORE_INSERTS = {"postgres": 5}
 INSERT = re.compile(r"\bINSERT\s+(?:OR\s+\w+\s+)?INTO\s+(?:\{schema\}\.|winch_)job\b", re.IGNORECASE)
 
 
