@@ -169,7 +169,11 @@ CREATE TABLE winch_archive (
     result TEXT,
     reason TEXT,
     drop_at INTEGER NOT NULL,
-    deleted_at INTEGER, fingerprint TEXT, has_undo INTEGER NOT NULL DEFAULT 0, seq INTEGER,
+    deleted_at INTEGER,
+    -- What a dead job died of: groups of dead letters.
+    fingerprint TEXT,
+    has_undo INTEGER NOT NULL DEFAULT 0,
+    seq INTEGER,
     CONSTRAINT archive_state_is_final CHECK (
         state = 'completed' OR state = 'cancelled' OR state = 'dead'
     ),
@@ -238,7 +242,10 @@ CREATE TABLE winch_job (
     -- NULL: a plain job. Else it has gates: '' while it does not wait, and the key of the gate while it is
     -- blocked.
     gate TEXT,
-    has_undo INTEGER NOT NULL DEFAULT 0, seq INTEGER,
+    -- The job has done something that must be undone when it is cancelled.
+    has_undo INTEGER NOT NULL DEFAULT 0,
+    -- The number of a member of a FIFO key; NULL for other jobs.
+    seq INTEGER,
     -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
     CONSTRAINT job_state_is_live CHECK (
         state = 'ready' OR state = 'running' OR state = 'scheduled' OR state = 'retrying'

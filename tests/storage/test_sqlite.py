@@ -326,36 +326,14 @@ def test_a_step_that_fails_leaves_what_was_before(
     assert driver.migrate() == ["0900_mended"]
 
 
-def test_jobs_survive_the_step_that_rebuilds_their_table(
-    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also with the triggers of events, which name the table while it is not there."""
-    all_steps = schema.MIGRATIONS
-    monkeypatch.setattr(schema, "MIGRATIONS", tuple(step for step in all_steps if step.number < 11))
-    before = SqliteDriver(sqlite_path, events=True)
-    before.migrate()
-    with before.transaction() as conn:
-        for number in range(3):
-            conn.execute(
-                "INSERT INTO winch_job (id, task, version, args, queue, priority, created_at, run_at, "
-                "state, sort_key, changed_at, gate, has_undo) "
-                "VALUES (?, 't', 1, '{}', 'mail', 5, 1, 2, 'ready', ?, 3, ?, 1)",
-                (make_job().id, number, "" if number else None),
-            )
-        names = [row[1] for row in conn.execute("PRAGMA table_info(winch_job)")]
-        kept = conn.execute(f"SELECT {', '.join(names)} FROM winch_job ORDER BY id").fetchall()
-    before.close()
-    monkeypatch.setattr(schema, "MIGRATIONS", all_steps)
-    after = SqliteDriver(sqlite_path, events=True)
-    assert after.migrate()[0] == "0011_jobs_by_id_breaking"
-    with after._connections.reader() as conn:
-        found = conn.execute(f"SELECT {', '.join(names)} FROM winch_job ORDER BY id").fetchall()
-        assert found == kept
-        tables = {row[0] for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert "winch_job_moved" not in tables
-    after.run(after.enqueue([make_job()]))
-    assert after.run(after.events()) != []
-    after.close()
+def test_a_store_made_before_the_first_release_is_refused(driver: SqliteDriver) -> None:
+    driver.migrate()
+    driver._connections.writer().execute("UPDATE winch_migration SET name = 'first' WHERE number = 1")
+    older = SqliteDriver(driver._address.path)
+    for refused in (older.check_schema, older.migrate, lambda: older.run(older.counts())):
+        with pytest.raises(SchemaMismatch, match=r"0001_first.*empty store"):
+            refused()
+    older.close()
 
 
 def test_an_additive_schema_of_the_next_release_is_taken(driver: SqliteDriver) -> None:
