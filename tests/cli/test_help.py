@@ -75,7 +75,7 @@ def test_every_command_that_prints_data_speaks_json(path: tuple[str, ...]) -> No
 
 def test_showing_the_help_imports_no_command() -> None:
     code = (
-        "import sys, winch.cli; winch.cli.run(['--help']);"
+        "import sys, winch.cli; winch.cli.run_command(['--help']);"
         "print([m for m in sys.modules if m.startswith(('winch.cli.', 'asyncio', 'psycopg'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

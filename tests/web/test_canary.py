@@ -17,7 +17,7 @@ import winch
 from tests.web.kit import LoopThread, Web
 from tests.web.test_access_table import call_asgi
 from winch import Context, Retry
-from winch.cli import run
+from winch.cli import run_command
 from winch.integrations.otel import OpenTelemetry
 from winch.web.mount import ROUTES
 
@@ -253,14 +253,14 @@ def test_no_command_prints_a_secret(filled: Filled, capfd: pytest.CaptureFixture
     capfd.readouterr()
     for command in commands:
         for more in ([], ["--json"]):
-            run([*command, *more, "--url", str(url)])
+            run_command([*command, *more, "--url", str(url)])
             out, err = capfd.readouterr()
             assert "Traceback" not in err, (command, err)
             assert "No such" not in err, (command, err)
             assert not is_leaked(out + err), f"winch {' '.join([*command, *more])}: {leak(out + err)}"
     for command in (["jobs", "list"], ["health"], ["doctor"], ["config"], ["-vv", "jobs", "list"]):
         unreachable = f"postgresql://shop:{CANARY}@127.0.0.1:1/shop"
-        run([*command, "--url", unreachable])
+        run_command([*command, "--url", unreachable])
         out, err = capfd.readouterr()
         assert out + err
         assert not is_leaked(out + err), command

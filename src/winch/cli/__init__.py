@@ -141,10 +141,10 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:] if argv is None else argv))
+    sys.exit(run_command(sys.argv[1:] if argv is None else argv))
 
 
-def run(argv: Sequence[str]) -> int:
+def run_command(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code. Errors are one line on stderr."""
     try:
         if "_WINCH_COMPLETE" in os.environ:
