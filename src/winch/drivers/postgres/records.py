@@ -1,4 +1,4 @@
-"""Rows to records and back. JSON that somebody has damaged by hand reads as empty: one bad row must
+"""Rows to records and back. JSON that was damaged by hand reads as empty: one bad row must
 not keep the jobs that were claimed with it from running."""
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from winch.core.changes import died_of
-from winch.core.job import Claim, Entry, Failure, JobRecord
+from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import clean_text
 from winch.core.values.fingerprint import trace
+from winch.drivers._shared.rows import RowReader, read_headers
 from winch.drivers.postgres.binary import Ids, Moments, Texts, Tids, same
 from winch.drivers.postgres.statements import Row, Rows
-from winch.storage.params import ClaimRef, Event, Finish, NewJob, QueueInfo, SessionInfo
+from winch.storage.params import ClaimRef, Finish, NewJob, QueueInfo
 
 # Whoever writes has cut texts to size already; here only what cannot be stored is taken out.
 _NO_LIMIT = 1 << 30
@@ -26,7 +27,6 @@ _NO_LIMIT = 1 << 30
 COUNTED = 16
 
 _encode = msgspec.json.encode
-_history = msgspec.json.Decoder(tuple[Entry, ...])
 _headers = msgspec.json.Decoder(dict[str, str])
 _counts = msgspec.json.Decoder(dict[str, int])
 
@@ -266,29 +266,11 @@ def read_maybe_moment(moment: datetime | None) -> datetime | None:
     return None if moment is None else read_moment(moment)
 
 
-def _read_history(text: str | None) -> tuple[Entry, ...]:
-    if text is None:
-        return ()
-    try:
-        return _history.decode(text)
-    except msgspec.DecodeError:
-        return ()
-
-
-def _read_headers(text: str | None) -> dict[str, str]:
-    if text is None:
-        return {}
-    try:
-        return _headers.decode(text)
-    except msgspec.DecodeError:
-        return {}
-
-
 class _HeadersRead(dict[str, dict[str, str]]):
     """Headers that are read once: members of a flow share theirs. Nobody changes those of a claim."""
 
     def __missing__(self, text: str) -> dict[str, str]:
-        found = self[text] = _read_headers(text)
+        found = self[text] = read_headers(text)
         return found
 
 
@@ -297,92 +279,6 @@ def read_ended(
 ) -> tuple[JobState, str | None, dict[str, str]]:
     """How the holders of this job's claims ended them, as `changes.ended_as` takes it."""
     return JobState(state), ended_token, _headers.decode(whats) if whats else {}
-
-
-def read_job(row: Row) -> JobRecord:
-    """A job from the columns of `get` and `list_jobs`, which are JobRecord's fields in order."""
-    (
-        id_,
-        task,
-        version,
-        args,
-        queue,
-        priority,
-        created_at,
-        run_at,
-        state,
-        tenant,
-        fifo,
-        unique_key,
-        tags,
-        headers,
-        options,
-        expires_at,
-        max_attempts,
-        keep_seconds,
-        attempt,
-        crashes,
-        rescues,
-        is_suspect,
-        fence,
-        token,
-        session,
-        claimed_at,
-        ended_token,
-        cancel_requested_at,
-        progress,
-        checkpoint,
-        log,
-        history,
-        finished_at,
-        result,
-        reason,
-        fingerprint,
-        gate,
-        has_undo,
-        seq,
-    ) = row
-    return JobRecord(
-        id=id_,
-        task=task,
-        version=version,
-        args=args,
-        queue=queue,
-        priority=priority,
-        created_at=read_moment(created_at),
-        run_at=read_moment(run_at),
-        state=JobState(state),
-        tenant=tenant,
-        fifo=fifo,
-        unique_key=unique_key,
-        tags=tuple(tags or ()),
-        headers=_read_headers(headers),
-        options=options,
-        expires_at=read_maybe_moment(expires_at),
-        max_attempts=max_attempts,
-        keep=None if keep_seconds is None else timedelta(seconds=keep_seconds),
-        attempt=attempt,
-        crashes=crashes,
-        rescues=rescues,
-        is_suspect=is_suspect,
-        fence=fence,
-        token=token,
-        session=session,
-        claimed_at=read_maybe_moment(claimed_at),
-        ended_token=ended_token,
-        cancel_requested_at=read_maybe_moment(cancel_requested_at),
-        progress=progress,
-        checkpoint=checkpoint,
-        log=log,
-        history=_read_history(history),
-        finished_at=read_maybe_moment(finished_at),
-        result=result,
-        reason=reason,
-        fingerprint=fingerprint,
-        gate=gate,
-        has_undo=has_undo,
-        seq=seq,
-    )
 
 
 def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
@@ -437,25 +333,6 @@ def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
     ]
 
 
-def read_session(row: Row) -> SessionInfo:
-    return SessionInfo(
-        id=row[0],
-        worker=row[1],
-        host=row[2],
-        pid=row[3],
-        release=row[4],
-        queues=tuple(row[5]),
-        tasks=tuple(row[6]),
-        slots=row[7],
-        started_at=read_moment(row[8]),
-        lease_until=read_moment(row[9]),
-        beats=row[10],
-        running=row[11],
-        ended_at=read_maybe_moment(row[12]),
-        end_reason=row[13],
-    )
-
-
 def read_queue(row: Row) -> QueueInfo:
     counts: dict[str, Any] = _counts.decode(row[5]) if row[5] else {}
     return QueueInfo(
@@ -468,16 +345,12 @@ def read_queue(row: Row) -> QueueInfo:
     )
 
 
-def read_event(row: Row) -> Event:
-    return Event(
-        seq=row[0],
-        job=row[1],
-        v=row[2],
-        kind=row[3],
-        state=None if row[4] is None else JobState(row[4]),
-        token=row[5],
-        by_token=row[6],
-        session=row[7],
-        attempt=row[8],
-        at=read_moment(row[9]),
-    )
+def _texts(values: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(values or ())
+
+
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+READ: RowReader = RowReader(moment=read_moment, span=_span, texts=_texts)

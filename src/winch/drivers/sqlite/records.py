@@ -3,37 +3,24 @@ not keep the jobs that were claimed with it from running."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
 
-from winch.core.job import KEEP, Claim, Entry, JobRecord, from_micros, sort_key, to_micros
-from winch.core.lifecycle import JobState
-from winch.storage.params import Event, SessionInfo
+from winch.core.job import KEEP, Claim, JobRecord, from_micros, sort_key, to_micros
+from winch.drivers._shared.rows import Row, RowReader, read_headers
 
-Row = tuple[Any, ...]
 MICROSECOND = timedelta(microseconds=1)
 
 _encode = msgspec.json.encode
-_history = msgspec.json.Decoder(tuple[Entry, ...])
-_headers = msgspec.json.Decoder(dict[str, str])
 _texts = msgspec.json.Decoder(tuple[str, ...])
 
 
 def to_json(value: Any) -> str:
     return _encode(value).decode()
-
-
-def read_history(text: str) -> tuple[Entry, ...]:
-    if text == "[]":
-        return ()
-    try:
-        return _history.decode(text)
-    except msgspec.DecodeError:
-        return ()
 
 
 def read_texts(text: str) -> tuple[str, ...]:
@@ -45,107 +32,12 @@ def read_texts(text: str) -> tuple[str, ...]:
         return ()
 
 
-def read_headers(text: str) -> dict[str, str]:
-    if text == "{}":
-        return {}
-    try:
-        return _headers.decode(text)
-    except msgspec.DecodeError:
-        return {}
-
-
 def read_moment(micros: int | None) -> datetime | None:
     return None if micros is None else from_micros(micros)
 
 
 def write_moment(moment: datetime | None) -> int | None:
     return None if moment is None else to_micros(moment)
-
-
-def read_job(row: Row) -> JobRecord:
-    """A job from the columns of `get` or `get.kept`, which are JobRecord's fields in order."""
-    (
-        id_,
-        task,
-        version,
-        args,
-        queue,
-        priority,
-        created_at,
-        run_at,
-        state,
-        tenant,
-        fifo,
-        unique_key,
-        tags,
-        headers,
-        options,
-        expires_at,
-        max_attempts,
-        keep,
-        attempt,
-        crashes,
-        rescues,
-        is_suspect,
-        fence,
-        token,
-        session,
-        claimed_at,
-        ended_token,
-        cancel_requested_at,
-        progress,
-        checkpoint,
-        log,
-        history,
-        finished_at,
-        result,
-        reason,
-        fingerprint,
-        gate,
-        has_undo,
-        seq,
-    ) = row
-    return JobRecord(
-        id=id_,
-        task=task,
-        version=version,
-        args=args,
-        queue=queue,
-        priority=priority,
-        created_at=from_micros(created_at),
-        run_at=from_micros(run_at),
-        state=JobState(state),
-        tenant=tenant,
-        fifo=fifo,
-        unique_key=unique_key,
-        tags=read_texts(tags),
-        headers=read_headers(headers),
-        options=options,
-        expires_at=read_moment(expires_at),
-        max_attempts=max_attempts,
-        keep=None if keep is None else keep * MICROSECOND,
-        attempt=attempt,
-        crashes=crashes,
-        rescues=rescues,
-        is_suspect=bool(is_suspect),
-        fence=fence,
-        token=token,
-        session=session,
-        claimed_at=read_moment(claimed_at),
-        ended_token=ended_token,
-        cancel_requested_at=read_moment(cancel_requested_at),
-        progress=progress,
-        checkpoint=checkpoint,
-        log=log,
-        history=read_history(history),
-        finished_at=read_moment(finished_at),
-        result=result,
-        reason=reason,
-        fingerprint=fingerprint,
-        gate=gate,
-        has_undo=bool(has_undo),
-        seq=seq,
-    )
 
 
 def put_values(job: JobRecord, now: int) -> dict[str, Any]:
@@ -269,38 +161,4 @@ class _Moments(dict[int, datetime]):
         return moment
 
 
-def read_session(row: Row) -> SessionInfo:
-    return SessionInfo(
-        id=row[0],
-        worker=row[1],
-        host=row[2],
-        pid=row[3],
-        release=row[4],
-        queues=read_texts(row[5]),
-        tasks=read_texts(row[6]),
-        slots=row[7],
-        started_at=from_micros(row[8]),
-        lease_until=from_micros(row[9]),
-        beats=row[10],
-        running=row[11],
-        ended_at=read_moment(row[12]),
-        end_reason=row[13],
-    )
-
-
-def read_events(rows: Sequence[Row]) -> list[Event]:
-    return [
-        Event(
-            seq=row[0],
-            job=row[1],
-            v=row[2],
-            kind=row[3],
-            state=None if row[4] is None else JobState(row[4]),
-            token=row[5],
-            by_token=row[6],
-            session=row[7],
-            attempt=row[8],
-            at=from_micros(row[9]),
-        )
-        for row in rows
-    ]
+READ: RowReader = RowReader(moment=from_micros, span=MICROSECOND.__mul__, texts=read_texts)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from winch.drivers._shared import sql
-from winch.drivers.sqlite.records import Row
+from winch.drivers._shared.rows import Row
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, LIVE, JobState
-from winch.drivers.postgres.records import read_event, read_job, read_moment, read_queue, read_session
+from winch.drivers.postgres.records import READ, read_moment, read_queue
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import read_gate
@@ -50,7 +50,7 @@ class ReadVerbs:
         for name in ("get", "get.both"):
             if left := [job_id for job_id in dict.fromkeys(ids) if job_id not in found]:
                 rows = yield self._base.statement(name, is_alone=True, ids=left)
-                found.update((row[0], read_job(row)) for row in rows)
+                found.update((row[0], READ.job(row)) for row in rows)
         return [found.get(job_id) for job_id in ids]
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
@@ -89,7 +89,7 @@ class ReadVerbs:
                 limit=which.limit + 1,
             )
             rows.sort(key=lambda row: str(row[0]), reverse=True)
-            page = tuple(read_job(row) for row in rows[: which.limit])
+            page = tuple(READ.job(row) for row in rows[: which.limit])
             return Page(page, page[-1].id if len(rows) > which.limit else None)
 
         return self._base.read("list_jobs", body)
@@ -146,7 +146,7 @@ class ReadVerbs:
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:
             rows = yield self._base.statement("sessions", is_alone=True, is_ended_too=is_ended_too)
-            return list(map(read_session, rows))
+            return list(map(READ.session, rows))
 
         return self._base.read("sessions", body)
 
@@ -179,7 +179,7 @@ class ReadVerbs:
                 is_paused=paused_at is not None,
                 pause_reason=reason,
                 ahead=min(ahead, MOST_AHEAD),
-                session=read_session(rows[0]) if rows else None,
+                session=READ.session(rows[0]) if rows else None,
                 serving=serving,
                 knowing=knowing,
                 key_holder=holder,
@@ -191,6 +191,6 @@ class ReadVerbs:
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:
             rows = yield self._base.statement("events", is_alone=True, after=after, limit=limit)
-            return list(map(read_event, rows))
+            return list(map(READ.event, rows))
 
         return self._base.read("events", body)

@@ -9,7 +9,8 @@ from typing import Any
 from winch.core.flow import FLOW_ALIKE
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite.records import MICROSECOND, read_headers, to_json
+from winch.drivers._shared.rows import read_headers
+from winch.drivers.sqlite.records import MICROSECOND, to_json
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.waits import AWAITED_HEADER, KEEP_TAKEN, KEEP_UNTAKEN, Awaited, awaited_by

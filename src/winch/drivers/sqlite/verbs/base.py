@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
-from winch.drivers.sqlite.records import MICROSECOND, Row, read_job, to_json
+from winch.drivers._shared.rows import Row
+from winch.drivers.sqlite.records import MICROSECOND, READ, to_json
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.storage.decide.unique import Holder
 from winch.storage.verbs import Verb
@@ -48,7 +49,7 @@ def read_jobs(ids: Iterable[str], *, is_kept_too: bool = False) -> Body[dict[str
     rows = yield from query("get", ids=as_json)
     if is_kept_too and len(rows) < len(wanted):
         rows += yield from query("get.kept", ids=as_json)
-    return {row[0]: read_job(row) for row in rows}
+    return {row[0]: READ.job(row) for row in rows}
 
 
 def holders(keys: Iterable[str]) -> Body[dict[str, Holder]]:

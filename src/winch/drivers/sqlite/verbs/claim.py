@@ -9,7 +9,8 @@ from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate
 from winch.core.gates.uses import Look, gates_of
 from winch.core.job import Claim, from_micros
-from winch.drivers.sqlite.records import Row, read_claims, read_found, to_json
+from winch.drivers._shared.rows import Row
+from winch.drivers.sqlite.records import read_claims, read_found, to_json
 from winch.drivers.sqlite.statements import Step
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, micros, query

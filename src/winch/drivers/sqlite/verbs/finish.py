@@ -8,7 +8,8 @@ from datetime import datetime
 from winch.core import changes
 from winch.core.job import CRASH_RULE, KEEP, LOG_LIMIT, Note, SuspectRule, from_micros
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite.records import MICROSECOND, read_history, to_json
+from winch.drivers._shared.rows import read_history
+from winch.drivers.sqlite.records import MICROSECOND, to_json
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.awaited import begin_waits

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
-from winch.drivers.sqlite.records import read_events, read_moment, read_session, to_json
+from winch.drivers.sqlite.records import READ, read_moment, to_json
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, holders, micros, query, read_jobs, verb
 from winch.storage.decide.waits import lie_together
@@ -134,7 +134,7 @@ class ReadVerbs:
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:
             rows = yield from query("sessions", is_ended_too=int(is_ended_too))
-            return [read_session(row) for row in rows]
+            return [READ.session(row) for row in rows]
 
         return verb("sessions", body, is_read=True)
 
@@ -157,7 +157,7 @@ class ReadVerbs:
                 is_paused=bool(paused),
                 pause_reason=paused[0][0] if paused else None,
                 ahead=min(ahead[0][0], MOST_AHEAD),
-                session=read_session(session[0]) if session else None,
+                session=READ.session(session[0]) if session else None,
                 serving=serving[0][0],
                 knowing=serving[0][1],
                 key_holder=holder,
@@ -168,7 +168,8 @@ class ReadVerbs:
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:
-            return read_events((yield from query("events", after=after, limit=limit)))
+            rows = yield from query("events", after=after, limit=limit)
+            return list(map(READ.event, rows))
 
         return verb("events", body, is_read=True)
 

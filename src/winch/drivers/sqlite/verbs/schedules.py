@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from winch.core.job import from_micros, to_micros
-from winch.drivers.sqlite.records import Row, read_moment, to_json, write_moment
+from winch.drivers._shared.rows import Row
+from winch.drivers.sqlite.records import read_moment, to_json, write_moment
 from winch.drivers.sqlite.statements import Step
 from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
