@@ -48,10 +48,13 @@ PARTS = (
 
 # Three parts at a time on two cores: most of them wait for servers, leases and processes half of the
 # time. The first is over in seconds and shows at once what is broken. The last measures how long things
-# take, so nothing runs meanwhile but its own other half: it waits for processes and the ends of leases.
+# take, so nothing runs meanwhile but its own pieces: they wait for processes and the ends of leases.
 LANES = 3
 ALONE = ("core", "faults")
-HALVES = {"storage": ("postgres", "not postgres"), "faults": ("sqlite", "not sqlite")}
+PIECES = {
+    "storage": ("postgres", "not postgres"),
+    "faults": ("sqlite", "postgres", "not sqlite and not postgres"),
+}
 
 NO_TESTS = 5
 
@@ -81,7 +84,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """A part, or the half of one whose tests' names match `chosen`."""
+    """A part, or the piece of one whose tests' names match `chosen`."""
 
     part: str
     chosen: str = ""
@@ -150,14 +153,14 @@ def run_lanes(runs: Sequence[Run], pytest_args: Sequence[str]) -> list[Result]:
 
 
 def planned(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[Run]]:
-    """What runs side by side, one list after the other. A caller who chooses tests gets no halves."""
-    halves = {} if "-k" in pytest_args else HALVES
+    """What runs side by side, one list after the other. A caller who chooses tests gets no pieces."""
+    pieces = {} if "-k" in pytest_args else PIECES
 
     def room(part: str) -> str | None:
         return part if part in ALONE else None
 
     for _, group in groupby(parts, key=room):
-        yield [Run(part, half) for part in group for half in halves.get(part, ("",))]
+        yield [Run(part, piece) for part in group for piece in pieces.get(part, ("",))]
 
 
 def run_alone(run: Run, pytest_args: Sequence[str]) -> Result:
