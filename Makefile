@@ -40,6 +40,7 @@ PGBOUNCER := $(or $(WINCH_TEST_PGBOUNCER_BIN),/usr/sbin/pgbouncer)
 test-all: setup ## every test, the slow ones too, again with the oldest dependencies, then types as pyright sees them
 	@test -x $(PGBOUNCER) || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends pgbouncer
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends redis-server
+	@command -v strace >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends strace
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
 	@command -v node >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends nodejs
 	@test -x $(BIN)/promtool || test "$$(id -u)" != 0 || scripts/promtool.sh $(BIN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.test_sqlite import make_job
+from tests.tools import program
 from winch.drivers.sqlite.driver import SqliteDriver
 
 # Prints each id after its enqueue has returned.
@@ -87,7 +87,6 @@ def test_winch_opens_and_syncs_no_file_of_sqlite(
     driver.close()
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize("size", [1, 300])
 def test_a_sync_ends_before_each_enqueue_returns(
     driver: SqliteDriver, tmp_path: Path, size: int
@@ -95,7 +94,7 @@ def test_a_sync_ends_before_each_enqueue_returns(
     """`kill -9` does not show that: the system's cache outlives a process. The system calls do."""
     trace = tmp_path / "trace"
     words = [
-        "strace",
+        program("strace", install="apt-get install strace"),
         "-f",
         "-q",
         "-y",
