@@ -100,9 +100,9 @@ class VirtualStore(MemoryDriver):
                 soonest = min(soonest, job.run_at)
             elif not is_full and self._is_claimable(job):
                 return None
-        due = self._schedule_verbs.due(at, limit=1_000_000)
+        due = self._schedules.due(at, limit=1_000_000)
         # One that only waits for an earlier job to end is found by the poll after that.
-        if any(row.pending is None or not self._schedule_verbs.live_jobs(row.name) for row in due.found):
+        if any(row.pending is None or not self._schedules.live_jobs(row.name) for row in due.found):
             return None
         return soonest if due.next_at is None else min(soonest, due.next_at)
 

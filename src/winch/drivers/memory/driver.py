@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from winch.core.errors import ConfigError
 from winch.core.values.clock import Clock
-from winch.drivers._shared.composed import ComposedDriver
+from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers.memory.verbs.base import Base
 from winch.drivers.memory.verbs.claim import ClaimVerbs
 from winch.drivers.memory.verbs.enqueue import EnqueueVerbs
@@ -36,7 +36,6 @@ class MemoryDriver(ComposedDriver):
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
-    _schedule_verbs: ScheduleVerbs
     capabilities: Capabilities = Capabilities(
         is_durable=False,
         shares_processes=False,
@@ -52,18 +51,22 @@ class MemoryDriver(ComposedDriver):
         self._base, self._state = base, base.state
         enqueue = EnqueueVerbs(base)
         waits = WaitVerbs(base, enqueue)
-        schedules = ScheduleVerbs(base, enqueue)
-        self._enqueue_verbs = enqueue
-        self._claim_verbs = ClaimVerbs(base)
-        self._finish_verbs = FinishVerbs(base, waits)
-        self._session_verbs = SessionVerbs(base, schedules)
-        self._upkeep_verbs = UpkeepVerbs(base, waits)
-        self._gate_verbs = GateVerbs(base)
-        self._wait_verbs = waits
-        self._schedule_verbs = schedules
-        self._operator_verbs = OperatorVerbs(base)
-        self._read_verbs = ReadVerbs(base)
-        self._kv_verbs = KvVerbs(base)
+        schedules = self._schedules = ScheduleVerbs(base, enqueue)
+        self._adopt(
+            Families(
+                enqueue=enqueue,
+                claim=ClaimVerbs(base),
+                finish=FinishVerbs(base, waits),
+                sessions=SessionVerbs(base, schedules),
+                upkeep=UpkeepVerbs(base, waits),
+                gates=GateVerbs(base),
+                waits=waits,
+                schedules=schedules,
+                operators=OperatorVerbs(base),
+                reads=ReadVerbs(base),
+                kv=KvVerbs(base),
+            )
+        )
 
     def run(self, verb: Verb[T]) -> T:
         # A body yields once, under the lock, and is then run to its end: see verbs/base.py.

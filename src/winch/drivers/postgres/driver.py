@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from winch.drivers._shared.composed import ComposedDriver
+from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers._shared.migrate import Status
 from winch.drivers.postgres import schema
 from winch.drivers.postgres.address import Address, connection_params, parse_url
@@ -57,7 +57,6 @@ log: logging.Logger = logging.getLogger("winch.postgres")
 class PostgresDriver(ComposedDriver):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
-    _read_verbs: ReadVerbs
     name = "postgres"
     capabilities: Capabilities = Capabilities(
         is_durable=True,
@@ -79,17 +78,22 @@ class PostgresDriver(ComposedDriver):
         )
         self._gated_claims = GatedClaims(base)
         enqueue = EnqueueVerbs(base)
-        self._enqueue_verbs = LoneEnqueue(base, enqueue) if self._is_fast else enqueue
-        self._claim_verbs = ClaimVerbs(base, self._gated_claims)
-        self._finish_verbs = FinishVerbs(base)
-        self._session_verbs = SessionVerbs(base)
-        self._upkeep_verbs = UpkeepVerbs(base)
-        self._gate_verbs = GateVerbs(base)
-        self._wait_verbs = WaitVerbs(base, enqueue)
-        self._schedule_verbs = ScheduleVerbs(base, enqueue)
-        self._operator_verbs = OperatorVerbs(base)
-        self._read_verbs = ReadVerbs(base)
-        self._kv_verbs = KvVerbs(base)
+        reads = self._reads = ReadVerbs(base)
+        self._adopt(
+            Families(
+                enqueue=LoneEnqueue(base, enqueue) if self._is_fast else enqueue,
+                claim=ClaimVerbs(base, self._gated_claims),
+                finish=FinishVerbs(base),
+                sessions=SessionVerbs(base),
+                upkeep=UpkeepVerbs(base),
+                gates=GateVerbs(base),
+                waits=WaitVerbs(base, enqueue),
+                schedules=ScheduleVerbs(base, enqueue),
+                operators=OperatorVerbs(base),
+                reads=reads,
+                kv=KvVerbs(base),
+            )
+        )
         self._pool = SyncPool(address)
         self._lending = Lending(address)
         self._guard = ProcessLock()
@@ -163,7 +167,7 @@ class PostgresDriver(ComposedDriver):
 
     def oldest_snapshot(self) -> Verb[timedelta]:
         """As `SnapshotStore` has it."""
-        return self._read_verbs.oldest_snapshot()
+        return self._reads.oldest_snapshot()
 
     # -- waking ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from winch.core.errors import ConfigError
-from winch.drivers._shared.composed import ComposedDriver
+from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers._shared.migrate import Status
 from winch.drivers.redis.address import Address, parse_url
 from winch.drivers.redis.connections.aio import AsyncPool
@@ -82,19 +82,22 @@ class RedisDriver(ComposedDriver):
         base = self._base
         enqueue = EnqueueVerbs(base)
         gates = GateVerbs(base)
-        self._enqueue_verbs = enqueue
-        if self._is_fast and not self._address.replicated:
-            self._enqueue_verbs = LoneEnqueue(base, enqueue, self._pool)
-        self._claim_verbs = ClaimVerbs(base)
-        self._finish_verbs = FinishVerbs(base)
-        self._session_verbs = SessionVerbs(base)
-        self._upkeep_verbs = UpkeepVerbs(base)
-        self._gate_verbs = gates
-        self._wait_verbs = WaitVerbs(base, enqueue)
-        self._schedule_verbs = ScheduleVerbs(base)
-        self._operator_verbs = OperatorVerbs(base)
-        self._read_verbs = ReadVerbs(base, gates)
-        self._kv_verbs = KvVerbs(base)
+        has_lone = self._is_fast and not self._address.replicated
+        self._adopt(
+            Families(
+                enqueue=LoneEnqueue(base, enqueue, self._pool) if has_lone else enqueue,
+                claim=ClaimVerbs(base),
+                finish=FinishVerbs(base),
+                sessions=SessionVerbs(base),
+                upkeep=UpkeepVerbs(base),
+                gates=gates,
+                waits=WaitVerbs(base, enqueue),
+                schedules=ScheduleVerbs(base),
+                operators=OperatorVerbs(base),
+                reads=ReadVerbs(base, gates),
+                kv=KvVerbs(base),
+            )
+        )
 
     @classmethod
     def from_url(cls, url: str, *, schema: str | None = None, events: bool = False) -> Self:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, StorageError, WinchError
 from winch.drivers._shared import callers
-from winch.drivers._shared.composed import ComposedDriver
+from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers._shared.migrate import Status
 from winch.drivers.sqlite import facts, schema
 from winch.drivers.sqlite.address import Address, parse_url
@@ -77,17 +77,21 @@ class SqliteDriver(ComposedDriver):
         self._is_fast = is_fast()
         enqueue = EnqueueVerbs()
         claim = ClaimVerbs()
-        self._enqueue_verbs = LoneEnqueue(enqueue) if self._is_fast else enqueue
-        self._claim_verbs = LoneClaim(claim) if self._is_fast else claim
-        self._finish_verbs = FinishVerbs()
-        self._session_verbs = SessionVerbs()
-        self._upkeep_verbs = UpkeepVerbs()
-        self._gate_verbs = GateVerbs()
-        self._wait_verbs = WaitVerbs(enqueue)
-        self._schedule_verbs = ScheduleVerbs(enqueue)
-        self._operator_verbs = OperatorVerbs()
-        self._read_verbs = ReadVerbs()
-        self._kv_verbs = KvVerbs()
+        self._adopt(
+            Families(
+                enqueue=LoneEnqueue(enqueue) if self._is_fast else enqueue,
+                claim=LoneClaim(claim) if self._is_fast else claim,
+                finish=FinishVerbs(),
+                sessions=SessionVerbs(),
+                upkeep=UpkeepVerbs(),
+                gates=GateVerbs(),
+                waits=WaitVerbs(enqueue),
+                schedules=ScheduleVerbs(enqueue),
+                operators=OperatorVerbs(),
+                reads=ReadVerbs(),
+                kv=KvVerbs(),
+            )
+        )
         self._connections = Connections(self._address)
         self._writer = Writer(self._connections, self._ring)
         self._slots: BellSlots | None = None

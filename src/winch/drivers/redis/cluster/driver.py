@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from winch.drivers._shared.composed import Families
 from winch.drivers.redis.address import Address
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
@@ -71,17 +72,21 @@ class RedisClusterDriver(RedisDriver):
         gates = ClusterGateVerbs(base, handover)
         plain_reads = ReadVerbs(base, gates)
         reads = ClusterReadVerbs(plain_reads, base, fan_out, handover, route)
-        self._enqueue_verbs = ClusterEnqueueVerbs(enqueue, fan_out, plain_reads, reads)
-        self._claim_verbs = ClusterClaimVerbs(base, fan_out, handover)
-        self._finish_verbs = ClusterFinishVerbs(FinishVerbs(base), fan_out, handover)
-        self._session_verbs = ClusterSessionVerbs(SessionVerbs(base), base, fan_out)
-        self._upkeep_verbs = ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover)
-        self._gate_verbs = gates
-        self._wait_verbs = ClusterWaitVerbs(base, enqueue, handover)
-        self._schedule_verbs = ScheduleVerbs(base)
-        self._operator_verbs = ClusterOperatorVerbs(OperatorVerbs(base), fan_out, handover)
-        self._read_verbs = reads
-        self._kv_verbs = KvVerbs(base)
+        self._adopt(
+            Families(
+                enqueue=ClusterEnqueueVerbs(enqueue, fan_out, plain_reads, reads),
+                claim=ClusterClaimVerbs(base, fan_out, handover),
+                finish=ClusterFinishVerbs(FinishVerbs(base), fan_out, handover),
+                sessions=ClusterSessionVerbs(SessionVerbs(base), base, fan_out),
+                upkeep=ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover),
+                gates=gates,
+                waits=ClusterWaitVerbs(base, enqueue, handover),
+                schedules=ScheduleVerbs(base),
+                operators=ClusterOperatorVerbs(OperatorVerbs(base), fan_out, handover),
+                reads=reads,
+                kv=KvVerbs(base),
+            )
+        )
 
     # -- upkeep ------------------------------------------------------------------------------------
 
