@@ -196,7 +196,8 @@ def test_groups_look_at_dead_jobs_only(store: Store) -> None:
         store.driver.list_jobs(JobFilter(states=(JobState.DEAD,), fingerprint="f000")),
     ):
         (_, plan), *_ = plans_of(store, verb)
-        assert "fingerprint_id_task_queue_finished_at_idx" in plan, plan
+        # Two indexes serve: by fingerprint, or by state. Which is cheaper changes with the statistics.
+        assert "fingerprint_id_task_queue_finished_at_idx" in plan or "state_id_idx" in plan, plan
         assert all(is_empty(store, line) for line in seq_scans(plan)), plan
 
 
