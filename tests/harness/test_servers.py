@@ -123,6 +123,42 @@ def test_database_is_dropped_under_an_open_connection(shared: PostgresServer) ->
             connection.execute("SELECT 1")
 
 
+def test_a_store_that_is_given_back_is_empty_for_the_next(shared: PostgresServer) -> None:
+    used = shared.new_store()
+    execute(used, "INSERT INTO winch.queue (name) VALUES ('mail')")
+    shared.drop_database(used)
+
+    again = shared.new_store()
+
+    assert again == used
+    assert query(again, "SELECT count(*) FROM winch.queue") == 0
+    shared.drop_database(again)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TABLE winch.load (id int)",
+        "ALTER TABLE winch.queue ADD COLUMN load int",
+        "ALTER TABLE winch.queue ADD CONSTRAINT load CHECK (name <> 'load')",
+        "CREATE INDEX ON winch.queue (name) WHERE name <> 'load'",
+        "CREATE OR REPLACE VIEW winch.load AS SELECT name FROM winch.queue",
+        "CREATE FUNCTION winch.load() RETURNS int LANGUAGE sql RETURN 1",
+        "GRANT SELECT ON winch.queue TO PUBLIC",
+        "INSERT INTO winch.winch_migration (number, name) VALUES (9999, 'load')",
+    ],
+)
+def test_a_store_whose_tables_were_changed_is_not_given_again(
+    shared: PostgresServer, change: str
+) -> None:
+    changed = shared.new_store()
+    execute(changed, change)
+
+    shared.drop_database(changed)
+
+    assert shared.new_store() != changed
+
+
 def test_strangers_need_the_password(shared: PostgresServer) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(f"postgresql://winch@127.0.0.1:{shared.port}/postgres")
