@@ -4,7 +4,7 @@ A part is a folder under tests/. A folder that does not exist yet is passed over
 must hold tests, because a part that silently collects nothing looks exactly like one that passes.
 
     python scripts/test_parts.py                  every part, without the slow tests
-    python scripts/test_parts.py --slow           every part, every test
+    python scripts/test_parts.py --slow           every part, every test; PLAIN again without fast paths
     python scripts/test_parts.py core engine      these parts
     python scripts/test_parts.py core -- -x -k retry    what follows -- goes to pytest
 """
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -49,12 +49,18 @@ PARTS = (
 # Three parts at a time on two cores: most of them wait for servers, leases and processes half of the
 # time. The first is over in seconds and shows at once what is broken. The last measures how long things
 # take, so nothing runs meanwhile but its own other piece; three pieces at once made each other late.
+# They leave half of the cores idle. The parts of BESIDE only compute, start no server and judge no
+# seconds: they run meanwhile, with what the others leave.
 LANES = 3
 ALONE = ("core", "faults")
+BESIDE = {"faults": ("model", "testing")}
 PIECES = {
     "storage": ("postgres", "not postgres"),
     "faults": ("sqlite", "not sqlite"),
 }
+
+# Run again by --slow with WINCH_FAST=off: each fast path must equal the plain one that it stands for.
+PLAIN = (("storage", "test_conformance"), ("faults", ""))
 
 NO_TESTS = 5
 
@@ -88,9 +94,12 @@ class Run:
 
     part: str
     chosen: str = ""
+    is_plain: bool = False  # without fast paths
+    is_quiet: bool = False  # with the time of the cores that others leave
 
     def __str__(self) -> str:
-        return f"{self.part} ({self.chosen})" if self.chosen else self.part
+        words = [word for word in (self.chosen, "plain" * self.is_plain) if word]
+        return f"{self.part} ({', '.join(words)})" if words else self.part
 
 
 def run_part(run: Run, pytest_args: Sequence[str], output: IO[bytes] | None = None) -> Result:
@@ -100,8 +109,11 @@ def run_part(run: Run, pytest_args: Sequence[str], output: IO[bytes] | None = No
         command = [sys.executable, "-m", "pytest", f"tests/{run.part}", f"--junit-xml={report}"]
         if run.chosen:
             command += ["-k", run.chosen]
+        if run.is_quiet:
+            command = ["nice", "-n", "19", *command]
+        environment = os.environ | {"WINCH_FAST": "off"} if run.is_plain else dict(os.environ)
         started = time.monotonic()
-        exit_code, is_interrupted = run_to_its_end([*command, *pytest_args], output)
+        exit_code, is_interrupted = run_to_its_end([*command, *pytest_args], environment, output)
         seconds = time.monotonic() - started
         passed, failed, skipped = read_counts(report)
     if exit_code != 0:
@@ -110,10 +122,12 @@ def run_part(run: Run, pytest_args: Sequence[str], output: IO[bytes] | None = No
     return Result(str(run), exit_code, seconds, passed, failed, skipped, is_interrupted)
 
 
-def run_to_its_end(command: Sequence[str], output: IO[bytes] | None) -> tuple[int, bool]:
+def run_to_its_end(
+    command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
+) -> tuple[int, bool]:
     """Run a command; return its exit code and whether someone pressed Ctrl-C meanwhile."""
     is_interrupted = False
-    with subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output) as pytest:
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output) as pytest:
         while True:
             try:
                 return pytest.wait(), is_interrupted
@@ -159,8 +173,22 @@ def planned(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[R
     def room(part: str) -> str | None:
         return part if part in ALONE else None
 
-    for _, group in groupby(parts, key=room):
-        yield [Run(part, piece) for part in group for piece in pieces.get(part, ("",))]
+    beside = {quiet for part in parts for quiet in BESIDE.get(part, ()) if quiet in parts}
+    for _, group in groupby((part for part in parts if part not in beside), key=room):
+        runs = []
+        for part in group:
+            runs += [Run(part, piece) for piece in pieces.get(part, ("",))]
+            runs += [Run(quiet, is_quiet=True) for quiet in BESIDE.get(part, ()) if quiet in beside]
+        yield runs
+
+
+def planned_plain(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[Run]]:
+    """What runs again without fast paths, one list after the other."""
+    is_chosen = "-k" in pytest_args
+    for part, chosen in PLAIN:
+        if part in parts:
+            pieces = (chosen,) if chosen or is_chosen else PIECES.get(part, ("",))
+            yield [Run(part, "" if is_chosen else piece, is_plain=True) for piece in pieces]
 
 
 def run_alone(run: Run, pytest_args: Sequence[str]) -> Result:
@@ -222,6 +250,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def main(argv: Sequence[str]) -> int:
     options, pytest_args = parse(argv)
+    # The tests start more than a thousand processes: each would compile the package anew, half a second.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if options.slow:
         os.environ["WINCH_TEST_ALL"] = "1"  # a program that could be installed must be there
     else:
@@ -236,7 +266,10 @@ def main(argv: Sequence[str]) -> int:
 
     started = time.monotonic()
     results: list[Result] = []
-    for runs in planned(present, pytest_args):
+    plan = [*planned(present, pytest_args)]
+    if options.slow:
+        plan += planned_plain(present, pytest_args)
+    for runs in plan:
         results += run_lanes(runs, pytest_args)
         if any(result.is_interrupted for result in results):
             break

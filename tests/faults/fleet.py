@@ -17,6 +17,13 @@ from lab.history import ENV, Recorder
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def clean_environment() -> dict[str, str]:
+    """The environment without Winch's settings, but for the switch of the fast paths: `make test-all`
+    runs these tests both ways."""
+    kept = {name for name in os.environ if not name.startswith("WINCH_")} | {"WINCH_FAST"}
+    return {name: value for name, value in os.environ.items() if name in kept}
+
+
 def until(
     condition: Callable[[], bool],
     seconds: float,
@@ -202,7 +209,7 @@ class Fleet:
     def _popen(
         self, argv: list[str], log: Path, env: Mapping[str, str] | None
     ) -> subprocess.Popen[bytes]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("WINCH_")}
+        environment = clean_environment()
         environment |= {ENV: str(self._recorder.folder), "PYTHONUNBUFFERED": "1"}
         with log.open("ab") as output:
             return subprocess.Popen(

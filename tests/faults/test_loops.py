@@ -9,7 +9,6 @@ import ast
 import asyncio
 import contextlib
 import importlib
-import os
 import pkgutil
 import re
 import signal
@@ -24,7 +23,7 @@ import pytest
 
 import winch
 from tests.faults import breaking
-from tests.faults.fleet import ROOT, until
+from tests.faults.fleet import ROOT, clean_environment, until
 from tests.redis_servers import RedisServer
 from tests.servers import Databases
 from winch import App, JobState, WinchError
@@ -118,7 +117,7 @@ def run_worker(
     child: list[str] | None = None,
     cell: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WINCH_")}
+    env = clean_environment()
     env |= {"BREAK_URL": url, "BREAK_SPOOL": str(folder / "spool"), "PYTHONUNBUFFERED": "1"}
     env |= {"WINCH_LEASE": "3s", "WINCH_HEARTBEAT": "500ms", "WINCH_SWEEP": "500ms"}
     env |= {"BREAK_CELL": cell} if cell else {}
