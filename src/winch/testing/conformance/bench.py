@@ -100,7 +100,8 @@ class Bench:
         return await self.driver.arun(verb)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(coroutine)
+        # `Runner.run` sets and resets the handler of Ctrl-C around each call: more work than most verbs.
+        return self._runner.get_loop().run_until_complete(coroutine)
 
     def together(self, verbs: Sequence[Verb[T]]) -> list[T]:
         """Run the verbs at the same time, each in a thread or a coroutine of its own."""
