@@ -14,6 +14,7 @@ from tests.engine.mirror import mirrored
 ROOT = Path(__file__).parents[2]
 # It reaches into the reference's own memory.
 NOT_THERE = "not cannot_be_read"
+MIRRORED = ("flows", "batches", "waiting", "steps", "compensation", "schedules", "idempotency")
 
 
 @pytest.mark.servers
@@ -29,7 +30,7 @@ def test_the_examples_run_on_redis() -> None:
 
 @pytest.mark.slow
 @pytest.mark.servers
-@pytest.mark.parametrize("module", ["flows", "waiting", "steps", "schedules", "idempotency"])
+@pytest.mark.parametrize("module", MIRRORED)
 def test_all_worlds_of_a_module_stand_on_redis(module: str) -> None:
     done = subprocess.run(
         [
