@@ -83,10 +83,13 @@ class ScheduleVerbs:
 
     def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
-            at, next_at, *rows = yield self._call("due_schedules", now=micros(now), limit=limit)
-            return Schedules(
-                from_micros(at), _by_name(rows), None if next_at < 0 else from_micros(next_at)
-            )
+            sent, next_at, *rows = yield self._call("due_schedules", now=micros(now), limit=limit)
+            at, found = from_micros(sent), _by_name(rows)
+            # One that is due for a window it kept back has its next window still to come.
+            later = [row.next_at for row in found if row.next_at is not None and row.next_at > at]
+            if next_at >= 0:
+                later.append(from_micros(next_at))
+            return Schedules(at, found, min(later, default=None))
 
         return Verb("due_schedules", body, is_read=True)
 

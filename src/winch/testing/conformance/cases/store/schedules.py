@@ -249,6 +249,8 @@ def overlap_queue_keeps_one_window_until_the_earlier_job_is_final(bench: Bench) 
     assert tick(bench).runs == ()
     assert row_of(bench).pending == first + 2 * MINUTE
     assert due(bench) == [NAME], "it is looked at again until the job ends"
+    looked = bench.call(bench.driver.due_schedules(now=bench.now))
+    assert looked.next_at == first + 3 * MINUTE, "its next window is still to come"
     bench.advance(MINUTE)
     assert [run.kind for run in tick(bench).runs] == [RunKind.SKIPPED]
     assert enqueued(bench) == [first + MINUTE]
