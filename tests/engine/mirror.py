@@ -46,6 +46,12 @@ class Mirror(VirtualStore):
         self._is_inside = False  # verbs of the reference use each other; Redis has the whole one
         self._other = redis_class(self.url).from_url(self.url, schema="mirror", events=True)
         self._other.erase()
+        # A driver has the methods of its families on itself, before those of its class.
+        for name in VERBS:
+            setattr(self, name, self._mirrored(name, getattr(self, name)))
+
+    def _mirrored(self, name: str, own: Callable[..., Verb[Any]]) -> Callable[..., Verb[Any]]:
+        return lambda *args, **given: self.both(name, own(*args, **given), args, given)
 
     def both(self, name: str, mine: Verb[Any], args: tuple[Any, ...], said: dict[str, Any]) -> Verb[Any]:
         if self._is_inside:
@@ -81,18 +87,6 @@ class Mirror(VirtualStore):
     def close(self) -> None:
         super().close()
         self._other.close()
-
-
-def _mirrored(name: str) -> Callable[..., Verb[Any]]:
-    def verb(self: Mirror, *args: Any, **said: Any) -> Verb[Any]:
-        mine: Verb[Any] = getattr(VirtualStore, name)(self, *args, **said)
-        return self.both(name, mine, args, said)
-
-    return verb
-
-
-for _name in VERBS:
-    setattr(Mirror, _name, _mirrored(_name))
 
 
 @contextmanager
