@@ -236,10 +236,10 @@ class Story:
         self.put(replace(record, state=to, token=None), "finished", by_token=token)
         self.answer(job, token, "took")
 
-    def answer(self, job: str, token: str, answer: FinishAnswer) -> None:
+    def answer(self, job: str, token: str, answer: FinishAnswer, verb: str = "finish") -> None:
         session = next(e.session for e in self.events if e.job == job and e.token == token)
         line = self.line(self.pid_of(session or ""))
-        self.lines.append(Answered(**line, verb="finish", job=job, token=token, answer=answer))
+        self.lines.append(Answered(**line, verb=verb, job=job, token=token, answer=answer))
 
     def give_back(self, job: str, kind: str, *, by_token: str | None = None) -> None:
         self.wait()
@@ -305,6 +305,11 @@ class Story:
         self.end(run)
         self.answer(job, token, "lost")
         return job
+
+    def is_released_after_its_commit(self, session: str) -> None:
+        """The answer to a commit is lost, and the worker stops before it has asked what became of it."""
+        job = self.enqueue()
+        self.answer(job, self.run(job, session), "lost", verb="release")
 
     def crashes_before_its_supervisor_dies(self, session: str) -> None:
         job = self.enqueue()
@@ -416,6 +421,7 @@ def correct(seed: int) -> Story:
         story.is_drained,
         story.is_unknown,
         story.is_finished_twice,
+        story.is_released_after_its_commit,
         story.is_operated,
         story.batch,
         story.composed,
