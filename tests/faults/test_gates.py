@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults]
 def shared(stage: Stage) -> list[str]:
     """Jobs under a limit of two, and two accounts whose entries must keep their order. The first two
     take long, so that whoever started them still has them when something happens to him."""
-    jobs = stage.enqueue("limited", 2.0, times=2) + stage.enqueue("limited", 0.3, times=6)
+    jobs = stage.enqueue("limited", 4.0, times=2) + stage.enqueue("limited", 0.3, times=6)
     for _ in range(3):
         for account in ("acct:1", "acct:2"):
             jobs += stage.enqueue("slow", 0.1, fifo=account)
