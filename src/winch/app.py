@@ -20,13 +20,12 @@ from winch.engine.client.audit import AuditLog, noted
 from winch.engine.client.client import Client, Surroundings
 from winch.engine.client.fast_enqueue import FastClient
 from winch.engine.client.spool import Spool
-from winch.engine.tasks.bound import Bound
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.tasks.options import TaskOptions, _name, task_options
 from winch.engine.tasks.registry import Registry, default_name, refuse_unfit
 from winch.engine.tasks.runtime import Runtime
-from winch.engine.tasks.task import Task, task_class
+from winch.engine.tasks.task import Bound, Task, task_class
 from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock
 from winch.storage.protocol import advice

@@ -26,11 +26,18 @@ from winch.engine.client.preflight import Misfit, Preflight
 from winch.engine.flows.batch import Batch
 from winch.engine.flows.compose import Flow, Node, Tail
 from winch.engine.flows.handle import FlowHandle
-from winch.engine.tasks.bound import Bound, Partial, Using
 from winch.engine.tasks.context import AttemptLog
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.schedules import Run, Schedule
-from winch.engine.tasks.task import AsyncContextTask, AsyncTask, CollectingTask, ContextTask
+from winch.engine.tasks.task import (
+    AsyncContextTask,
+    AsyncTask,
+    Bound,
+    CollectingTask,
+    ContextTask,
+    Partial,
+    Using,
+)
 from winch.engine.tasks.transaction import Transaction
 from winch.storage.decide.schedules import SCHEDULE_HEADER, Definition, RunKind
 from winch.storage.params import (

@@ -14,8 +14,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.client import writer
 from winch.engine.client.client import CHUNK
 from winch.engine.client.fast_enqueue import FIRST_CHUNK
-from winch.engine.tasks.bound import Bound
-from winch.engine.tasks.task import Task
+from winch.engine.tasks.task import Bound, Task
 from winch.storage.fast import is_fast
 from winch.storage.verbs import Sending, Verb
 

@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from winch import App, Context, ResultMismatch, Snooze, chain, group
-from winch.engine.tasks.bound import Bound
+from winch.engine.tasks.task import Bound
 from winch.testing import virtual
 
 

@@ -19,10 +19,9 @@ from winch.core.policy.schedule import (
     timing,
 )
 from winch.core.values.duration import Duration, parse_duration
-from winch.engine.tasks.bound import Bound, alike
 from winch.engine.tasks.options import EnqueueOptions, enqueue_options
 from winch.engine.tasks.registry import Registry
-from winch.engine.tasks.task import Task
+from winch.engine.tasks.task import Bound, Task, alike
 from winch.storage.decide.schedules import Definition
 from winch.storage.params import NewJob
 

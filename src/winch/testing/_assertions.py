@@ -13,8 +13,7 @@ from winch.core.job import JobRecord
 from winch.core.values import codec
 from winch.core.values.duration import Duration, format_duration, parse_duration
 from winch.engine.client.job import Job
-from winch.engine.tasks.bound import Bound
-from winch.engine.tasks.task import Task
+from winch.engine.tasks.task import Bound, Task
 from winch.storage.params import JobFilter
 
 PAGE = 1000

@@ -26,10 +26,10 @@ from winch.engine.client import operations
 from winch.engine.client.job import Job
 from winch.engine.client.spool import Spool
 from winch.engine.client.writer import ENQUEUE_PAUSES, JobWriter
-from winch.engine.tasks.bound import Bound, check_call, check_whole
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.results import typed
 from winch.engine.tasks.runtime import Runtime
+from winch.engine.tasks.task import Bound, check_call, check_whole
 from winch.engine.tasks.transaction import Statements
 from winch.storage.params import Enqueued, JobFilter, NewJob
 from winch.storage.protocol import Driver

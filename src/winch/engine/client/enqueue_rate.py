@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from winch.core.policy.limits import Rate
-    from winch.engine.tasks.bound import Bound
+    from winch.engine.tasks.task import Bound
     from winch.storage.protocol import Driver
 
 BOOK = "enqueue rate"

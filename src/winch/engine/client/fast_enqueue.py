@@ -17,7 +17,7 @@ from winch.engine.base import operation
 from winch.engine.client.client import CHUNK, Client, Surroundings, new_jobs
 from winch.engine.client.job import Job
 from winch.engine.client.writer import raise_duplicate
-from winch.engine.tasks.bound import Bound
+from winch.engine.tasks.task import Bound
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Sending

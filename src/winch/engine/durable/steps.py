@@ -58,7 +58,7 @@ from winch.engine.tasks.results import converted
 if TYPE_CHECKING:
     from winch.core.job import Claim
     from winch.core.policy.retry import Retry
-    from winch.engine.tasks.bound import Bound
+    from winch.engine.tasks.task import Bound
 
 
 class Suspended(BaseException):

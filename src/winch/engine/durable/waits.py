@@ -32,15 +32,15 @@ from winch.core.values import codec
 from winch.engine.base.encryption import unseal
 from winch.engine.durable.runner import SAVE, Durable, Unwound
 from winch.engine.flows.parts import check_part
-from winch.engine.tasks.bound import check_call, check_whole
 from winch.engine.tasks.context import RAISE
 from winch.engine.tasks.results import typed
+from winch.engine.tasks.task import check_call, check_whole
 from winch.storage.decide.waits import AWAITED_HEADER, job_key, signal_key
 from winch.storage.params import Answer
 
 if TYPE_CHECKING:
     from winch.engine.durable.steps import Steps
-    from winch.engine.tasks.bound import Bound
+    from winch.engine.tasks.task import Bound
 
 MAX_CHILDREN = 10_000
 CHUNK = 1000

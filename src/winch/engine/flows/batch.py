@@ -35,7 +35,7 @@ from winch.engine.flows.store import (
     store_members,
     write_note,
 )
-from winch.engine.tasks.bound import Bound, check_call, check_whole
+from winch.engine.tasks.task import Bound, check_call, check_whole
 from winch.storage.decide.waits import (
     AWAITED_HEADER,
     EACH,

@@ -45,8 +45,7 @@ from winch.engine.flows.store import (
     send,
     write_note,
 )
-from winch.engine.tasks.bound import Bound, Partial, Using, check_call, check_whole
-from winch.engine.tasks.task import Task
+from winch.engine.tasks.task import Bound, Partial, Task, Using, check_call, check_whole
 from winch.storage.decide.waits import (
     AWAITED_HEADER,
     EACH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from winch.core.errors import ConfigError
-from winch.engine.tasks.bound import Bound, check_call
+from winch.engine.tasks.task import Bound, check_call
 
 
 def check_part(call: Bound[Any], of: str) -> None:

@@ -13,7 +13,7 @@ from winch.core.errors import LostClaim, StorageUnavailable
 from winch.core.flow import FlowNote, Inputs
 from winch.core.job import keep_awaited
 from winch.engine.base.operation import OnConnection, Operation, Pause
-from winch.engine.tasks.bound import Bound
+from winch.engine.tasks.task import Bound
 from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import ClaimRef, Enqueued, KvRecord, NewJob, Wait
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from winch.engine.client.client import Client
     from winch.engine.durable.steps import Steps
     from winch.engine.flows.batch import Batch
-    from winch.engine.tasks.bound import Bound
+    from winch.engine.tasks.task import Bound
     from winch.storage.protocol import Driver
 
 RAISE: Any = ...
