@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from winch import App, JobState, Retry
-from winch.engine.worker.running.thread_pool import ThreadCall, ThreadRow, Threads
+from winch.engine.worker.running.threads import ThreadCall, ThreadRow, Threads
 
 told: contextvars.ContextVar[str] = contextvars.ContextVar("told", default="nothing")
 

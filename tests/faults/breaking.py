@@ -42,7 +42,7 @@ from winch.engine.worker.fetcher import Fetcher, GiveUps
 from winch.engine.worker.finisher import Finisher
 from winch.engine.worker.monitors import Cancels, Notes, Watch
 from winch.engine.worker.new_queues import NewQueues
-from winch.engine.worker.running.thread_pool import Threads
+from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
 from winch.engine.worker.worker import Worker
 

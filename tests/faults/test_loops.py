@@ -34,7 +34,7 @@ from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.supervisor.embedded import EmbeddedWorker
 from winch.engine.worker.fetcher import Fetcher
 from winch.engine.worker.finisher import Finisher
-from winch.engine.worker.running.thread_pool import Threads
+from winch.engine.worker.running.threads import Threads
 
 SOURCE = Path(winch.__file__).parent
 TABLE = {

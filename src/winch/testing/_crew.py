@@ -26,7 +26,7 @@ from winch.engine.tasks.events import Events
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.attempt import Interrupt
 from winch.engine.worker.queue_order import QueueOrder, Queues
-from winch.engine.worker.running.thread_pool import ThreadCall, Threads
+from winch.engine.worker.running.threads import ThreadCall, Threads
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
 from winch.testing._life import CrashInHandler, Life, WorkerStorage

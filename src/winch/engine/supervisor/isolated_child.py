@@ -35,7 +35,7 @@ from winch.engine.worker.running.process import (
     StopJob,
     order_decoder,
 )
-from winch.engine.worker.running.thread_pool import Threads
+from winch.engine.worker.running.threads import Threads
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 

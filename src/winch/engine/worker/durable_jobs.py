@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from winch.engine.tasks.runtime import Runtime
     from winch.engine.tasks.task import Task
     from winch.engine.worker.attempt import Attempt
-    from winch.engine.worker.running.thread_pool import Threads
+    from winch.engine.worker.running.threads import Threads
     from winch.storage.protocol import Driver
 
 

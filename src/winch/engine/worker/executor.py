@@ -43,7 +43,7 @@ from winch.engine.worker.interrupts import (
 )
 from winch.engine.worker.running.choose import Chooser, JobPlan, Way
 from winch.engine.worker.running.process import Crash, IsolatedProcesses
-from winch.engine.worker.running.thread_pool import Threads
+from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.settle import (
     NOT_ITS_WORKER,
     Settler,

@@ -11,7 +11,7 @@ from typing import Any
 
 from winch.core.errors import JobCancelled, JobTimeout
 from winch.engine.worker.attempt import Attempt, Handler, Interrupt
-from winch.engine.worker.running.thread_pool import ThreadCall, Threads
+from winch.engine.worker.running.threads import ThreadCall, Threads
 
 
 class OnLoop:

@@ -25,8 +25,7 @@ from winch.engine.worker.running.collecting import Collecting
 from winch.engine.worker.running.inline import Begun, Inline
 from winch.engine.worker.running.parts import Parts
 from winch.engine.worker.running.process import IsolationFailed
-from winch.engine.worker.running.thread_pool import Threads
-from winch.engine.worker.running.thread_rows import ThreadRows
+from winch.engine.worker.running.threads import ThreadRows, Threads
 from winch.storage.fast import is_fast
 from winch.storage.protocol import Driver
 

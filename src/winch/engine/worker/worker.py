@@ -41,7 +41,7 @@ from winch.engine.worker.queue_order import QueueOrder, Queues
 from winch.engine.worker.recycling import Recycling
 from winch.engine.worker.running.parts import Parts
 from winch.engine.worker.running.process import IsolatedProcesses, IsolationFailed, ProcessStore
-from winch.engine.worker.running.thread_pool import Threads
+from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
 from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
 from winch.storage.params import Declared, NewSession
