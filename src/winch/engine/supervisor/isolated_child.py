@@ -79,7 +79,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
             if order.is_first:
                 writer.write(encode(LifeSign()) + b"\n")  # from now on it is the handler's time
             telling: asyncio.Task[None] | None = None
-            if plan.way not in PLAIN or runtime.middleware:  # else it has no context to report with
+            if plan.way not in PLAIN:  # else it has no context to report with
                 beat = plan.task.options.heartbeat
                 every = NOTES_EVERY if beat is None else min(NOTES_EVERY, beat.total_seconds() / 4)
                 telling = loops.start("reports", _tell(attempt, every, writer, store))

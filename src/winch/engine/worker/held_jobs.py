@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from winch.core.gates.uses import holds_something
 from winch.core.job import Claim
+from winch.core.outcome import Settled
 from winch.engine.base.log import log
 from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.recycling import Recycling
@@ -15,8 +16,9 @@ from winch.engine.worker.running.choose import JobPlan, Way
 from winch.engine.worker.started_jobs import StartedPlaces
 from winch.storage.params import ClaimRef
 
-# A claimed job that has not started: the claim, when it was sent for, and when it came.
-Waiting = tuple[Claim, float, float]
+# A claimed job that has not started: the claim, when it was sent for, when it came, and how to run it
+# (or how it ends where it cannot be run).
+Waiting = tuple[Claim, float, float, JobPlan | Settled]
 
 
 class HeldJobs:
@@ -73,14 +75,14 @@ class HeldJobs:
     def drop_waiting(self) -> list[ClaimRef]:
         """Forget all that have not started."""
         with self.lock:
-            unstarted = [ClaimRef(claim.id, claim.token) for claim, _, _ in self.waiting]
+            unstarted = [ClaimRef(claim.id, claim.token) for claim, _, _, _ in self.waiting]
             self.waiting.clear()
         return unstarted
 
     def tokens(self) -> set[str]:
         """The tokens of all claims."""
         with self.lock:
-            tokens = {claim.token for claim, _, _ in self.waiting}
+            tokens = {claim.token for claim, _, _, _ in self.waiting}
             return tokens | {attempt.claim.token for attempt in self.running}
 
     # -- interrupts --------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ class Recorder:
     def __init__(self, finisher: Finisher, jobs: HeldJobs, events: Events, tally: Tally) -> None:
         self.finisher = finisher
         self.tally = tally
+        self.events = events
         self._jobs = jobs
-        self._events = events
         self._monotonic = jobs.monotonic
         self._is_verbose = log.isEnabledFor(logging.DEBUG)
 
@@ -59,7 +59,7 @@ class Recorder:
         is_completed = settled.to is JobState.COMPLETED
         outcome = "completed" if is_completed else _outcome(settled.to)
         self.tally.ended(claim, outcome, self._monotonic() - began)
-        is_heard = self._is_verbose or self._events.is_heard
+        is_heard = self._is_verbose or self.events.is_heard
         if is_completed and settled.log is None and not is_heard and not has_gates:
             self.finisher.finish(
                 Finish(
@@ -115,7 +115,7 @@ class Recorder:
             took = facts.get("duration")
             took = "" if took is None else f" after {took.total_seconds():.3f}s"
             log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
-        if self._events.wants(kind):
+        if self.events.wants(kind):
             event = JobEvent(
                 kind=kind,
                 job_id=claim.id,
@@ -124,7 +124,7 @@ class Recorder:
                 attempt=claim.attempt,
                 **facts,
             )
-            self._events.tell(event)
+            self.events.tell(event)
 
 
 def _outcome(to: JobState) -> str:

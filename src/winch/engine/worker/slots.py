@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.engine.base.log import log
 from winch.engine.tasks.runtime import Runtime
@@ -176,12 +177,41 @@ class Slots:
         now = self._jobs.monotonic()
         for middleware in self._runtime.middleware:
             middleware.claimed(claims, now - sent)
-        self._jobs.waiting.extend([(claim, sent, now) for claim in claims])
+        planned = self._planned(claims, sent, now)
+        if not planned:
+            return
+        self._jobs.waiting.extend(planned)
         self.all_ended.clear()
         self._wake_slot()
         if not self._hands_over:
             for _ in claims[1:]:
                 self._wake_slot()
+
+    def _planned(self, claims: Sequence[Claim], sent: float, now: float) -> list[Waiting]:
+        """The jobs with their plans. Plain jobs have the usual plan of their task; the chooser makes one
+        for any other job, and for every job where hooks or subscribers have to learn of each."""
+        runtime, chooser = self._runtime, self._executor.chooser
+        usual = {} if runtime.middleware or runtime.events.is_heard else chooser.usual
+        settings = chooser.settings
+        items: list[Waiting] = []
+        for claim in claims:
+            plan = usual.get(claim.task)
+            if (
+                plan is not None
+                and claim.options is None
+                and not claim.is_suspect
+                and claim.expires_at is None
+                and claim.version == plan.version
+                and INPUTS_HEADER not in claim.headers
+                and claim.queue not in settings
+            ):
+                items.append((claim, sent, now, plan))
+                continue
+            try:
+                items.append((claim, sent, now, chooser.plan(claim)))
+            except Exception as error:
+                self._failed(claim, error)
+        return items
 
     async def found_nothing(self) -> bool:
         """Whether to claim once more: jobs may have come due that no promoter has looked at yet, and the
@@ -237,7 +267,7 @@ class Slots:
 
     async def run(self, slot: int) -> None:
         """One slot: job after job."""
-        jobs, chooser = self._jobs, self._executor.chooser
+        jobs = self._jobs
         waiting, monotonic = jobs.waiting, jobs.monotonic
         on_loop = OnLoop(asyncio.current_task())
         turned_at = now = monotonic()
@@ -252,7 +282,7 @@ class Slots:
                 turned_at = now = monotonic()
             self._busy += 1
             ran, begun = 0, None
-            if chooser.is_fast_open and self._next_is_inline():
+            if self._next_is_inline():
                 began = now
                 now, ran, begun = self._inline.run(on_loop, now, turned_at + TURN_EVERY)
                 if ran:
@@ -272,13 +302,12 @@ class Slots:
                 self._fetcher.slot_freed()
 
     def _next_is_inline(self) -> bool:
-        """Whether the next job may be one of a row of coroutines."""
+        """Whether the next job is one of a row of coroutines."""
         try:
-            task = self._jobs.waiting[0][0].task
+            plan = self._jobs.waiting[0][3]
         except IndexError:  # a thread was quicker
             return False
-        plan = self._executor.chooser.usual.get(task)
-        return plan is None or plan.way is Way.INLINE
+        return isinstance(plan, JobPlan) and plan.way is Way.INLINE
 
     async def _run_next(self, now: float, slot: int) -> float:
         """Run the next job in its way; the time when it is over."""
@@ -299,17 +328,15 @@ class Slots:
 
     def _start(self, item: Waiting, now: float, slot: int) -> Coroutine[Any, Any, None] | None:
         """The rest of this job; None where it is over without a call of its handler."""
-        claim, sent, _ = item
+        claim, sent, _, plan = item
         if now - sent > self._jobs.too_old:
             # This process stood still: the supervisor may have given the job to others.
             self._finisher.release([ref_of(claim)])
             return None
-        chooser = self._executor.chooser
-        plan = chooser.plan(claim)
         if not isinstance(plan, JobPlan):
             self._recorder.finish(claim, plan, now)
             return None
-        match chooser.way(claim, plan):
+        match plan.way:
             case Way.COLLECTING:
                 return self._run_together(item, plan, now, slot)
             case Way.THREAD_ROWS:

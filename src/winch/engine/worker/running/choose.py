@@ -1,6 +1,7 @@
 """How a job runs: its task, time limit and retry policy, and the way in which its handler is called.
 
-This module alone picks the way. There are four plain ones:
+This module alone picks the way, when a claimed job is delivered to the slots. Plain jobs of a task share
+the plan that is made for the first of them (`Chooser.usual`). There are four plain ways:
 
 - `ON_LOOP`: a coroutine, awaited by its slot;
 - `THREAD_POOL`: a function, called in a thread while its slot waits;
@@ -12,8 +13,9 @@ Two are faster and must give the same outcomes as a plain one:
 - `INLINE` for `ON_LOOP`: coroutines one after the other, without an attempt for each that never waits;
 - `THREAD_ROWS` for `THREAD_POOL`: a thread that has run a job takes the next one itself.
 
-A fast way is open to jobs that need nothing but the call: no injection, no middleware, no heartbeat, and
-no subscriber to events. With `WINCH_FAST=off` every job takes a plain way.
+A fast way is open to jobs that need nothing but the call: no injection, no middleware, no heartbeat, no
+subscriber to events, and no line in the log for each job. With `WINCH_FAST=off` every job takes a plain
+way.
 """
 
 from __future__ import annotations
@@ -84,33 +86,12 @@ class Chooser:
         self._runtime = runtime
         self._settler = settler
         self._has_processes = has_processes
-        self._is_fast = is_fast()
+        self._is_fast = is_fast() and not log.isEnabledFor(logging.DEBUG)
         self._makes_rows = makes_rows and not counts_jobs and self._is_fast
-        self._is_verbose = log.isEnabledFor(logging.DEBUG)
-        # The plans of jobs without options of their own, by task.
+        # The plans of jobs without options of their own, by task, where no hook has to learn of each.
         self.usual: dict[str, JobPlan] = {}
         # What operators have set for queues; the worker refreshes it.
         self.settings: Mapping[str, QueueSettings] = {}
-
-    @property
-    def is_fast_open(self) -> bool:
-        """Whether the fast ways are open: no hook or subscriber has to learn of each job."""
-        runtime = self._runtime
-        return (
-            self._is_fast
-            and not self._is_verbose
-            and not runtime.middleware
-            and not runtime.events.is_heard
-        )
-
-    def way(self, claim: Claim, plan: JobPlan) -> Way:
-        """The way of this one job."""
-        way = plan.way
-        if way in PLAIN and (
-            claim.version != plan.version or INPUTS_HEADER in claim.headers or not self.is_fast_open
-        ):
-            return PLAIN[way]
-        return way
 
     def _way(self, task: Task[Any, Any], *, is_suspect: bool) -> Way:
         """The way of a task's jobs."""
@@ -126,7 +107,23 @@ class Chooser:
 
     def plan(self, claim: Claim) -> JobPlan | Settled:
         """How to run this job; how it ends where it cannot be run at all."""
-        for_queue = self.settings.get(claim.queue) if self.settings else None
+        plan = self._plan_of(claim)
+        if isinstance(plan, JobPlan) and plan.way in PLAIN and self._needs_plain_way(claim, plan):
+            return msgspec.structs.replace(plan, way=PLAIN[plan.way])
+        return plan
+
+    def _needs_plain_way(self, claim: Claim, plan: JobPlan) -> bool:
+        runtime = self._runtime
+        return bool(
+            claim.version != plan.version
+            or INPUTS_HEADER in claim.headers
+            or runtime.middleware
+            or runtime.events.is_heard
+        )
+
+    def _plan_of(self, claim: Claim) -> JobPlan | Settled:
+        """The plan with the way of the task's jobs."""
+        for_queue = self.settings.get(claim.queue)
         is_usual = claim.options is None and not claim.is_suspect and for_queue is None
         if is_usual and claim.expires_at is None:
             plan = self.usual.get(claim.task)

@@ -54,7 +54,7 @@ class Collecting:
 
     def tokens(self) -> set[str]:
         """The claims that wait in a call that has not begun."""
-        return {claim.token for collection in self._by_slot.values() for claim, _, _ in collection.found}
+        return {claim.token for collection in self._by_slot.values() for claim, *_ in collection.found}
 
     def drop(self) -> None:
         """Forget all that waits: other workers have it by now."""
@@ -80,11 +80,10 @@ class Collecting:
         began = self._jobs.monotonic()
         attempts: list[Attempt] = []
         plans: list[JobPlan] = []
-        for claim, sent, _ in collection.found:
+        for claim, sent, _, plan in collection.found:
             if self._jobs.is_draining or began - sent > self._jobs.too_old:
                 self._recorder.finisher.release([ref_of(claim)])
                 continue
-            plan = self._executor.chooser.plan(claim)
             if isinstance(plan, JobPlan):
                 attempts.append(Attempt(claim, self._jobs.places.take(), None))
                 plans.append(plan)
@@ -124,8 +123,8 @@ class Collecting:
                 return
             # What cannot join waits for a slot: a suspect, which runs alone, and what came in too late.
             joining = [claim for claim in claims if not claim.is_suspect][: max(collection.room, 0)]
-            now = self._jobs.monotonic()
-            collection.found += [(claim, sent, now) for claim in joining]
+            now, plan = self._jobs.monotonic(), self._executor.chooser.plan
+            collection.found += [(claim, sent, now, plan(claim)) for claim in joining]
             self._deliver([claim for claim in claims if claim not in joining], sent)
             if not claims:
                 left = until - self._jobs.monotonic()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextvars
 from typing import NamedTuple
 
-from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.engine.base.log import log
@@ -27,6 +26,7 @@ from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import Finish
 
 _COMPLETED = JobState.COMPLETED
+_INLINE = Way.INLINE
 
 
 class Begun(NamedTuple):
@@ -60,8 +60,7 @@ class Inline:
         Returns when the last of them ended, how many ended, and the one that waits.
         """
         waiting, too_old, monotonic = self._jobs.waiting, self._jobs.too_old, self._jobs.monotonic
-        chooser, places = self._executor.chooser, self._jobs.places
-        usual, settings = chooser.usual, chooser.settings
+        places = self._jobs.places
         begin, end, count = places.begin, places.end, self._recorder.tally.ended
         copy, runner = contextvars.copy_context, on_loop.runner
         finishes: list[Finish] = []
@@ -72,24 +71,9 @@ class Inline:
                     item = waiting.popleft()
                 except IndexError:
                     break
-                claim, sent, _ = item
-                plan = usual.get(claim.task)
-                if (
-                    plan is None
-                    or claim.options is not None
-                    or claim.is_suspect
-                    or claim.expires_at is not None
-                    or (settings and claim.queue in settings)
-                ):
-                    plan = _inline_plan(chooser.plan(claim))
-                if (
-                    plan is None
-                    or plan.way is not Way.INLINE
-                    or claim.version != plan.version
-                    or (claim.headers and INPUTS_HEADER in claim.headers)
-                    or now - sent > too_old
-                ):
-                    waiting.appendleft(item)  # for the slot, which asks for its way
+                claim, sent, _, plan = item
+                if type(plan) is not JobPlan or plan.way is not _INLINE or now - sent > too_old:
+                    waiting.appendleft(item)  # for the slot, which runs it in its way
                     break
                 try:
                     args, kwargs = plan.task.arguments.unpack(claim.args)
@@ -158,7 +142,3 @@ class Inline:
         except Exception:
             log.exception("job %s: the worker itself failed; the job is released", claim.id)
             self._recorder.finisher.interrupted(ref_of(claim))
-
-
-def _inline_plan(plan: object) -> JobPlan | None:
-    return plan if isinstance(plan, JobPlan) else None

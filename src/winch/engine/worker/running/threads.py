@@ -296,18 +296,17 @@ class ThreadRows:
 
     def take(self, row: _JobRow) -> _JobCall | None:
         """The next job, if it is one for a thread. In a row's thread, with the lock held."""
-        waiting, chooser = self._jobs.waiting, self._executor.chooser
+        waiting = self._jobs.waiting
         if self._jobs.is_draining:
             return None
         try:
             item = waiting[0]
         except IndexError:
             return None
-        claim, sent, _ = item
-        plan = chooser.plan(claim)
+        claim, sent, _, plan = item
         if (
             not isinstance(plan, JobPlan)
-            or chooser.way(claim, plan) is not Way.THREAD_ROWS
+            or plan.way is not Way.THREAD_ROWS
             or self._jobs.monotonic() - sent > self._jobs.too_old
             or (arguments := _arguments(item, plan)) is None
         ):
@@ -352,7 +351,7 @@ class ThreadRows:
         claim = attempt.claim
         del self._jobs.attempts[attempt.place]
         self._jobs.places.ended(attempt)
-        if settled is COMPLETED and claim.options is None and self._executor.chooser.is_fast_open:
+        if settled is COMPLETED and claim.options is None and not recorder.events.is_heard:
             recorder.tally.ended(claim, "completed", self._jobs.monotonic() - call.began)
             recorder.finisher.completed(claim)
         else:
