@@ -76,8 +76,7 @@ def test_a_server_counts_what_the_fleet_does(web: Web) -> None:
     text = web.ask("GET", "/metrics").text
     assert "winch_jobs_finished_total{" not in text, "what was before the server is not counted"
     first.ended(claim("shop.add"), "completed", 0.2)
-    first.ended(claim("shop.add"), "failed", 2.0)
-    first.timed_out(claim("shop.add"))
+    first.ended(claim("shop.add"), "failed", 2.0, is_timeout=True)
     second.ended(claim("shop.add"), "dead", 0.0001)
     second.ended(claim("shop.mail", "mail"), "crashed", 0.1)
     for tally in (first, second):

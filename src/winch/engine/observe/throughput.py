@@ -30,6 +30,8 @@ BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
     900.0, 3600.0,
 )  # fmt: skip
+# So many ends are added up without waiting for the next flush: they take a megabyte.
+MOST_ENDS = 5000
 # A program may have more tenants than anybody looks at; the others of a task are counted as one.
 MOST_TENANTS = 200
 OTHER = "other"
@@ -196,45 +198,76 @@ class _Cell:
         )
 
 
+class AttemptEnd(msgspec.Struct, frozen=True, gc=False):
+    """The end of one attempt, as it is counted. Not its claim: that would keep the arguments alive."""
+
+    queue: str
+    task: str
+    run_at: datetime
+    claimed_at: datetime
+    options: str | None
+    outcome: str
+    """One of OUTCOMES."""
+    seconds: float
+    """How long it ran."""
+    is_timeout: bool = False
+
+
 class Tally:
-    """What one process has done. What ends between two flushes counts for the time of the later one, by
-    the store's clock as its claims told it: a job's end costs a microsecond, and no look at a clock."""
+    """What one process has done. A job's end is noted in `ends`, and added up before a flush or when
+    there are many. What ends between two flushes counts for the time of the later one, by the store's
+    clock as its claims told it: no job's end looks at a clock."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._cells: dict[tuple[str, str], _Cell] = {}
-        self._recent: _Cell | None = None
+        self.ends: list[AttemptEnd] = []
+        """The ends that are not added up yet; the worker's event loop notes them."""
         self.enqueued: Counter[tuple[str, str]] = Counter()
         """Jobs that this process has stored, by queue and task; the client counts them."""
-        self._last: tuple[Claim, float] | None = None
+        self._last: AttemptEnd | None = None
         self._store_end: datetime | None = None
         self._totals: dict[tuple[Span, int], Rates] = {}
         self._changed: set[tuple[Span, int]] = set()
         self.on_rates: Callable[[Rates], None] = lambda _: None
         """Told what was added, whenever it is added to the totals."""
 
-    def timed_out(self, claim: Claim) -> None:
-        """Note that the end just noted was a timeout's."""
-        outcomes = self._cells[claim.queue, claim.task].outcomes
-        outcomes["timeouts"] = outcomes.get("timeouts", 0) + 1
-
-    def ended(self, claim: Claim, outcome: str, seconds: float) -> None:
+    def ended(self, claim: Claim, outcome: str, seconds: float, *, is_timeout: bool = False) -> None:
         """Note the end of an attempt that ran for so long. `outcome` is one of OUTCOMES."""
-        cell = self._recent
-        if cell is None or cell.task != claim.task or cell.queue != claim.queue:
-            cell = self._recent = self._cell_of(claim.queue, claim.task)
-        if cell.run_at is not claim.run_at or cell.claimed_at is not claim.claimed_at:
-            cell.run_at, cell.claimed_at = claim.run_at, claim.claimed_at
-            cell.waited = (claim.claimed_at - claim.run_at).total_seconds()
-            cell.bucket = bisect_left(BOUNDS, cell.waited)
-        cell.outcomes[outcome] = cell.outcomes.get(outcome, 0) + 1
-        cell.run[0 if seconds <= _SHORTEST else bisect_left(BOUNDS, seconds)] += 1
-        cell.wait[cell.bucket] += 1
-        cell.run_seconds += seconds
-        cell.wait_seconds += cell.waited
-        if claim.options is not None and (tenant := tenant_of(claim.options)) is not None:
-            cell.of_tenant(tenant)
-        self._last = (claim, seconds)
+        self.ends.append(
+            AttemptEnd(
+                claim.queue,
+                claim.task,
+                claim.run_at,
+                claim.claimed_at,
+                claim.options,
+                outcome,
+                seconds,
+                is_timeout,
+            )
+        )
+
+    def add_up(self) -> None:
+        """Count the ends that were noted."""
+        cell: _Cell | None = None
+        for end in self.ends:
+            if cell is None or cell.task != end.task or cell.queue != end.queue:
+                cell = self._cell_of(end.queue, end.task)
+            if cell.run_at is not end.run_at or cell.claimed_at is not end.claimed_at:
+                cell.run_at, cell.claimed_at = end.run_at, end.claimed_at
+                cell.waited = (end.claimed_at - end.run_at).total_seconds()
+                cell.bucket = bisect_left(BOUNDS, cell.waited)
+            cell.outcomes[end.outcome] = cell.outcomes.get(end.outcome, 0) + 1
+            if end.is_timeout:
+                cell.outcomes["timeouts"] = cell.outcomes.get("timeouts", 0) + 1
+            cell.run[0 if end.seconds <= _SHORTEST else bisect_left(BOUNDS, end.seconds)] += 1
+            cell.wait[cell.bucket] += 1
+            cell.run_seconds += end.seconds
+            cell.wait_seconds += cell.waited
+            if end.options is not None and (tenant := tenant_of(end.options)) is not None:
+                cell.of_tenant(tenant)
+            self._last = end
+        self.ends.clear()
 
     def lost(self, job: JobRecord) -> None:
         """Note that an attempt of this job ended with its process or worker."""
@@ -259,14 +292,14 @@ class Tally:
         """The time of the latest end by the store's clock, in seconds; None where nothing has ended."""
         times = []
         if self._last is not None:
-            claim, seconds = self._last
-            times.append(to_micros(claim.claimed_at) // _MICROS + int(seconds))
+            times.append(to_micros(self._last.claimed_at) // _MICROS + int(self._last.seconds))
         if self._store_end is not None:
             times.append(to_micros(self._store_end) // _MICROS)
         return max(times, default=None)
 
     def _gather(self) -> None:
         """Add what has ended since the last time to the minute and the hour."""
+        self.add_up()
         now = self._now()
         if now is None:
             return
@@ -287,7 +320,6 @@ class Tally:
                     into.setdefault(queue, {}).setdefault(task, TaskRate()).add(rate)
         self.on_rates(added)
         self._cells.clear()
-        self._recent = None
         self._last = None
         self._store_end = None
 

@@ -23,7 +23,7 @@ from winch.engine.base.failure import describe
 from winch.engine.base.log import log
 from winch.engine.base.service import Backoff, Surprises
 from winch.engine.observe.store_ends import count_store_ends
-from winch.engine.observe.throughput import Tally
+from winch.engine.observe.throughput import MOST_ENDS, AttemptEnd, Tally
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.started_jobs import StartedPlaces
 from winch.storage.decide.waits import AWAITED_HEADER
@@ -34,6 +34,7 @@ from winch.storage.verbs import Verb
 BATCH = 1000
 # How long an outcome that was refused waits before it is tried again. Then it is given up: after 3 s.
 AGAIN = (0.2, 0.4, 0.8, 1.6)
+_COMPLETED = JobState.COMPLETED
 
 
 @dataclass
@@ -72,21 +73,22 @@ class Finisher:
         if not self._is_awake:
             self._awake()
 
-    def completed(self, claim: Claim) -> None:
-        """The end of a plain job that returned nothing."""
-        is_awaited = AWAITED_HEADER in claim.headers
-        self.finish(
+    def completed(self, claim: Claim, seconds: float) -> None:
+        """The end of a plain job that ran for so long and returned nothing: counted, and sent."""
+        self._tally.ends.append(
+            AttemptEnd(
+                claim.queue, claim.task, claim.run_at, claim.claimed_at, None, "completed", seconds
+            )
+        )
+        self._finishes.append(
             Finish(
                 id=claim.id,
                 token=claim.token,
-                to=JobState.COMPLETED,
+                to=_COMPLETED,
                 what="completed",
-                is_awaited=is_awaited,
+                is_awaited=AWAITED_HEADER in claim.headers,
             )
         )
-
-    def finish_all(self, outcomes: Sequence[Finish]) -> None:
-        self._finishes += outcomes
         if not self._is_awake:
             self._awake()
 
@@ -221,6 +223,8 @@ class Finisher:
                 await self._finish_apart(batch, error)
                 return
             self._backoff.worked()
+            if len(self._tally.ends) >= MOST_ENDS:
+                self._tally.add_up()
             took = time.monotonic() - sent
             for middleware in self._runtime.middleware:
                 middleware.settled(batch, took)

@@ -58,7 +58,9 @@ class Recorder:
         has_gates = claim.options is not None and holds_something(claim.options)
         is_completed = settled.to is JobState.COMPLETED
         outcome = "completed" if is_completed else _outcome(settled.to)
-        self.tally.ended(claim, outcome, self._monotonic() - began)
+        error = settled.error
+        is_timeout = error is not None and error.type == _TIMEOUT and outcome in ("failed", "dead")
+        self.tally.ended(claim, outcome, self._monotonic() - began, is_timeout=is_timeout)
         is_heard = self._is_verbose or self.events.is_heard
         if is_completed and settled.log is None and not is_heard and not has_gates:
             self.finisher.finish(
@@ -73,10 +75,8 @@ class Recorder:
                 )
             )
             return
-        if settled.error is not None:
-            if settled.error.type == _TIMEOUT and outcome in ("failed", "dead"):
-                self.tally.timed_out(claim)
-            log_failure(claim, settled, settled.error)
+        if error is not None:
+            log_failure(claim, settled, error)
         self.tell(
             kind_of(settled.to),
             claim,

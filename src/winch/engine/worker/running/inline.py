@@ -22,8 +22,6 @@ from winch.engine.worker.held_jobs import ref_of
 from winch.engine.worker.interrupts import OnLoop, Paused
 from winch.engine.worker.running.choose import JobPlan, Way
 from winch.engine.worker.running.parts import Parts
-from winch.storage.decide.waits import AWAITED_HEADER
-from winch.storage.params import Finish
 
 _COMPLETED = JobState.COMPLETED
 _INLINE = Way.INLINE
@@ -61,65 +59,49 @@ class Inline:
         """
         waiting, too_old, monotonic = self._jobs.waiting, self._jobs.too_old, self._jobs.monotonic
         places = self._jobs.places
-        begin, end, count = places.begin, places.end, self._recorder.tally.ended
+        begin, end, completed = places.begin, places.end, self._recorder.finisher.completed
         copy, runner = contextvars.copy_context, on_loop.runner
-        finishes: list[Finish] = []
         ran = 0
-        try:
-            while now < until:
-                try:
-                    item = waiting.popleft()
-                except IndexError:
-                    break
-                claim, sent, _, plan = item
-                if type(plan) is not JobPlan or plan.way is not _INLINE or now - sent > too_old:
-                    waiting.appendleft(item)  # for the slot, which runs it in its way
-                    break
-                try:
-                    args, kwargs = plan.task.arguments.unpack(claim.args)
-                except Exception:  # malformed, or encrypted: the plain way distinguishes them
-                    waiting.appendleft(item)
-                    break
-                seconds, began = plan.seconds, now
-                place = begin(claim.id, claim.token, None if seconds is None else now + seconds)
-                try:
-                    handler = plan.task.fn(*args, **kwargs)
-                    run = copy().run
-                    step = run(handler.send, None)
-                except StopIteration as stop:
-                    now = monotonic()
-                    end(claim.id, claim.token, place)
-                    ran += 1
-                    if stop.value is None and claim.options is None:
-                        count(claim, "completed", now - began)
-                        finishes.append(
-                            Finish(
-                                id=claim.id,
-                                token=claim.token,
-                                to=_COMPLETED,
-                                what="completed",
-                                is_awaited=AWAITED_HEADER in claim.headers,
-                            )
-                        )
-                    else:
-                        self._ended(claim, place, plan, stop.value, began)
-                except BaseException as error:  # whatever a handler raises is its outcome
-                    now = monotonic()
-                    end(claim.id, claim.token, place)
-                    ran += 1
-                    self._ended(claim, place, plan, _Raised(error), began)
+        while now < until:
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                break
+            claim, sent, _, plan = item
+            if type(plan) is not JobPlan or plan.way is not _INLINE or now - sent > too_old:
+                waiting.appendleft(item)  # for the slot, which runs it in its way
+                break
+            try:
+                args, kwargs = plan.task.arguments.unpack(claim.args)
+            except Exception:  # malformed, or encrypted: the plain way distinguishes them
+                waiting.appendleft(item)
+                break
+            seconds, began = plan.seconds, now
+            place = begin(claim.id, claim.token, None if seconds is None else now + seconds)
+            try:
+                handler = plan.task.fn(*args, **kwargs)
+                run = copy().run
+                step = run(handler.send, None)
+            except StopIteration as stop:
+                now = monotonic()
+                end(claim.id, claim.token, place)
+                ran += 1
+                if stop.value is None and claim.options is None:
+                    completed(claim, now - began)
                 else:
-                    deadline = None if seconds is None else began + seconds
-                    attempt = self._jobs.attempts[place] = Attempt(claim, place, deadline)
-                    attempt.handler = on_loop
-                    return began, ran, Begun(attempt, Paused(handler, run, step), plan)
-                if (
-                    runner.cancelling()
-                ):  # the handler has cancelled itself: that must not hit the next one
-                    break
-        finally:
-            if finishes:
-                self._recorder.finisher.finish_all(finishes)
+                    self._ended(claim, place, plan, stop.value, began)
+            except BaseException as error:  # whatever a handler raises is its outcome
+                now = monotonic()
+                end(claim.id, claim.token, place)
+                ran += 1
+                self._ended(claim, place, plan, _Raised(error), began)
+            else:
+                deadline = None if seconds is None else began + seconds
+                attempt = self._jobs.attempts[place] = Attempt(claim, place, deadline)
+                attempt.handler = on_loop
+                return began, ran, Begun(attempt, Paused(handler, run, step), plan)
+            if runner.cancelling():  # the handler has cancelled itself: that must not hit the next one
+                break
         return now, ran, None
 
     async def go_on(self, begun: Begun, began: float) -> None:

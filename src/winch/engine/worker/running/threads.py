@@ -352,8 +352,7 @@ class ThreadRows:
         del self._jobs.attempts[attempt.place]
         self._jobs.places.ended(attempt)
         if settled is COMPLETED and claim.options is None and not recorder.events.is_heard:
-            recorder.tally.ended(claim, "completed", self._jobs.monotonic() - call.began)
-            recorder.finisher.completed(claim)
+            recorder.finisher.completed(claim, self._jobs.monotonic() - call.began)
         else:
             recorder.record(attempt, settled, call.began)
         attempt.handler = None  # it knows its call, which knows the attempt: nothing for the collector
