@@ -96,9 +96,9 @@ def test_a_place_on_the_board_is_kept_until_the_store_knows_of_the_end() -> None
     page = StartedJobs.create(8)
     try:
         places = StartedPlaces(page, kill_after=1.0)
-        place = places.begin("a" * 36, "b" * 36, 5.0)
+        places.begin("a" * 36, "b" * 36, 5.0)
         assert [(one.claim.id, one.deadline) for one in page.started()] == [("a" * 36, 7.0)]
-        places.end("a" * 36, "b" * 36, place)
+        places.end("a" * 36, "b" * 36)
         assert page.started() == []
         assert {one.id for one in page.kept()} == {"a" * 36}
         places.written([*page.kept()])

@@ -157,7 +157,7 @@ class _Bench:
         if isinstance(plan, JobPlan):
             limit = None if plan.timeout is None else began + plan.timeout.total_seconds()
             self._tell("started", claim)
-            attempt = Attempt(claim, 0, limit)
+            attempt = Attempt(claim, limit)
             ended = await self._executor.run_here(attempt, plan)
             note = attempt.reports.take()
             if note is not None:

@@ -75,7 +75,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
         is_finished = False
         if isinstance(plan, JobPlan):
             deadline = None if order.timeout is None else time.monotonic() + order.timeout
-            running = attempt = Attempt(claim, 0, deadline)
+            running = attempt = Attempt(claim, deadline)
             if order.is_first:
                 writer.write(encode(LifeSign()) + b"\n")  # from now on it is the handler's time
             telling: asyncio.Task[None] | None = None

@@ -44,7 +44,6 @@ class Attempt(msgspec.Struct, eq=False):
     """A running job. Interrupting it a second time repeats the request, not the decision."""
 
     claim: Claim
-    place: int
     deadline: float | None
     heartbeat: float | None = None
     """The longest time without a sign of life, in seconds."""
@@ -64,6 +63,12 @@ class Attempt(msgspec.Struct, eq=False):
     made_reports: Reports | None = None
     steps: Steps | None = None
     """Once it makes durable steps."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the worker and its supervisor know it by. A job that was lost and claimed again may run
+        here twice, under two tokens."""
+        return self.claim.id, self.claim.token
 
     @property
     def reports(self) -> Reports:

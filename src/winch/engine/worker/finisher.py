@@ -50,7 +50,9 @@ class _Refused:
 class Finisher:
     """The one writer of outcomes in a worker."""
 
-    def __init__(self, driver: Driver, runtime: Runtime, places: StartedPlaces, tally: Tally) -> None:
+    def __init__(
+        self, driver: Driver, runtime: Runtime, places: StartedPlaces | None, tally: Tally
+    ) -> None:
         self._driver = driver
         self._runtime = runtime
         self._places = places
@@ -153,26 +155,30 @@ class Finisher:
             await self._finish(batch)
             del self._finishes[: len(batch)]
             if len(self._refused) == refused:
-                self._places.written(batch)
+                self._written(batch)
             else:
                 aside = {one.outcome.token for one in self._refused[refused:]}
-                self._places.written([outcome for outcome in batch if outcome.token not in aside])
+                self._written([outcome for outcome in batch if outcome.token not in aside])
         for given_back, has_started in ((self._releases, False), (self._interrupted, True)):
             while given_back:
                 refs = given_back[:BATCH]
                 release = functools.partial(self._driver.release, refs, has_started=has_started)
                 await self._repeat(release, refs)
                 del given_back[: len(refs)]
-                self._places.written(refs)
+                self._written(refs)
         while self._crashes:
             claim, cause = self._crashes[0]
             rule = self._runtime.crash_rule()
             crash = functools.partial(self._driver.crash, [claim], cause=cause, rule=rule)
             await self._repeat(crash, [claim])
             del self._crashes[0]
-            self._places.written([claim])
+            self._written([claim])
             await self._count_store_end(claim.id)
         await self._try_refused()
+
+    def _written(self, claims: Sequence[Finish | ClaimRef]) -> None:
+        if self._places is not None:
+            self._places.written(claims)
 
     @staticmethod
     def _now() -> float:
@@ -207,7 +213,7 @@ class Finisher:
                 if answers[0] is Answer.LOST:
                     self._note_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
                 self._refused.remove(one)
-                self._places.written([one.outcome])
+                self._written([one.outcome])
                 if outcome is not one.outcome:
                     await self._count_store_end(outcome.id)
 

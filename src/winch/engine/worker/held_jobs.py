@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from winch.core.gates.uses import holds_something
 from winch.core.job import Claim
@@ -14,7 +14,7 @@ from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.recycling import Recycling
 from winch.engine.worker.running.choose import JobPlan, Way
 from winch.engine.worker.started_jobs import StartedPlaces
-from winch.storage.params import ClaimRef
+from winch.storage.params import ClaimRef, Finish
 
 # A claimed job that has not started: the claim, when it was sent for, when it came, and how to run it
 # (or how it ends where it cannot be run).
@@ -29,12 +29,13 @@ class HeldJobs:
 
     def __init__(
         self,
-        places: StartedPlaces,
+        places: StartedPlaces | None,
         recycling: Recycling,
         *,
         too_old: float,
         monotonic: Callable[[], float],
     ) -> None:
+        """`places`: where a supervisor sees which jobs have started; None without one."""
         self.places = places
         self.recycling = recycling
         self.too_old = too_old
@@ -43,7 +44,8 @@ class HeldJobs:
         self.session: str = ""
         self.is_draining: bool = False
         self.waiting: deque[Waiting] = deque()
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[tuple[str, str], Attempt] = {}
+        """Those that run, by job and token."""
         self.lock: threading.Lock = threading.Lock()
 
     def begin(self, claim: Claim, plan: JobPlan, now: float) -> Attempt:
@@ -51,7 +53,6 @@ class HeldJobs:
         beat = plan.task.options.heartbeat
         attempt = Attempt(
             claim,
-            self.places.take(),
             None if plan.seconds is None else now + plan.seconds,
             None if beat is None else beat.total_seconds(),
             monotonic=self.monotonic,
@@ -59,14 +60,25 @@ class HeldJobs:
         if beat is not None:
             attempt.reports.sign()  # it counts from the start
         attempt.is_alone = plan.way is Way.PROCESS
-        self.attempts[attempt.place] = attempt
-        self.places.show(attempt)
+        self.show(attempt)
+        self.attempts[attempt.key] = attempt
         return attempt
+
+    def show(self, attempt: Attempt) -> None:
+        """Show the supervisor that the job has started, and when it has to end."""
+        if self.places is not None:
+            self.places.begin(*attempt.key, attempt.must_end_by, is_here=not attempt.is_alone)
 
     def end(self, attempt: Attempt) -> None:
         """The attempt has ended; its place is kept until the store knows."""
-        del self.attempts[attempt.place]
-        self.places.ended(attempt)
+        del self.attempts[attempt.key]
+        if self.places is not None:
+            self.places.end(*attempt.key)
+
+    def written(self, claims: Sequence[Finish | ClaimRef]) -> None:
+        """The store knows of the end of these claims."""
+        if self.places is not None:
+            self.places.written(claims)
 
     @property
     def running(self) -> tuple[Attempt, ...]:
@@ -94,16 +106,17 @@ class HeldJobs:
 
     def cancel(self, ref: ClaimRef) -> None:
         """A cancel of this job was requested."""
-        for attempt in self.running:
-            is_it = (attempt.claim.id, attempt.claim.token) == (ref.id, ref.token)
-            if is_it and attempt.is_together:
-                attempt.is_unasked = True  # the others in the call go on
-            elif is_it and not attempt.is_stopping:
-                attempt.interrupt(Interrupt.CANCEL, self.monotonic())
+        attempt = self.attempts.get((ref.id, ref.token))
+        if attempt is None:
+            return
+        if attempt.is_together:
+            attempt.is_unasked = True  # the others in the call go on
+        elif not attempt.is_stopping:
+            attempt.interrupt(Interrupt.CANCEL, self.monotonic())
 
     def lost(self, attempt: Attempt) -> None:
         """The store refused a report of this attempt: another worker has its job."""
-        if self.attempts.get(attempt.place) is attempt and not attempt.is_stopping:
+        if self.attempts.get(attempt.key) is attempt and not attempt.is_stopping:
             attempt.interrupt(Interrupt.LOST, self.monotonic())
 
     def lease_over(self) -> None:

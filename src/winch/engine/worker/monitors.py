@@ -36,7 +36,8 @@ class Watch(Service):
         """Show a pulse; interrupt what is past its deadline; give up what does not end."""
         jobs = self._jobs
         now = jobs.monotonic()
-        jobs.places.pulse()
+        if jobs.places is not None:
+            jobs.places.pulse()
         self._release_hoarded(now)
         jobs.recycling.look(now)
         for attempt in jobs.running:
@@ -49,7 +50,7 @@ class Watch(Service):
                 attempt.is_silent = attempt.deadline is None or now < attempt.deadline
                 attempt.interrupt(Interrupt.TIMEOUT, now)
             elif attempt.heartbeat is not None and not attempt.is_alone:
-                jobs.places.show(attempt)  # its last moment moves with every sign of life
+                jobs.show(attempt)  # its last moment moves with every sign of life
 
 
 class Cancels(Service):

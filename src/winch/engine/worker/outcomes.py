@@ -41,7 +41,7 @@ class Recorder:
         if attempt.is_finished:
             self.tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
             self.tally.ended(claim, "completed", self._monotonic() - began)
-            self._jobs.places.written([ref_of(claim)])
+            self._jobs.written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self.finisher.crash(ref_of(claim), ended.cause)
@@ -52,7 +52,7 @@ class Recorder:
         elif attempt.interrupted is Interrupt.STOP:
             self.finisher.interrupted(ref_of(claim))
         else:
-            self._jobs.places.written([ref_of(claim)])  # another worker has it by now
+            self._jobs.written([ref_of(claim)])  # another worker has it by now
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
         has_gates = claim.options is not None and holds_something(claim.options)

@@ -157,7 +157,8 @@ class Slots:
         if recycling.why is not None or self._is_closed:
             return 0
         # The supervisor releases what a child without a pulse holds: no claim without a pulse.
-        self._jobs.places.pulse()
+        if self._jobs.places is not None:
+            self._jobs.places.pulse()
         ahead = self._prefetch.ahead()
         room = self._concurrency + ahead - self._busy - waiting
         if recycling.counts_jobs:

@@ -6,7 +6,7 @@ supervisor can end a child whose event loop is blocked past a job's deadline.
 
 A job's place on the page stays taken until the store knows of the job's end. Should the child stand
 still between a handler's end and the answer to its finish, the supervisor must not take the job for one
-that has not started, and release it."""
+that has not started, and release it. A worker without a supervisor has no page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from winch.engine.worker.attempt import Attempt
 from winch.storage.params import ClaimRef, Finish
 
 _HEADER = struct.Struct("=d")  # when the child's loop last turned (monotonic, shared by processes)
@@ -27,8 +26,6 @@ _BODY_AT = _SLOT.size - _BODY.size
 # A slot's mark. KEPT: no other worker may have the job, but it does not run in this process: it
 # runs in one of its own, or it has ended and the store does not know yet.
 _FREE, _RUNS, _KEPT = range(3)
-# How many places there are where no page shows them.
-UNSHOWN = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,72 +99,51 @@ class StartedJobs:
 
 
 class StartedPlaces:
-    """`kill_after`: the supervisor kills a child blocked for twice that past a job's last moment."""
+    """The places of one child's jobs on its page, by job and token. `kill_after`: the supervisor kills a
+    child blocked for twice that past a job's last moment."""
 
-    def __init__(self, page: StartedJobs | None, kill_after: float) -> None:
+    def __init__(self, page: StartedJobs, kill_after: float) -> None:
         self._page = page
         self._kill_after = kill_after
-        self._free = list(range(UNSHOWN if page is None else page.slots))
+        self._free = list(range(page.slots))
         self._spare = len(self._free) // 2
-        self._unwritten: dict[tuple[str, str], int] = {}
+        self._taken: dict[tuple[str, str], int] = {}
 
     @property
     def free(self) -> int:
         return len(self._free)
 
-    def take(self) -> int:
-        return self._free.pop()
-
     def pulse(self) -> None:
-        if self._page is not None:
-            self._page.pulse()
+        self._page.pulse()
 
-    def show(self, attempt: Attempt) -> None:
-        """Show that the job has started, and when it has to end."""
-        if self._page is None:
-            return
-        claim, is_here = attempt.claim, not attempt.is_alone
-        end = attempt.must_end_by if is_here else None
-        last = None if end is None else end + 2 * self._kill_after
-        self._page.start(attempt.place, claim.id, claim.token, last, is_here=is_here)
+    def begin(self, job: str, token: str, end: float | None, *, is_here: bool = True) -> None:
+        """Show a job that starts and has to end by then (`is_here`: in this process). Again: show
+        another end."""
+        place = self._taken.get((job, token))
+        if place is None:
+            place = self._taken[job, token] = self._free.pop()
+        last = None if end is None or not is_here else end + 2 * self._kill_after
+        self._page.start(place, job, token, last, is_here=is_here)
 
-    def begin(self, job: str, token: str, end: float | None) -> int:
-        """A place for a job that starts here and has to end by then: `take` and `show` in one."""
-        place = self._free.pop()
-        if self._page is not None:
-            self._page.start(place, job, token, None if end is None else end + 2 * self._kill_after)
-        return place
+    def over(self, job: str, token: str) -> None:
+        """The handler has ended in its thread; `end` will follow."""
+        self._page.ended(self._taken[job, token])
 
-    def end(self, job: str, token: str, place: int) -> None:
+    def end(self, job: str, token: str) -> None:
         """The handler has ended; `written` will follow."""
-        if self._page is None:
-            self._free.append(place)
-        elif len(self._free) > self._spare:
-            self._page.ended(place)
-            self._unwritten[job, token] = place
+        if len(self._free) > self._spare:
+            self._page.ended(self._taken[job, token])
         else:  # too many wait for a store that does not answer
-            self._give_back((place,))
-
-    def over(self, attempt: Attempt) -> None:
-        """The handler has ended in its thread; `ended` will follow."""
-        if self._page is not None:
-            self._page.ended(attempt.place)
-
-    def ended(self, attempt: Attempt) -> None:
-        """The handler has ended; `written` will follow."""
-        self.end(attempt.claim.id, attempt.claim.token, attempt.place)
+            self._give_back([self._taken.pop((job, token))])
 
     def written(self, claims: Sequence[Finish | ClaimRef]) -> None:
         """The store knows of the end of these claims."""
-        if not self._unwritten:
-            return
-        pop = self._unwritten.pop
+        pop = self._taken.pop
         found = [pop((claim.id, claim.token), None) for claim in claims]
         self._give_back([place for place in found if place is not None])
 
     def _give_back(self, places: Sequence[int]) -> None:
-        if self._page is not None:
-            self._page.free(places)
+        self._page.free(places)
         self._free += places
 
 

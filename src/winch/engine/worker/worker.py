@@ -124,8 +124,8 @@ class Worker:
         )
         self.tally: Tally = Tally(os.urandom(8).hex())
         runtime.counted = self.tally.enqueued
-        # A started job has a place until the store knows of its end.
-        places = StartedPlaces(started, config.kill_after)
+        # A started job has a place on its supervisor's page until the store knows of its end.
+        places = None if started is None else StartedPlaces(started, config.kill_after)
         self._jobs = HeldJobs(
             places, self._recycling, too_old=config.lease.total_seconds() / 2, monotonic=monotonic
         )

@@ -67,7 +67,9 @@ class Collecting:
             if collection.task == task.name and collection.room > 0:
                 collection.found.append(first)  # another slot waits for just this
                 return
-        most = min(task.options.collect or 1, max(self._jobs.places.free - self._slots, 1))
+        most, places = task.options.collect or 1, self._jobs.places
+        if places is not None:
+            most = min(most, max(places.free - self._slots, 1))
         most = self._jobs.recycling.cap(most)
         collection = self._by_slot[slot] = _Collection(task.name, most, [first])
         try:
@@ -85,7 +87,7 @@ class Collecting:
                 self._recorder.finisher.release([ref_of(claim)])
                 continue
             if isinstance(plan, JobPlan):
-                attempts.append(Attempt(claim, self._jobs.places.take(), None))
+                attempts.append(Attempt(claim, None))
                 plans.append(plan)
             else:
                 self._recorder.finish(claim, plan, began)
@@ -97,8 +99,8 @@ class Collecting:
         for attempt in attempts:
             attempt.deadline = began + min(timeouts) if timeouts else None
             attempt.is_together = True
-            self._jobs.attempts[attempt.place] = attempt
-            self._jobs.places.show(attempt)
+            self._jobs.show(attempt)
+            self._jobs.attempts[attempt.key] = attempt
             self._recorder.tell("started", attempt.claim)
         self._jobs.recycling.started(len(attempts))
         try:

@@ -58,8 +58,7 @@ class Inline:
         Returns when the last of them ended, how many ended, and the one that waits.
         """
         waiting, too_old, monotonic = self._jobs.waiting, self._jobs.too_old, self._jobs.monotonic
-        places = self._jobs.places
-        begin, end, completed = places.begin, places.end, self._recorder.finisher.completed
+        places, completed = self._jobs.places, self._recorder.finisher.completed
         copy, runner = contextvars.copy_context, on_loop.runner
         ran = 0
         while now < until:
@@ -77,27 +76,30 @@ class Inline:
                 waiting.appendleft(item)
                 break
             seconds, began = plan.seconds, now
-            place = begin(claim.id, claim.token, None if seconds is None else now + seconds)
+            if places is not None:
+                places.begin(claim.id, claim.token, None if seconds is None else now + seconds)
             try:
                 handler = plan.task.fn(*args, **kwargs)
                 run = copy().run
                 step = run(handler.send, None)
             except StopIteration as stop:
                 now = monotonic()
-                end(claim.id, claim.token, place)
+                if places is not None:
+                    places.end(claim.id, claim.token)
                 ran += 1
                 if stop.value is None and claim.options is None:
                     completed(claim, now - began)
                 else:
-                    self._ended(claim, place, plan, stop.value, began)
+                    self._ended(claim, plan, stop.value, began)
             except BaseException as error:  # whatever a handler raises is its outcome
                 now = monotonic()
-                end(claim.id, claim.token, place)
+                if places is not None:
+                    places.end(claim.id, claim.token)
                 ran += 1
-                self._ended(claim, place, plan, _Raised(error), began)
+                self._ended(claim, plan, _Raised(error), began)
             else:
                 deadline = None if seconds is None else began + seconds
-                attempt = self._jobs.attempts[place] = Attempt(claim, place, deadline)
+                attempt = self._jobs.attempts[claim.id, claim.token] = Attempt(claim, deadline)
                 attempt.handler = on_loop
                 return began, ran, Begun(attempt, Paused(handler, run, step), plan)
             if runner.cancelling():  # the handler has cancelled itself: that must not hit the next one
@@ -113,8 +115,8 @@ class Inline:
             self._jobs.end(attempt)
         self._recorder.record(attempt, ended, began)
 
-    def _ended(self, claim: Claim, place: int, plan: JobPlan, value: object, began: float) -> None:
-        attempt = Attempt(claim, place, None)
+    def _ended(self, claim: Claim, plan: JobPlan, value: object, began: float) -> None:
+        attempt = Attempt(claim, None)
         try:
             if isinstance(value, _Raised):
                 settled = self._executor.settler.raised(attempt, plan, value.error)

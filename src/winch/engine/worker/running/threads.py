@@ -287,11 +287,12 @@ class ThreadRows:
         began = self._jobs.monotonic()
         claim, seconds = item[0], plan.seconds
         deadline = None if seconds is None else began + seconds
-        place = self._jobs.places.begin(claim.id, claim.token, deadline)
-        attempt = Attempt(claim, place, deadline)
+        attempt = Attempt(claim, deadline)
         call = _JobCall(row, attempt, plan, arguments, began)
         attempt.handler = _InRow(row, call)
-        self._jobs.attempts[place] = attempt
+        if self._jobs.places is not None:
+            self._jobs.places.begin(claim.id, claim.token, deadline)
+        self._jobs.attempts[claim.id, claim.token] = attempt
         return call
 
     def take(self, row: _JobRow) -> _JobCall | None:
@@ -343,14 +344,16 @@ class ThreadRows:
     def over(self, call: _JobCall) -> None:
         """It runs no more: whatever comes now is not its fault."""
         call.attempt.is_over = True
-        self._jobs.places.over(call.attempt)
+        if self._jobs.places is not None:
+            self._jobs.places.over(*call.attempt.key)
 
     def record(self, call: _JobCall, settled: Settled | None) -> None:
         """In the event loop: the worker is done with this job."""
         attempt, recorder = call.attempt, self._recorder
         claim = attempt.claim
-        del self._jobs.attempts[attempt.place]
-        self._jobs.places.ended(attempt)
+        del self._jobs.attempts[claim.id, claim.token]
+        if self._jobs.places is not None:
+            self._jobs.places.end(claim.id, claim.token)
         if settled is COMPLETED and claim.options is None and not recorder.events.is_heard:
             recorder.finisher.completed(claim, self._jobs.monotonic() - call.began)
         else:
