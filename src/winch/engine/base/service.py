@@ -41,15 +41,16 @@ class Backoff:
     def __init__(self, what: str, longest: float = LONGEST_PAUSE) -> None:
         self._what = what
         self._longest = longest
-        self._failures = 0
+        self.failures: int = 0
         self._is_unasked = False
 
     def failed(self, error: Exception) -> float:
         """Note a failure; returns how long to wait. Logs the first of a stretch."""
-        self._failures += 1
-        if self._failures == 1:
+        self.failures += 1
+        self._is_unasked = False
+        if self.failures == 1:
             log.warning("%s: the store is out of reach, trying again: %s", self._what, error)
-        return doubled(FIRST_PAUSE, self._failures, self._longest) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
+        return doubled(FIRST_PAUSE, self.failures, self._longest) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
 
     def worked(self) -> None:
         """Note a success; logs the end of a stretch of failures. One that asked the store nothing is no
@@ -57,17 +58,13 @@ class Backoff:
         if self._is_unasked:
             self._is_unasked = False
             return
-        if self._failures:
-            log.info("%s: the store is back after %d failed tries", self._what, self._failures)
-        self._failures = 0
+        if self.failures:
+            log.info("%s: the store is back after %d failed tries", self._what, self.failures)
+        self.failures = 0
 
     def unasked(self) -> None:
         """Note that what is about to end well asks the store nothing."""
         self._is_unasked = True
-
-    @property
-    def is_failing(self) -> bool:
-        return self._failures > 0
 
 
 class Surprises:
@@ -77,19 +74,19 @@ class Surprises:
     def __init__(self, what: str, is_vital: bool = True) -> None:
         self._what = what
         self._is_vital = is_vital
-        self._count = 0
+        self.count: int = 0
 
     def met(self, error: Exception) -> float:
         """Note one; returns how long to wait. Raises `error` when there were too many in a row."""
-        self._count += 1
-        if self._is_vital and self._count >= MOST_SURPRISES:
+        self.count += 1
+        if self._is_vital and self.count >= MOST_SURPRISES:
             raise error
         log.exception("%s failed; the loop goes on", self._what)
-        return doubled(FIRST_PAUSE, self._count, LONGEST_PAUSE if self._is_vital else 60.0)
+        return doubled(FIRST_PAUSE, self.count, LONGEST_PAUSE if self._is_vital else 60.0)
 
     def over(self) -> None:
         """Note a pass that went well."""
-        self._count = 0
+        self.count = 0
 
 
 class Service:
@@ -104,6 +101,7 @@ class Service:
         self._backoff = Backoff(self.name, longest_pause)
         self._idling: asyncio.Timeout | None = None
         self._surprises = Surprises(self.name, self.is_vital)
+        self.is_failing: bool = False
 
     @property
     def is_stopping(self) -> bool:
@@ -129,18 +127,29 @@ class Service:
         while not self._stopping.is_set():
             try:
                 delay = await self.run_once()
-            except StorageError as error:
-                await self._unless_stopped(asyncio.sleep(self._backoff.failed(error)))
-                continue
             except Exception as error:
-                await self._unless_stopped(asyncio.sleep(self._surprises.met(error)))
+                await self.failed(error)
                 continue
-            self._backoff.worked()
-            self._surprises.over()
+            if self.is_failing:
+                self.recovered()
             if delay > 0:
-                await self._unless_stopped(self.idle(delay))
+                await self.unless_stopped(self.idle(delay))
 
-    async def _unless_stopped(self, idling: Coroutine[Any, Any, None]) -> None:
+    async def failed(self, error: Exception) -> None:
+        """Wait after a pass that failed; raises `error` where it must end the loop."""
+        self.is_failing = True
+        is_store = isinstance(error, StorageError)
+        seconds = self._backoff.failed(error) if is_store else self._surprises.met(error)
+        await self.unless_stopped(asyncio.sleep(seconds))
+
+    def recovered(self) -> None:
+        """Note a pass that went well after one that failed."""
+        self._backoff.worked()
+        self._surprises.over()
+        self.is_failing = self._backoff.failures > 0
+
+    async def unless_stopped(self, idling: Coroutine[Any, Any, object]) -> None:
+        """Wait for this, or for `stop`."""
         # An idle service must hear of a stop at once: a drain waits for it. A time limit moved up to
         # now ends the wait where it stands; two tasks, to wait for either, cost several times as much.
         if self._stopping.is_set():  # while the pass was under way

@@ -18,7 +18,7 @@ from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.values.ids import random_id
 from winch.engine.base.log import log
-from winch.engine.base.service import Service
+from winch.engine.base.service import Service, polling
 from winch.engine.worker.queue_order import QueueOrder
 from winch.storage.params import ClaimParams, ClaimRef
 from winch.storage.protocol import Bell, ClaimingBell, DeliveringBell, Driver
@@ -208,12 +208,21 @@ class Fetcher(Service):
         self._looked_at = now
         self._sees_gated = await self.driver.arun(self.driver.has_gated(self._order.names))
 
-    async def idle(self, seconds: float) -> None:
-        await self._bell.wait(seconds)
-
     async def run(self) -> None:
+        """Claim after claim until `stop`: the loop of every service, spelled out here because each job
+        passes through it."""
+        polling.set(self.name)
         try:
-            await super().run()
+            while not self._stopping.is_set():
+                try:
+                    delay = await self.run_once()
+                except Exception as error:
+                    await self.failed(error)
+                    continue
+                if self.is_failing:
+                    self.recovered()
+                if delay > 0:
+                    await self.unless_stopped(self._bell.wait(delay))
         finally:
             await self._bell.aclose()
 

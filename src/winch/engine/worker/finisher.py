@@ -143,7 +143,8 @@ class Finisher:
                 await asyncio.sleep(self._surprises.met(error))
                 self._awake()
             else:
-                self._surprises.over()
+                if self._surprises.count:
+                    self._surprises.over()
             if not self.pending:
                 self._idle.set()
 
@@ -209,7 +210,8 @@ class Finisher:
                 one.tries += 1
                 one.due = self._now() + AGAIN[min(one.tries, len(AGAIN)) - 1]
             else:
-                self._backoff.worked()
+                if self._backoff.failures:
+                    self._backoff.worked()
                 if answers[0] is Answer.LOST:
                     self._note_lost(outcome.id, f"its outcome ({outcome.to}) was refused")
                 self._refused.remove(one)
@@ -228,7 +230,8 @@ class Finisher:
             except Exception as error:  # a driver may fail on a value in ways that no store would
                 await self._finish_apart(batch, error)
                 return
-            self._backoff.worked()
+            if self._backoff.failures:
+                self._backoff.worked()
             if len(self._tally.ends) >= MOST_ENDS:
                 self._tally.add_up()
             took = time.monotonic() - sent
@@ -263,7 +266,8 @@ class Finisher:
             except StorageError as error:
                 await asyncio.sleep(self._backoff.failed(error))
                 continue
-            self._backoff.worked()
+            if self._backoff.failures:
+                self._backoff.worked()
             for ref, answer in zip(refs, answers, strict=True):
                 if answer is Answer.LOST:
                     self._note_lost(ref.id, "there was nothing left to give back")
