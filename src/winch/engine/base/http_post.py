@@ -41,7 +41,7 @@ class Reply(NamedTuple):
     retry_after: int | None
 
 
-class Target(NamedTuple):
+class PostTarget(NamedTuple):
     """A URL taken apart and found good."""
 
     host: str
@@ -53,7 +53,7 @@ class Target(NamedTuple):
     """Networks of the operator's own, where plain HTTP may be spoken, on any port."""
 
 
-def target(url: str, *, allow_private: bool = False) -> Target:
+def target(url: str, *, allow_private: bool = False) -> PostTarget:
     """Take a URL apart; raises ConfigError that names what is wrong with it. With `allow_private` it may
     be plain HTTP, on any port, at any address: for a service of one's own."""
     if not url.isascii() or not url.isprintable() or " " in url:
@@ -81,7 +81,7 @@ def target(url: str, *, allow_private: bool = False) -> Target:
             "HttpSink(…, allow_private=True) allows any"
         )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(host, port, path, is_encrypted, allow_private)
+    return PostTarget(host, port, path, is_encrypted, allow_private)
 
 
 async def look_up(host: str, port: int) -> list[str]:
@@ -94,7 +94,7 @@ async def look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
-async def resolve(where: Target, lookup: LookUp = look_up) -> list[str]:
+async def resolve(where: PostTarget, lookup: LookUp = look_up) -> list[str]:
     """The addresses of a target; raises DeliveryRefused when one of them must not be called."""
     addresses = await lookup(where.host, where.port)
     for address in addresses if not where.is_private_allowed else ():
@@ -127,7 +127,7 @@ def signature(secret: bytes, message_id: str, stamp: str, body: bytes) -> str:
 
 
 async def post(
-    where: Target,
+    where: PostTarget,
     body: bytes,
     headers: Mapping[str, str],
     *,
@@ -149,7 +149,7 @@ async def post(
 
 
 async def _connect(
-    where: Target, context: ssl.SSLContext | None, lookup: LookUp
+    where: PostTarget, context: ssl.SSLContext | None, lookup: LookUp
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     failed: OSError | None = None
     for address in await resolve(where, lookup):
@@ -166,7 +166,7 @@ async def _connect(
     raise failed or ConnectionError(f"{where.host} has no address")
 
 
-def _request(where: Target, body: bytes, headers: Mapping[str, str]) -> bytes:
+def _request(where: PostTarget, body: bytes, headers: Mapping[str, str]) -> bytes:
     host = f"[{where.host}]" if ":" in where.host else where.host
     usual = 443 if where.is_encrypted else 80
     lines = [

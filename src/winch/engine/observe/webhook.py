@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from winch.core.errors import ConfigError, DeliveryRefused
 from winch.core.values.ip_address import Address, Network
-from winch.engine.base.http_post import LookUp, Target, look_up, post, signed
+from winch.engine.base.http_post import LookUp, PostTarget, look_up, post, signed
 
 TIMEOUT = 10.0
 
 Resolve = Callable[[str, int], Sequence[Address]]
 
 
-def target(url: str, allowed: Sequence[Network] = ()) -> Target:
+def target(url: str, allowed: Sequence[Network] = ()) -> PostTarget:
     """A URL that may be called as far as its text tells; raises ConfigError."""
     try:
         parts = urlsplit(url)
@@ -34,7 +34,7 @@ def target(url: str, allowed: Sequence[Network] = ()) -> Target:
     is_encrypted = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     usual = 443 if is_encrypted else 80
-    return Target(host, port or usual, path, is_encrypted, False, tuple(allowed))
+    return PostTarget(host, port or usual, path, is_encrypted, False, tuple(allowed))
 
 
 def send(
