@@ -147,14 +147,15 @@ async def _trace(watch: Watch, url: str, *, is_async: bool) -> Trace:
         for _ in range(MOST_ROUNDS):
             await _produced(lambda: task.enqueue(n=0))
             await asyncio.sleep(WARM_UP)
-            watch.start()
+            # The same time for both counts, whatever an enqueue takes: loops run by the clock.
+            end = _starts(watch)
             job = await _produced(lambda: task.enqueue(n=1))
-            await asyncio.sleep(SECONDS)
+            await _until(end)
             with_job = watch.stop()
             is_completed = (await job.arefresh()).state is JobState.COMPLETED
-            watch.start()
+            end = _starts(watch)
             await _produced(lambda: None)
-            await asyncio.sleep(SECONDS)
+            await _until(end)
             without_job = watch.stop()
             if is_completed:  # a busy machine may need longer: the round does not count
                 rounds.append((with_job, without_job))
@@ -162,6 +163,16 @@ async def _trace(watch: Watch, url: str, *, is_async: bool) -> Trace:
                 break
     await app.aclose()
     return on_path(rounds)
+
+
+def _starts(watch: Watch) -> float:
+    """Count from now on; returns when to stop."""
+    watch.start()
+    return asyncio.get_running_loop().time() + SECONDS
+
+
+async def _until(end: float) -> None:
+    await asyncio.sleep(max(end - asyncio.get_running_loop().time(), 0.0))
 
 
 async def _produced(call: Callable[[], Any]) -> Any:
