@@ -195,8 +195,8 @@ def _refused(claim: ClaimLife | None, answer: Answered) -> Iterator[Violation]:
         words = f"a live token was refused: {answer.verb} was answered lost"
         yield Violation("I4", answer.job, words, (claim.began, answer))
         return
-    # Only a repeat of the same end is answered "already". A worker that stops while the answer to a commit
-    # is lost releases a job that the commit has completed, and the store rightly refuses that.
+    # Only a repeat of the same end is answered "already". A worker that stops while the answer to a
+    # commit is lost releases a job that the commit has completed, and the store rightly refuses that.
     is_repeat = claim.ended.kind == "finished" and answer.verb == "finish"
     if is_repeat and claim.ended.by_token == answer.token:
         words = f"{answer.verb} was answered lost, and this very token had ended the claim"
