@@ -22,7 +22,7 @@ from winch.drivers.postgres.connections.pool import Watchdog
 from winch.drivers.postgres.wakeups import listen as postgres_listen
 from winch.drivers.redis.wakeups import listen as redis_listen
 from winch.drivers.sqlite.connections.writer import Writer
-from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
+from winch.drivers.sqlite.wakeups.bell import ClaimingSqliteBell
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.queue_settings import QueueRules

@@ -13,8 +13,8 @@ import pytest
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_ids
-from winch.drivers.sqlite.connections import checkpoints
-from winch.drivers.sqlite.connections.checkpoints import wal_bytes
+from winch.drivers.sqlite.connections import writer
+from winch.drivers.sqlite.connections.writer import wal_bytes
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.decide.waits import AWAITED_HEADER, job_key
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession, Wait
@@ -50,7 +50,7 @@ class Cost:
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDriver]:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 1 << 40)  # so that the log only grows
+    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 1 << 40)  # so that the log only grows
     driver = SqliteDriver(tmp_path / "cost.db")
     driver.migrate()
     driver.run(
@@ -97,16 +97,14 @@ def test_a_lone_enqueue_is_one_statement_that_commits_by_itself(driver: SqliteDr
     assert cost.bytes <= 2 * 4200  # a page of the table and one of the index of ready jobs
 
 
-def test_an_idle_worker_claims_a_lone_job_by_one_statement_that_commits_by_itself(
-    driver: SqliteDriver,
-) -> None:
+def test_a_claim_of_a_lone_job_is_two_statements_in_a_transaction(driver: SqliteDriver) -> None:
     [job] = new_jobs(1)
     driver.run(driver.enqueue([job]))
     params = ClaimParams(session=SESSION, token=TOKEN, queues=("default",), limit=10)
     with Cost(driver) as cost:
         claims = driver.run(driver.claim(params))
     assert [claim.id for claim in claims] == [job.id]
-    assert len(cost.statements) == 1, cost.statements
+    assert len(cost.statements) == 4, cost.statements
 
 
 def test_a_batch_goes_through_its_life_in_few_statements_and_bytes(driver: SqliteDriver) -> None:
@@ -117,7 +115,7 @@ def test_a_batch_goes_through_its_life_in_few_statements_and_bytes(driver: Sqlit
     with Cost(driver) as finished:
         driver.run(driver.finish(ended(claims)))
     assert len(claims) == JOBS
-    assert [len(cost.statements) for cost in (stored, taken, finished)] == [1, 4, 5]
+    assert [len(cost.statements) for cost in (stored, taken, finished)] == [3, 4, 5]
     assert stored.bytes / JOBS < 300
     assert taken.bytes / JOBS < 430
     assert finished.bytes / JOBS < 850

@@ -259,7 +259,7 @@ def test_a_child_uses_every_driver_of_a_file_that_its_parent_has(sqlite_path: Pa
         verb = driver.enqueue([make_job()])
 
         def use(driver: SqliteDriver = driver, verb: Verb[list[Enqueued]] = verb) -> bool:
-            assert driver._connections._writing is None, "the connection is the parent's"
+            assert driver._connections.file is None, "the connection is the parent's"
             return driver.run(verb)[0].is_new
 
         assert in_child(use) == "True"

@@ -22,13 +22,12 @@ from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.wakeups import bell as wake
 from winch.drivers.sqlite.wakeups import folder as bell_folder
-from winch.drivers.sqlite.wakeups.bell import SqliteBell
+from winch.drivers.sqlite.wakeups.bell import BellSlots, ClaimingSqliteBell, SqliteBell
+from winch.drivers.sqlite.wakeups.board import SLOTS
 from winch.drivers.sqlite.wakeups.folder import folder_for
-from winch.drivers.sqlite.wakeups.slots import SLOTS, BellSlots
 from winch.storage.params import ClaimParams, JobFilter
 from winch.storage.verbs import Verb
 
@@ -61,9 +60,7 @@ def play(path: Path, story: Callable[[SqliteDriver], Awaitable[None]]) -> None:
 
 
 def ready(queue: str) -> Ring:
-    ring = Ring()
-    ring.count(queue)
-    return ring
+    return Ring({queue: 1})
 
 
 def names_in(folder: Path) -> set[str]:
@@ -329,7 +326,7 @@ def test_who_comes_first_clears_away_what_the_dead_have_left(sqlite_path: Path) 
     killed = f"""
 import os, signal
 from pathlib import Path
-from winch.drivers.sqlite.wakeups.slots import BellSlots
+from winch.drivers.sqlite.wakeups.bell import BellSlots
 board = BellSlots(Path({str(sqlite_path)!r}))
 slot, bell = board.take(["default"], due=False)
 board.set_waiting(slot)

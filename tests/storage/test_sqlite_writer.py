@@ -14,11 +14,9 @@ import pytest
 from tests.storage.test_sqlite import make_job
 from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite.connections import checkpoints
-from winch.drivers.sqlite.connections.checkpoints import wal_bytes
-from winch.drivers.sqlite.connections.pool import Connections
+from winch.drivers.sqlite.connections import writer
+from winch.drivers.sqlite.connections.writer import wal_bytes
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.drivers.sqlite.fast.sending import SENT_FROM, PendingCommit
 from winch.storage.params import NewJob
 from winch.storage.verbs import Verb
 
@@ -140,11 +138,11 @@ def test_threads_end_when_the_driver_closes(driver: SqliteDriver) -> None:
 def test_the_wal_is_copied_when_it_has_grown(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 200_000)
+    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 200_000)
     size = driver._connections.path.stat().st_size
     for _ in range(60):
         driver.run(driver.enqueue([make_job(args='"' + "x" * 4000 + '"')]))
-    assert driver._connections._checkpoints.count >= 2
+    assert driver._writer._checkpoints.count >= 2
     assert driver._connections.path.stat().st_size > size
     assert wal_bytes(driver._connections.path) < 1_500_000
 
@@ -152,9 +150,9 @@ def test_the_wal_is_copied_when_it_has_grown(
 def test_a_wal_that_a_reader_kept_from_being_reused_is_cut_later(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 200_000)
-    monkeypatch.setattr(checkpoints, "WAL_FILE_BYTES", 400_000)
-    monkeypatch.setattr(checkpoints, "_CHECKPOINT_STEP", 50_000)
+    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 200_000)
+    monkeypatch.setattr(writer, "WAL_FILE_BYTES", 400_000)
+    monkeypatch.setattr(writer, "_CHECKPOINT_STEP", 50_000)
     with driver._connections.reader() as conn:
         conn.execute("BEGIN")
         conn.execute("SELECT count(*) FROM winch_job").fetchall()
@@ -183,22 +181,17 @@ def test_a_connection_whose_sync_failed_is_not_used_again(driver: SqliteDriver) 
     driver.run(driver.enqueue([make_job()]))
 
 
-def lone_verb(act: Callable[[sqlite3.Connection], Any]) -> Verb[Any]:
-    """A verb of one statement that commits by itself."""
-    return Verb("test", verb_of(lambda: None).steps, lone=lambda conn, ring: act(conn))
-
-
 def test_a_lone_statement_whose_sync_failed_may_have_been_applied(driver: SqliteDriver) -> None:
     driver.run(driver.enqueue([make_job()]))
     before = driver._connections.writer()
 
-    def fail(conn: sqlite3.Connection) -> None:
+    def fail() -> None:
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
         raise error
 
     with pytest.raises(StorageUnavailable, match="disk I/O error") as told:
-        driver.run(lone_verb(fail))
+        driver.run(Verb("test", verb_of(fail).steps, is_alone=True))
     assert told.value.maybe_applied
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         before.execute("SELECT 1")
@@ -206,15 +199,16 @@ def test_a_lone_statement_whose_sync_failed_may_have_been_applied(driver: Sqlite
 
 
 def test_a_lone_statement_is_no_lone_one_when_others_have_come(driver: SqliteDriver) -> None:
-    """It waits for the file; who queues up behind it shares its commit, and so it takes the long way."""
-    lone: list[str] = []
+    """It waits for the file; what queues up behind it shares its commit: one transaction for all."""
     jobs = [make_job() for _ in range(3)]
-
-    def store() -> None:
-        driver.run(Verb("test", driver.enqueue(jobs[:1]).steps, lone=lambda *_: lone.append("alone")))
+    driver.run(driver.enqueue([make_job()]))
+    statements: list[str] = []
+    driver._connections.writer().set_trace_callback(statements.append)
+    first = driver.enqueue(jobs[:1])
+    assert first.is_alone
 
     with driver.transaction():
-        threads = [threading.Thread(target=store)]
+        threads = [threading.Thread(target=lambda: driver.run(first))]
         threads[0].start()
         while not driver._writer._is_led:
             threading.Event().wait(0.001)
@@ -229,7 +223,11 @@ def test_a_lone_statement_is_no_lone_one_when_others_have_come(driver: SqliteDri
         before = driver._writer.groups
     for thread in threads:
         thread.join()
-    assert lone == []
+    assert [statements.count(one) for one in ("BEGIN IMMEDIATE", "SAVEPOINT verb", "COMMIT")] == [
+        1,
+        3,
+        1,
+    ]
     assert driver._writer.groups == before + 1
     assert None not in driver.run(driver.get([job.id for job in jobs]))
 
@@ -237,7 +235,7 @@ def test_a_lone_statement_is_no_lone_one_when_others_have_come(driver: SqliteDri
 def test_a_file_held_too_long_is_unavailable(
     driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connections.acquire, "__defaults__", (0.05,))
+    monkeypatch.setattr(writer, "TIMEOUT", 0.05)
     answers: list[BaseException] = []
 
     def write() -> None:
@@ -280,18 +278,7 @@ def test_an_error_of_the_applications_own_statement_stays_as_it_is(driver: Sqlit
 
 
 def bulk() -> list[NewJob]:
-    return [make_job() for _ in range(SENT_FROM)]
-
-
-def test_a_bulk_is_sent_to_a_thread_and_its_sender_goes_on(driver: SqliteDriver) -> None:
-    jobs, alone = bulk(), make_job()
-    sending = driver.sending(driver.enqueue(jobs))
-    assert isinstance(sending, PendingCommit)
-    sending.send()
-    driver.run(driver.enqueue([alone]))
-    assert [answer.id for answer in sending.answer()] == [job.id for job in jobs]
-    found = driver.run(driver.get([alone.id, *(job.id for job in jobs)]))
-    assert all(job is not None and job.state is JobState.READY for job in found)
+    return [make_job() for _ in range(200)]
 
 
 def test_a_bulk_joins_the_commit_of_others_who_wait(driver: SqliteDriver) -> None:
@@ -306,8 +293,19 @@ def test_a_bulk_joins_the_commit_of_others_who_wait(driver: SqliteDriver) -> Non
     first.start()
     entered.wait(10)
     jobs, same = bulk(), bulk()
-    sendings = [driver.sending(driver.enqueue(some)) for some in (jobs, jobs, same)]
-    senders = [threading.Thread(target=sending.send) for sending in sendings]
+    answers: dict[int, int] = {}
+    errors: dict[int, str] = {}
+
+    def store(number: int, some: list[NewJob]) -> None:
+        try:
+            answers[number] = len(driver.run(driver.enqueue(some)))
+        except ConfigError as error:
+            errors[number] = str(error)
+
+    senders = [
+        threading.Thread(target=store, args=(number, some))
+        for number, some in enumerate((jobs, jobs, same))
+    ]
     for number, sender in enumerate(senders):
         sender.start()
         while len(driver._writer._queue) <= number:
@@ -315,9 +313,9 @@ def test_a_bulk_joins_the_commit_of_others_who_wait(driver: SqliteDriver) -> Non
     go_on.set()
     for thread in (first, *senders):
         thread.join()
-    assert len(sendings[0].answer()) == len(sendings[2].answer()) == SENT_FROM
-    with pytest.raises(ConfigError, match="drawn twice"):
-        sendings[1].answer()
+    assert answers == {0: 200, 2: 200}
+    assert [*errors] == [1]
+    assert "drawn twice" in errors[1]
 
 
 def test_what_goes_wrong_with_a_bulk_is_told_by_its_answer(driver: SqliteDriver) -> None:

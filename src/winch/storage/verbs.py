@@ -24,12 +24,14 @@ class Verb(msgspec.Struct, Generic[T], frozen=True):
     """One call of one verb. `is_read` verbs change nothing and may run on a reading connection.
 
     `lone`: a driver's own short way to the same end, for a verb that has its transaction to itself.
+    `is_alone`: the body is one statement, which needs no transaction around it.
     """
 
     name: str
     steps: Callable[[], Generator[Any, Any, T]]
     is_read: bool = False
     lone: Callable[..., T] | None = None
+    is_alone: bool = False
 
 
 class Sending(Protocol[T_co]):

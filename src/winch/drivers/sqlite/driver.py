@@ -1,6 +1,6 @@
 """The SQLite driver: runners, transactions, bells and the schema.
 
-The verbs are in verbs/, their fast paths in fast/. Many callers share a commit: connections/writer.py.
+The verbs are in verbs/. Many callers share a commit: connections/writer.py.
 """
 
 from __future__ import annotations
@@ -8,32 +8,28 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError, StorageError, WinchError
+from winch.core.values.codec import to_json
 from winch.drivers._shared import callers
 from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers._shared.migrate import Status
 from winch.drivers.sqlite import facts, schema
 from winch.drivers.sqlite.address import Address, parse_url
-from winch.drivers.sqlite.connections.checkpoints import wal_bytes
 from winch.drivers.sqlite.connections.opening import WinchConnection, has_wal_reset_bug
 from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.connections.time_limit import TimeLimit
-from winch.drivers.sqlite.connections.writer import Writer
+from winch.drivers.sqlite.connections.writer import Writer, carry, wal_bytes
 from winch.drivers.sqlite.errors import is_full, spoils_connection, translated
-from winch.drivers.sqlite.fast.claiming_bell import ClaimingSqliteBell
-from winch.drivers.sqlite.fast.lone_claim import LoneClaim
-from winch.drivers.sqlite.fast.plain_bulk import LoneEnqueue
-from winch.drivers.sqlite.fast.sending import PendingCommit, is_worth_sending
-from winch.drivers.sqlite.records import to_json
-from winch.drivers.sqlite.statements import SQL, Ring, carry
-from winch.drivers.sqlite.verbs.base import RING_WITHIN_MICROS, micros
+from winch.drivers.sqlite.statements import SQL, Ring
+from winch.drivers.sqlite.verbs.base import RING_WITHIN_MICROS
 from winch.drivers.sqlite.verbs.claim import ClaimVerbs
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.drivers.sqlite.verbs.finish import FinishVerbs
@@ -45,10 +41,8 @@ from winch.drivers.sqlite.verbs.schedules import ScheduleVerbs
 from winch.drivers.sqlite.verbs.sessions import SessionVerbs
 from winch.drivers.sqlite.verbs.upkeep import UpkeepVerbs
 from winch.drivers.sqlite.verbs.waits import WaitVerbs
-from winch.drivers.sqlite.wakeups.bell import SqliteBell
-from winch.drivers.sqlite.wakeups.slots import BellSlots
+from winch.drivers.sqlite.wakeups.bell import BellSlots, ClaimingSqliteBell, Look, SqliteBell, Version
 from winch.storage.capabilities import Capabilities
-from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock, forget_in_children
 from winch.storage.verbs import Sending, Unhurried, Verb
 
@@ -74,13 +68,11 @@ class SqliteDriver(ComposedDriver):
     ) -> None:
         self._address = Address(Path.cwd() / path, sync, shared)
         self._keeps_events = events
-        self._is_fast = is_fast()
         enqueue = EnqueueVerbs()
-        claim = ClaimVerbs()
         self._adopt(
             Families(
-                enqueue=LoneEnqueue(enqueue) if self._is_fast else enqueue,
-                claim=LoneClaim(claim) if self._is_fast else claim,
+                enqueue=enqueue,
+                claim=ClaimVerbs(),
                 finish=FinishVerbs(),
                 sessions=SessionVerbs(),
                 upkeep=UpkeepVerbs(),
@@ -96,7 +88,6 @@ class SqliteDriver(ComposedDriver):
         self._writer = Writer(self._connections, self._ring)
         self._slots: BellSlots | None = None
         self._guard = ProcessLock()
-        self._ready_opening = -1
         self._threads: ThreadPoolExecutor | None = None
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
@@ -118,19 +109,18 @@ class SqliteDriver(ComposedDriver):
     # -- runners -----------------------------------------------------------------------------------
 
     def run(self, verb: Verb[T]) -> T:
-        if self._ready_opening != self._connections.opening:
+        file = self._connections.file
+        if file is None or not file.is_ready:
             self._ensure_ready()
         return self._read(verb) if verb.is_read else self._writer.run(verb)
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
-        # A file that is not open yet is looked at by `run`.
-        if is_worth_sending(verb) and self._ready_opening == self._connections.opening:
-            return PendingCommit(self.run, self._writer, self._connections, verb)
         return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         loop = asyncio.get_running_loop()
-        if self._ready_opening != self._connections.opening:
+        file = self._connections.file
+        if file is None or not file.is_ready:
             await loop.run_in_executor(self._pool(), self._ensure_ready)
         if verb.is_read:
             return await loop.run_in_executor(self._pool(), self._read, verb)
@@ -199,15 +189,16 @@ class SqliteDriver(ComposedDriver):
     @contextmanager
     def _own_transaction(self, seconds: float | None) -> Iterator[WinchConnection]:
         self._ensure_ready()
-        lock = self._connections.acquire()
+        file = self._connections.acquire()
         limit: TimeLimit | None = None
 
         def free() -> None:
             self._connections.forget_carrier()
-            self._connections.release(lock)
+            file.release()
 
         try:
-            self._connections.check_identity()
+            if file.is_replaced():
+                raise self._connections.drop_replaced()
             conn = self._connections.carrier()
             conn.ring, conn.path = Ring(), self._connections.path
             is_callers = False
@@ -232,8 +223,7 @@ class SqliteDriver(ComposedDriver):
                         known = facts.table_names(committed)
                     facts.note_tables(conn, known)
                 conn.execute("COMMIT")
-                if self._connections.is_checkpoint_due(conn.total_changes - before):
-                    self._connections.checkpoint()
+                self._writer.checkpoint_if_due(conn.total_changes - before)
             except BaseException as error:
                 if limit is not None and not limit.is_kept():
                     conn.close()
@@ -245,14 +235,14 @@ class SqliteDriver(ComposedDriver):
                 if spoils_connection(error):
                     self._connections.discard_carrier()
                 elif is_full(error):
-                    self._connections.make_room()
+                    self._writer.checkpoint()
                 if isinstance(error, sqlite3.Error) and not is_callers:
                     raise translated(error, self._connections.path) from error
                 raise
         finally:
             if limit is None or limit.is_kept():
-                self._connections.release(lock)
-        if conn.ring:
+                file.release()
+        if conn.ring.ready or conn.ring.due:
             self._ring(conn.ring)
 
     def _read(self, verb: Verb[T]) -> T:
@@ -308,29 +298,24 @@ class SqliteDriver(ComposedDriver):
             self._open_slots, self._look(queues, due=due), self._prepare_bells, queues, due=due
         )
 
-    def claiming_bell(self, queues: Sequence[str]) -> SqliteBell:
-        """A bell that claims when it rings, in the thread that hears it; without fast paths a plain
-        one."""
-        if not self._is_fast:
-            return self.bell(queues)
+    def claiming_bell(self, queues: Sequence[str]) -> ClaimingSqliteBell:
+        """A bell that claims when it rings, in the thread that hears it."""
         look = self._look(queues, due=False)
         return ClaimingSqliteBell(self._open_slots, look, self._prepare_bells, queues, self.run)
 
-    def _look(
-        self, queues: Sequence[str], *, due: bool
-    ) -> Callable[[int | None], tuple[int | None, bool]]:
+    def _look(self, queues: Sequence[str], *, due: bool) -> Look:
         wanted = to_json(list(queues))
 
-        def look(seen: int | None) -> tuple[int | None, bool]:
+        def look(seen: Version | None) -> tuple[Version | None, bool]:
             # Two small reads in memory, made in the event loop: they wait for no lock.
             try:
                 with self._connections.watcher() as conn:
                     if conn is None:
                         return seen, False
-                    version: int = conn.execute("PRAGMA data_version").fetchone()[0]
+                    version = (conn, conn.execute("PRAGMA data_version").fetchone()[0])
                     if seen is None or version == seen:
                         return version, False
-                    soon = micros(None) + RING_WITHIN_MICROS
+                    soon = time.time_ns() // 1000 + RING_WITHIN_MICROS
                     values = {"queues": wanted, "due": int(due), "soon": soon}
                     found = conn.execute(SQL["wait"].text, values).fetchone()
                     return version, bool(found[0])
@@ -360,13 +345,13 @@ class SqliteDriver(ComposedDriver):
     def _ensure_ready(self) -> None:
         """The schema is there and up to date: looked at once for each opening of the file."""
         self._connections.refuse_forked()
-        if self._ready_opening != self._connections.opening:
+        if not self._connections.open_file().is_ready:
             self.migrate()
 
     def check_schema(self) -> Status:
         if not self._address.path.exists():
             return Status(None, schema.MIGRATIONS[-1].number, is_ready=False)
-        self._connections.lock()
+        self._connections.open_file()
         try:
             with self._connections.reader() as conn:
                 return schema.read_status(conn, events=self._keeps_events)
@@ -374,8 +359,7 @@ class SqliteDriver(ComposedDriver):
             raise translated(error, self._connections.path) from error
 
     def migrate(self) -> list[str]:
-        self._connections.lock()
-        opening = self._connections.opening
+        file = self._connections.open_file()
         try:
             taken = []
             is_new = not self._connections.path.stat().st_size
@@ -387,13 +371,13 @@ class SqliteDriver(ComposedDriver):
                 taken = schema.upgrade(self._connections, events=self._keeps_events)
         except sqlite3.Error as error:
             raise translated(error, self._connections.path) from error
-        self._ready_opening = opening
+        file.is_ready = True
         return taken
 
     def migration_sql(self) -> str:
         if not self._address.path.exists():
             return schema.pending_sql(None, events=self._keeps_events)
-        self._connections.lock()
+        self._connections.open_file()
         with self._connections.reader() as conn:
             return schema.pending_sql(conn, events=self._keeps_events)
 
@@ -404,7 +388,7 @@ class SqliteDriver(ComposedDriver):
         """What may go wrong because other programs use the file; None where nothing can."""
         if not self._address.path.exists():
             return None
-        self._connections.lock()
+        self._connections.open_file()
         try:
             with self._connections.reader() as conn:
                 return facts.refusal(conn, self._connections.path, has_bug=self._has_bug)

@@ -31,7 +31,7 @@ class SqliteLedger:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        lock = self._connections.acquire()
+        file = self._connections.acquire()
         try:
             conn = self._connections.writer()
             conn.execute("BEGIN IMMEDIATE")
@@ -43,7 +43,7 @@ class SqliteLedger:
                     conn.rollback()
                 raise
         finally:
-            self._connections.release(lock)
+            file.release()
 
     def applied(self) -> dict[int, str] | None:
         return read_applied(self._connections.writer())

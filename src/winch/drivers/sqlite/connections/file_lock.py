@@ -12,7 +12,9 @@ stopped in a debugger) a writer tries the write lock directly.
 Record locks belong to the process: the kernel frees them when it dies, a forked child does not inherit
 them, threads do not exclude each other by them, and closing *any* descriptor of the file drops them. So
 there is one descriptor and one mutex per file in a process, found by the file's number and never closed
-while anybody uses it.
+while anything uses it.
+
+`OpenFile` is the lock of a database together with what is used only under it.
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sqlite3
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from winch.core.errors import ConfigError, StorageError, StorageUnavailable
+from winch.drivers.sqlite.connections import fork_gate
 
 _ROOM, _WRITE = 0, 1  # bytes of the file
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _PATIENCE = 1.0
 _YIELDS = 20
 _NEAR_PAUSE, _FAR_PAUSE = 0.00005, 0.0003
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(eq=False)
@@ -55,6 +60,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._held = _join(path)
+        self._is_closed = False
 
     def acquire(self, timeout: float) -> bool:
         """Take the lock; raises StorageUnavailable when `timeout` seconds were not enough.
@@ -108,6 +114,9 @@ class FileLock:
     def close(self) -> None:
         """Forget the file once nothing in this process uses it. Not while holding the lock."""
         with _guard:
+            if self._is_closed:
+                return
+            self._is_closed = True
             held = self._held
             held.users -= 1
             if held.users == 0:
@@ -145,12 +154,63 @@ class FileLock:
         )
 
 
+class OpenFile(FileLock):
+    """One opening of a database: its lock, and the connection that writes under it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.with_name(path.name + "-lock"))
+        self.path = path
+        self._identity = _identity(path)
+        self._next_look = 0.0
+        self.writing: sqlite3.Connection | None = None
+        """Only with the lock held."""
+        self.is_ready: bool = False
+        """Whether its schema is known to be up to date."""
+        self.is_over: bool = False
+        """Its driver no longer uses this opening; the last to release the lock closes it."""
+
+    def acquire(self, timeout: float) -> bool:
+        """As FileLock does. False also when this opening is over. A fork gets the lock next, however
+        many threads want it."""
+        if fork_gate.gate.forker is not None and not self.is_mine and fork_gate.gate.is_shut():
+            fork_gate.gate.wait(timeout)
+        if not super().acquire(timeout):
+            return False
+        if self.is_over:
+            self.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        super().release()
+        if self.is_over:
+            self.close()
+
+    def is_replaced(self) -> bool:
+        """With the lock held: whether the file at the path is no longer the one that is open.
+
+        Writing on would store jobs in a file that no other process can see. Checked ten times a second.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        try:
+            return _identity(self.path) != self._identity
+        except FileNotFoundError:
+            return True
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def _join(path: Path) -> LockFile:
     with _guard:
         held = None
         if path.exists():
-            found = path.stat()
-            held = _files.get((found.st_dev, found.st_ino))
+            held = _files.get(_identity(path))
         if held is None:
             try:
                 fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

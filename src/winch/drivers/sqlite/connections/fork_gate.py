@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from winch.core.errors import StorageUnavailable
-from winch.drivers.sqlite.connections.file_lock import FileLock
+
+if TYPE_CHECKING:
+    from winch.drivers.sqlite.connections.file_lock import OpenFile
 
 
 class Forked(Protocol):
     """What closes before a fork and opens again after it."""
 
-    def before_fork(self, taken: list[FileLock]) -> None: ...
+    def before_fork(self, taken: list[OpenFile]) -> None: ...
 
     def after_fork_in_parent(self) -> None: ...
 
@@ -86,7 +88,7 @@ def _before_fork() -> None:
         return
     with _adding:
         _forking.extend(_all)
-    taken: list[FileLock] = []
+    taken: list[OpenFile] = []
     for connections in _forking:
         connections.before_fork(taken)
 

@@ -1,4 +1,4 @@
-"""The connections to one database file, and the lock under which they write and close.
+"""The connections to one database file: opening, lending and closing them.
 
 One connection writes, some read, one looks whether the file has changed, one carries `transaction()`.
 No connection checkpoints by itself: on SQLite builds with the WAL-reset bug a checkpoint that meets a
@@ -23,8 +23,7 @@ from pathlib import Path
 from winch.core.errors import StorageError, StorageUnavailable, WinchError
 from winch.drivers.sqlite.address import Address, prepare
 from winch.drivers.sqlite.connections import fork_gate
-from winch.drivers.sqlite.connections.checkpoints import Checkpoints
-from winch.drivers.sqlite.connections.file_lock import FileLock
+from winch.drivers.sqlite.connections.file_lock import OpenFile
 from winch.drivers.sqlite.connections.opening import (
     TIMEOUT,
     C,
@@ -35,7 +34,6 @@ from winch.drivers.sqlite.connections.opening import (
 from winch.drivers.sqlite.errors import spoils_connection, translated
 
 CLOSE_TIMEOUT = 2.0
-_LOOK_SECONDS = 0.1
 # Connections that could not be closed under the lock. They stay referenced, because the garbage
 # collector would close them without it.
 _left_open: list[sqlite3.Connection] = []
@@ -47,58 +45,38 @@ class Connections:
     def __init__(self, address: Address) -> None:
         self._address = address
         self.path: Path = address.path
-        self._next_look = 0.0
         self._guard = threading.Lock()
-        self._lock: FileLock | None = None
-        self._identity: tuple[int, int] | None = None
-        self._writing: sqlite3.Connection | None = None
+        self.file: OpenFile | None = None
+        """The opening of the file that holds now; None while it is closed."""
         self._carrying: WinchConnection | None = None
         self._looking: sqlite3.Connection | None = None
         self._idle: list[sqlite3.Connection] = []
         self._reading = 0
         self._is_forked_open = False
         self._is_left_to_child = False
-        self._fork_lock: FileLock | None = None
+        self._fork_file: OpenFile | None = None
         self._has_fork_lock = False
-        self._checkpoints = Checkpoints()
-        self.opening: int = 0
-        """The number of the opening of the file that holds now; 0 while it is closed."""
-        self._openings = 0
         fork_gate.add(self)
 
     # -- the file ----------------------------------------------------------------------------------
 
-    def lock(self) -> FileLock:
-        """The file's lock; the first call checks the file, or creates it."""
-        if self._lock is not None:
-            return self._lock
+    def open_file(self) -> OpenFile:
+        """The file, and its lock; the first call checks the file, or creates it."""
+        if self.file is not None:
+            return self.file
         with self._outside_forks():
             self.refuse_forked()
-            if self._lock is None:
+            if self.file is None:
                 self.path = prepare(self._address.path)
-                self._next_look = 0.0
-                found = self.path.stat()
-                self._identity = (found.st_dev, found.st_ino)
-                self._lock = FileLock(self.path.with_name(self.path.name + "-lock"))
-                self._openings += 1
-                self.opening = self._openings
-            return self._lock
+                self.file = OpenFile(self.path)
+            return self.file
 
-    def acquire(self, timeout: float = TIMEOUT) -> FileLock:
-        """Take the file's lock; give it back with `release`."""
-        if fork_gate.gate.forker is not None:  # it gets the lock next, however many others want it
-            self._wait_for_fork(timeout)
+    def acquire(self, timeout: float = TIMEOUT) -> OpenFile:
+        """The file with its lock taken; give that back with `release`."""
         while True:
-            lock = self._lock or self.lock()
-            if lock.acquire(timeout):
-                if self._lock is lock:
-                    return lock
-                self.release(lock)
-
-    def release(self, lock: FileLock) -> None:
-        lock.release()
-        if self._lock is not lock:  # closed while it was held
-            lock.close()
+            file = self.open_file()
+            if file.acquire(timeout):
+                return file
 
     def refuse_forked(self) -> None:
         if self._is_forked_open:
@@ -107,41 +85,23 @@ class Connections:
                 "that; fork outside of transactions and reads, or start children with 'spawn'"
             )
 
-    def check_identity(self) -> None:
-        """With the lock held: raise when the file at the path is no longer the one that is open.
-
-        Writing on would store jobs in a file that no other process can see. Checked ten times a second.
-        """
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + _LOOK_SECONDS
-        try:
-            found = self.path.stat()
-            is_same = (found.st_dev, found.st_ino) == self._identity
-        except FileNotFoundError:
-            is_same = False
-        if not is_same:
-            self._close_all()
-            raise StorageUnavailable(f"{self.path} was removed or replaced while open; try again")
+    def drop_replaced(self) -> StorageUnavailable:
+        """Close a file that is no longer at its path; returns what to raise. With the lock held."""
+        self._close_all()
+        return StorageUnavailable(f"{self.path} was removed or replaced while open; try again")
 
     # -- connections -------------------------------------------------------------------------------
 
-    def checked_writer(self) -> sqlite3.Connection:
-        """The writing connection to a file that is still at its path. Only with the lock held."""
-        if time.monotonic() >= self._next_look:
-            self.check_identity()
-        return self._writing or self.writer()
-
     def writer(self) -> sqlite3.Connection:
         """The writing connection. Only with the lock held."""
-        if self._writing is None:
-            self._writing = self.open(sqlite3.Connection, is_writer=True)
+        file = self.open_file()
+        if file.writing is None:
+            file.writing = self.open(sqlite3.Connection, is_writer=True)
             # What a statement or savepoint would need to be taken back, which else goes through a file
             # from 64 KiB on: a batch of claims is more. Not for `carrier`, where the application decides
             # how much that is.
-            self._writing.execute("PRAGMA temp_store = MEMORY")
-        return self._writing
+            file.writing.execute("PRAGMA temp_store = MEMORY")
+        return file.writing
 
     def carrier(self) -> WinchConnection:
         """The connection that carries `transaction()`. Only with the lock held."""
@@ -154,7 +114,8 @@ class Connections:
         """The connection that sees whether the file has changed; None while the driver is closed, and
         while the process forks: an event loop does not wait for that."""
         with self._guard:
-            is_open = self._lock is not None and not fork_gate.gate.is_shut()
+            is_forking = fork_gate.gate.forker is not None and fork_gate.gate.is_shut()
+            is_open = self.file is not None and not is_forking
             if is_open and self._looking is None:
                 self._looking = self.open(sqlite3.Connection, is_writer=False)
                 self._looking.execute("PRAGMA busy_timeout = 0")
@@ -206,29 +167,11 @@ class Connections:
 
     # -- upkeep ------------------------------------------------------------------------------------
 
-    def is_checkpoint_due(self, changes: int) -> bool:
-        """After a commit with this many changed rows: whether it is time for a checkpoint."""
-        return self._checkpoints.is_due(self.path, changes)
-
-    def checkpoint(self) -> None:
-        """Copy the WAL into the database. Only with the lock held."""
-        try:
-            self._checkpoints.run(self.path, self.writer())
-        except sqlite3.Error as error:
-            if spoils_connection(error):
-                self.discard_writer()
-
-    def make_room(self) -> None:
-        """After a write that found the disk full: the WAL itself may be what fills it, and only a
-        checkpoint lets it be written from its start again. Each process counts no more than its own
-        writes, so that no process may have thought one due. Only with the lock held."""
-        self.checkpoint()
-
     def discard_writer(self) -> None:
         """Throw the writing connection away after an I/O error. Only with the lock held."""
-        conn, self._writing = self._writing, None
-        if conn is not None:
-            _close(conn)
+        if self.file is not None and self.file.writing is not None:
+            _close(self.file.writing)
+            self.file.writing = None
 
     def discard_carrier(self) -> None:
         """The same for the connection of `transaction()`."""
@@ -242,10 +185,10 @@ class Connections:
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Close all connections, under the lock; waits until reads and writes have ended."""
-        if self._lock is None:
+        if self.file is None:
             return
         try:
-            lock = self.acquire(timeout)
+            file = self.acquire(timeout)
         except StorageError:
             self._leave_open()
             return
@@ -255,7 +198,7 @@ class Connections:
             else:
                 self._leave_open()
         finally:
-            self.release(lock)
+            file.release()
 
     def _wait_for_readers(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
@@ -264,16 +207,21 @@ class Connections:
         return not self._reading
 
     def _close_all(self) -> None:
+        for conn in self._taken_out():
+            _close(conn)
+
+    def _taken_out(self) -> list[sqlite3.Connection]:
+        """All connections; the next use opens the file anew."""
         with self._guard:
-            self._lock = None
-            self._identity = None
-            self.opening = 0
-            gone = [*self._idle, self._looking, self._carrying, self._writing]
+            file, self.file = self.file, None
+            gone = [*self._idle, self._looking, self._carrying]
             self._idle = []
-            self._looking = self._carrying = self._writing = None
-        for conn in gone:
-            if conn is not None:
-                _close(conn)
+            self._looking = self._carrying = None
+        if file is not None:
+            gone.append(file.writing)
+            file.writing = None
+            file.is_over = True
+        return [conn for conn in gone if conn is not None]
 
     def forget(self) -> None:
         """`close` for a driver that was dropped. It may be collected anywhere, also inside a
@@ -284,28 +232,21 @@ class Connections:
             self._leave_open()
 
     def _leave_open(self) -> None:
-        with self._guard:
-            gone = [*self._idle, self._looking, self._carrying, self._writing]
-            self._idle = []
-            self._looking = self._carrying = self._writing = None
-            self._lock = None
-            self.opening = 0
-        _left_open.extend(conn for conn in gone if conn is not None)
+        _left_open.extend(self._taken_out())
 
     def _retire(self, conn: sqlite3.Connection) -> None:
-        lock = self._lock
-        if lock is not None and lock.is_mine:
+        if self._is_holder:
             _close(conn)
             return
         try:
-            lock = self.acquire(CLOSE_TIMEOUT)
+            file = self.acquire(CLOSE_TIMEOUT)
         except StorageError:
             _left_open.append(conn)
             return
         try:
             _close(conn)
         finally:
-            self.release(lock)
+            file.release()
 
     # -- fork --------------------------------------------------------------------------------------
 
@@ -319,16 +260,12 @@ class Connections:
                     return
             fork_gate.gate.wait(TIMEOUT)
 
-    def _wait_for_fork(self, timeout: float) -> None:
-        if fork_gate.gate.is_shut() and not self._is_holder:
-            fork_gate.gate.wait(timeout)
-
     @property
     def _is_holder(self) -> bool:
         """Whether this thread has the file's lock. A fork waits for it, so it must not wait for one."""
-        return self._lock is not None and self._lock.is_mine
+        return self.file is not None and self.file.is_mine
 
-    def before_fork(self, taken: list[FileLock]) -> None:
+    def before_fork(self, taken: list[OpenFile]) -> None:
         """Close all connections, and keep the file's lock until the fork is over. `taken` are the locks
         that the fork has for others. Waits a few seconds at most for threads that use the file.
 
@@ -337,40 +274,40 @@ class Connections:
         """
         self._is_left_to_child = not self._close_for_fork(taken)
 
-    def _close_for_fork(self, taken: list[FileLock]) -> bool:
+    def _close_for_fork(self, taken: list[OpenFile]) -> bool:
         if not self._guard.acquire(timeout=CLOSE_TIMEOUT):
             return False
-        is_used = bool(self._lock or self._looking or self._idle or self._reading)
+        is_used = bool(self.file or self._looking or self._idle or self._reading)
         self._guard.release()
         if not is_used:
             return True
         try:
-            lock = self.lock()
-            if not any(map(lock.is_same, taken)):  # another driver may have the same file
-                lock = self.acquire(CLOSE_TIMEOUT)
+            file = self.open_file()
+            if not any(map(file.is_same, taken)):  # another driver may have the same file
+                file = self.acquire(CLOSE_TIMEOUT)
                 self._has_fork_lock = True
-                taken.append(lock)
+                taken.append(file)
         except WinchError:  # a thread is in a transaction
             return False
-        self._fork_lock = lock
+        self._fork_file = file
         if not self._wait_for_readers(CLOSE_TIMEOUT):
             return False
         self._close_all()
         return True
 
     def after_fork_in_parent(self) -> None:
-        lock, self._fork_lock = self._fork_lock, None
-        if lock is None:
+        file, self._fork_file = self._fork_file, None
+        if file is None:
             return
         if self._has_fork_lock:
             self._has_fork_lock = False
-            self.release(lock)
-        elif self._lock is not lock:
-            lock.close()
+            file.release()
+        elif file.is_over:
+            file.close()
 
     def after_fork_in_child(self) -> None:
         self._guard = threading.Lock()
-        self._fork_lock = None
+        self._fork_file = None
         self._has_fork_lock = False
         self._reading = 0
         if self._is_left_to_child:

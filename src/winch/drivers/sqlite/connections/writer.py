@@ -5,8 +5,8 @@ that finds no other writing becomes the leader, takes the file's lock, and carri
 was queued by then in one transaction. Later callers queue up, and the leader hands on to the first of
 them. Each verb has a savepoint of its own, so that one that fails does not fail the others.
 
-A lone caller is its own leader and pays no thread hop; where its verb is one statement, SQLite begins
-and commits for that by itself, which spares two statements and a savepoint.
+A lone caller is its own leader and pays no thread hop. Where its verb is one statement, SQLite begins
+and commits for that by itself (`Verb.is_alone`), which spares two statements.
 
 Async callers never lead, because leading blocks: a thread does it for them, and their answers come back
 with one wake-up of the event loop per commit.
@@ -18,15 +18,19 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
-from winch.drivers.sqlite.connections.file_lock import FileLock
+from winch.core.job import to_micros
+from winch.drivers.sqlite.connections.file_lock import OpenFile
+from winch.drivers.sqlite.connections.opening import TIMEOUT
 from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.errors import is_full, spoils_connection, translated
-from winch.drivers.sqlite.statements import Ring, carry
+from winch.drivers.sqlite.statements import SQL, Ring, StoreTime
 from winch.storage.forks import forget_in_children
 from winch.storage.verbs import Verb
 
@@ -34,37 +38,79 @@ T = TypeVar("T")
 # More than this in one transaction would keep the first ones waiting and the other processes out.
 GROUP_LIMIT = 512
 
+# Checkpoint after about this much has been written to the WAL. SQLite does not report how much of
+# the file is in use, because it writes the file from its start again after a checkpoint; so this is an
+# estimate from above.
+# A checkpoint syncs twice, however little it copies: at half of this a producer of single jobs whose
+# commits do not sync waited 1.6 times as long for the disk.
+CHECKPOINT_BYTES = 8 * 1024 * 1024
+_COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
+# A checkpoint that a long read kept from coming to its end is tried again after this much more.
+_CHECKPOINT_STEP = 1024 * 1024
+
+# After so many commits of its own a process looks how long the WAL's file has become.
+_LOOK_EVERY = 256
+# Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
+WAL_FILE_BYTES = 16 * 1024 * 1024
+
+
+def carry(conn: sqlite3.Connection, verb: Verb[T], ring: Ring) -> T:
+    """Carry the verb out on this connection; what it wants to wake is added to `ring`."""
+    source: sqlite3.Connection | sqlite3.Cursor = conn
+    if conn.row_factory is not None:  # a caller's own connection: plain tuples also there
+        source = conn.cursor()
+        source.row_factory = None
+    steps = verb.steps()
+    answer: Any
+    try:
+        step = next(steps)
+        while True:
+            answer = None
+            if type(step) is Ring:
+                _add(ring, step)
+            elif type(step) is StoreTime:
+                answer = time.time_ns() // 1000 if step.now is None else to_micros(step.now)
+            else:
+                text = SQL[step.name].text
+                try:
+                    if step.many:
+                        source.executemany(text, step.values)
+                    elif step.is_counted:
+                        answer = source.execute(text, step.values).rowcount
+                    else:
+                        answer = source.execute(text, step.values).fetchall()
+                except sqlite3.Error as error:
+                    step = steps.throw(error)
+                    continue
+            step = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def _add(ring: Ring, other: Ring) -> None:
+    for name, jobs in other.ready.items():
+        ring.ready[name] += jobs
+    ring.due = ring.due or other.due
+
 
 class QueuedWrite:
-    """One verb that waits for its commit.
+    """One verb that waits for its commit. `gate` is held until it is done or its caller becomes the
+    leader; an async caller has a `future` instead."""
 
-    `gate` is held until the verb is done or its caller becomes the leader. `begun` and `ended` are held
-    until the writer's thread begins and ends the verb, while its caller does something else.
-    """
-
-    # Defaults on the class: a lone caller's call, made and thrown away, sets two of them.
+    # Defaults on the class: a lone caller's call sets none of them but its result.
     result: Any = None
     error: BaseException | None = None
     is_done = False
     leads = False
     gate: threading.Lock | None = None
-    begun: threading.Lock | None = None
-    ended: threading.Lock | None = None
     loop: asyncio.AbstractEventLoop | None = None
     future: asyncio.Future[Any] | None = None
 
     def __init__(self, verb: Verb[Any]) -> None:
         self.verb = verb
-
-    def begin(self) -> None:
-        if self.begun is not None:
-            self.begun.release()
-            self.begun = None
-
-    def answer(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 class Writer:
@@ -79,33 +125,30 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.groups: int = 0
+        self._checkpoints = Checkpoints()
         forget_in_children(self)
 
     def run(self, verb: Verb[T]) -> T:
         """Carry the verb out durably; blocks."""
-        call: QueuedWrite | None = None
+        call = QueuedWrite(verb)
         with self._guard:
             if not self._is_led:
                 self._is_led = True
             else:
-                call = QueuedWrite(verb)
                 call.gate = threading.Lock()
                 call.gate.acquire()
                 self._queue.append(call)
-        if call is None:
-            if verb.lone is not None:
-                return self._lead_alone(verb, verb.lone)
-            call = QueuedWrite(verb)
-            self._lead(call)
-        else:
+        if call.gate is not None:
             try:
-                call.gate.acquire()  # type: ignore[union-attr]  # set above
+                call.gate.acquire()
             except BaseException:
                 self._leave(call)
                 raise
-            if not call.is_done:
-                self._lead(call)
-        result: T = call.answer()
+        if not call.is_done:
+            self._lead(call)
+        if call.error is not None:
+            raise call.error
+        result: T = call.result
         return result
 
     def _leave(self, call: QueuedWrite) -> None:
@@ -128,35 +171,6 @@ class Writer:
                 self._wake_thread()
         result: T = await call.future
         return result
-
-    def send(self, verb: Verb[Any]) -> QueuedWrite:
-        """Have the thread carry the verb out; `result` waits for it.
-
-        Returns when the thread is at it: it needs the interpreter lock for that, which a caller that
-        went on at once would keep, so that nothing would be done meanwhile.
-        """
-        call = QueuedWrite(verb)
-        begun = call.begun = threading.Lock()
-        call.ended = threading.Lock()
-        begun.acquire()
-        call.ended.acquire()
-        with self._guard:
-            self._queue.append(call)
-            if not self._is_led:
-                try:
-                    self._wake_thread()
-                except RuntimeError:
-                    self._thread = None
-                    self._queue.remove(call)
-                    raise
-                self._is_led = True
-        begun.acquire()
-        return call
-
-    def result(self, call: QueuedWrite) -> Any:
-        """What became of a verb that was sent."""
-        call.ended.acquire()  # type: ignore[union-attr]  # set by `send`
-        return call.answer()
 
     def close(self) -> None:
         """End the thread once it has done what it is at. It starts again when used again."""
@@ -199,61 +213,13 @@ class Writer:
             self._thread, self._is_led = None, False
         gone = StorageUnavailable(f"the thread that writes to SQLite has ended: {error!r}")
         while self._queue:
-            self._turn_away(gone)
+            self._answer(self._with_queued(None), gone)
 
     def _lead(self, own: QueuedWrite | None) -> None:
         try:
-            self._carry_out(own)
+            self._write(own)
         finally:
             self._hand_on()
-
-    def _lead_alone(self, verb: Verb[T], lone: Callable[..., T]) -> T:
-        """`_lead` for a verb of one statement, which needs no transaction but its own; unless others
-        have come by the time the file is ours."""
-        # As few calls as can be: between two waits for the disk Python runs with cold caches.
-        connections = self._connections
-        try:
-            try:
-                lock = connections.acquire()
-            except BaseException as error:
-                self._turn_away(error)
-                raise
-            if self._queue:
-                call = QueuedWrite(verb)
-                self._carry_out_under(lock, call)
-                joined: T = call.answer()
-                return joined
-            ring = Ring()
-            try:
-                conn = connections.checked_writer()
-                self.groups += 1
-                before = conn.total_changes
-                try:
-                    result = lone(conn, ring)
-                except sqlite3.Error as error:
-                    self._clean_up(conn, error)
-                    # It may have failed in its commit as well as before.
-                    raise translated(error, connections.path, in_commit=True) from error
-                if connections.is_checkpoint_due(conn.total_changes - before):
-                    self._ring_out(ring)
-                    ring.ready = {}
-                    connections.checkpoint()
-            finally:
-                connections.release(lock)  # type: ignore[possibly-undefined]  # without it we are not here
-            if ring.ready or ring.due:
-                self.ring(ring)
-        finally:
-            with self._guard:
-                self._is_led = is_awaited = bool(self._queue)
-            if is_awaited:
-                self._hand_on()
-        return result
-
-    def _turn_away(self, error: BaseException) -> None:
-        """The file's lock cannot be had: every queued call fails with the same error."""
-        calls = self._take_queue(None)
-        self._fail(calls, error)
-        self._deliver(calls)
 
     def _hand_on(self) -> None:
         with self._guard:
@@ -268,7 +234,7 @@ class Writer:
             first.leads = True
         first.gate.release()
 
-    def _take_queue(self, own: QueuedWrite | None) -> list[QueuedWrite]:
+    def _with_queued(self, own: QueuedWrite | None) -> list[QueuedWrite]:
         calls = [] if own is None else [own]
         if not self._queue:
             return calls
@@ -277,65 +243,100 @@ class Writer:
                 calls.append(self._queue.popleft())
         return calls
 
-    def _carry_out(self, own: QueuedWrite | None) -> None:
+    # -- one commit --------------------------------------------------------------------------------
+
+    def _write(self, own: QueuedWrite | None) -> None:
+        """One transaction for the leader's call and those that have queued: lock the file, commit,
+        unlock it, answer, ring."""
         try:
-            lock = self._connections.acquire()
+            file = self._connections.file
+            if file is None or not file.acquire(TIMEOUT):
+                file = self._connections.acquire()
         except BaseException as error:
-            self._turn_away(error)
-            if own is not None:
-                self._fail([own], error)
-                self._deliver([own])
+            self._answer(self._with_queued(own), error)
             if not isinstance(error, Exception):
                 raise
             return
-        self._carry_out_under(lock, own)
-
-    def _carry_out_under(self, lock: FileLock, own: QueuedWrite | None) -> None:
-        """One transaction for the call and those that have queued; gives the lock back."""
         calls = [] if own is None else [own]
-        ring: Ring | None = None
+        ring = Ring()
         try:
-            calls = self._take_queue(own)
-            ring, changes = self._commit(calls)
-            if self._connections.is_checkpoint_due(changes):
-                self._deliver(calls)
+            calls = self._with_queued(own)
+            changes = self._commit(file, calls, ring)
+            if self._checkpoints.is_due(file.path, changes):
+                self._answer(calls)
                 self._ring_out(ring)
-                ring = None
-                self._connections.checkpoint()
+                ring = Ring()
+                self.checkpoint()
         except BaseException as error:
             self._fail(calls, error)
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._connections.release(lock)
-            self._deliver(calls)
+            file.release()
+            self._answer(calls)
         self._ring_out(ring)
 
-    def _commit(self, calls: list[QueuedWrite]) -> tuple[Ring | None, int]:
-        """One transaction for all of them. Only with the file's lock held."""
-        conn = self._connections.checked_writer()
+    def _commit(self, file: OpenFile, calls: list[QueuedWrite], ring: Ring) -> int:
+        """Returns how many rows were changed. Only with the file's lock held."""
+        if file.is_replaced():
+            raise self._connections.drop_replaced()
+        conn = file.writing or self._connections.writer()
         self.groups += 1
-        in_commit = False
-        for call in calls:
-            call.begin()
+        before = conn.total_changes
+        in_commit = len(calls) == 1 and calls[0].verb.is_alone
         try:
-            before = conn.total_changes
-            lone = calls[0].verb.lone if len(calls) == 1 else None
-            if lone is not None and getattr(lone, "commits_itself", False):
-                ring, in_commit = Ring(), True
-                calls[0].result = lone(conn, ring)
-                return ring, conn.total_changes - before
-            conn.execute("BEGIN IMMEDIATE")
-            ring = self._carry(conn, calls)
-            in_commit = True
-            conn.execute("COMMIT")
+            if in_commit:
+                calls[0].result = carry(conn, calls[0].verb, ring)
+            else:
+                conn.execute("BEGIN IMMEDIATE")
+                if len(calls) == 1:  # no other call to protect
+                    calls[0].result = carry(conn, calls[0].verb, ring)
+                else:
+                    self._carry_each(conn, calls, ring)
+                in_commit = True
+                conn.execute("COMMIT")
         except BaseException as error:
+            ring.ready.clear()
+            ring.due = False
             self._clean_up(conn, error)
             self._fail(calls, error, in_commit=in_commit)
             if not isinstance(error, Exception):
                 raise
-            return None, 0
-        return ring, conn.total_changes - before
+            return 0
+        return conn.total_changes - before
+
+    def _carry_each(self, conn: sqlite3.Connection, calls: list[QueuedWrite], ring: Ring) -> None:
+        for call in calls:
+            own = Ring()
+            conn.execute("SAVEPOINT verb")
+            try:
+                call.result = carry(conn, call.verb, own)
+            except Exception as error:
+                if not conn.in_transaction or is_full(error):
+                    raise  # SQLite has rolled all of it back, or will not take the others either
+                conn.execute("ROLLBACK TO verb")
+                self._fail([call], error)
+            else:
+                _add(ring, own)
+            conn.execute("RELEASE verb")
+
+    def checkpoint(self) -> None:
+        """Copy the WAL into the database. Only with the file's lock held.
+
+        Also after a write that found the disk full: the WAL itself may be what fills it, and only a
+        checkpoint lets it be written from its start again. Each process counts no more than its own
+        writes, so that no process may have thought one due.
+        """
+        try:
+            self._checkpoints.run(self._connections.path, self._connections.writer())
+        except sqlite3.Error as error:
+            if spoils_connection(error):
+                self._connections.discard_writer()
+
+    def checkpoint_if_due(self, changes: int) -> None:
+        """After a commit with so many changed rows. Only with the file's lock held."""
+        if self._checkpoints.is_due(self._connections.path, changes):
+            self.checkpoint()
 
     def _clean_up(self, conn: sqlite3.Connection, error: BaseException) -> None:
         """After a write that failed. Only with the file's lock held."""
@@ -344,27 +345,9 @@ class Writer:
         if spoils_connection(error):
             self._connections.discard_writer()
         elif is_full(error):
-            self._connections.make_room()
+            self.checkpoint()
 
-    def _carry(self, conn: sqlite3.Connection, calls: list[QueuedWrite]) -> Ring:
-        rings = Ring()
-        if len(calls) == 1:  # no other call to protect
-            calls[0].result = carry(conn, calls[0].verb, rings)
-            return rings
-        for call in calls:
-            ring = Ring()
-            conn.execute("SAVEPOINT verb")
-            try:
-                call.result = carry(conn, call.verb, ring)
-            except Exception as error:
-                if not conn.in_transaction or is_full(error):
-                    raise  # SQLite has rolled all of it back, or will not take the others either
-                conn.execute("ROLLBACK TO verb")
-                self._fail([call], error)
-            else:
-                rings.add(ring)
-            conn.execute("RELEASE verb")
-        return rings
+    # -- answers -----------------------------------------------------------------------------------
 
     def _fail(self, calls: list[QueuedWrite], error: BaseException, *, in_commit: bool = False) -> None:
         if not isinstance(error, Exception):
@@ -376,9 +359,10 @@ class Writer:
             if not call.is_done and call.error is None:
                 call.error = translated(error, self._connections.path, in_commit=in_commit)
 
-    # -- answers -----------------------------------------------------------------------------------
-
-    def _deliver(self, calls: list[QueuedWrite]) -> None:
+    def _answer(self, calls: list[QueuedWrite], error: BaseException | None = None) -> None:
+        """Let the callers go on that still wait; with `error`, all of them have failed."""
+        if error is not None:
+            self._fail(calls, error)
         loops: dict[asyncio.AbstractEventLoop, list[QueuedWrite]] = {}
         for call in calls:
             if call.is_done:
@@ -388,17 +372,14 @@ class Writer:
                 loops.setdefault(call.loop, []).append(call)
             elif call.gate is not None:
                 call.gate.release()
-            elif call.ended is not None:
-                call.begin()
-                call.ended.release()
         for loop, done in loops.items():
             try:
                 loop.call_soon_threadsafe(_settle, done)
             except RuntimeError:  # the loop has closed
                 continue
 
-    def _ring_out(self, ring: Ring | None) -> None:
-        if ring is not None and ring:
+    def _ring_out(self, ring: Ring) -> None:
+        if ring.ready or ring.due:
             self.ring(ring)
 
 
@@ -410,3 +391,47 @@ def _settle(calls: list[QueuedWrite]) -> None:
             call.future.set_exception(call.error)
         else:
             call.future.set_result(call.result)
+
+
+class Checkpoints:
+    """Counts what this process writes to the WAL. `count` is how many checkpoints it has made."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self._written = 0
+        self._commits = 0
+
+    def is_due(self, path: Path, changes: int) -> bool:
+        """After a commit with this many changed rows: whether it is time for a checkpoint."""
+        if changes:
+            self._written += _COMMIT_BYTES + changes * _CHANGE_BYTES
+            self._commits += 1
+            # Other processes write too, and are not counted here: their sum shows in the file.
+            if self._commits % _LOOK_EVERY == 0 and wal_bytes(path) > WAL_FILE_BYTES:
+                return True
+        return self._written > CHECKPOINT_BYTES
+
+    def run(self, path: Path, conn: sqlite3.Connection) -> None:
+        """Copy the WAL into the database, so that SQLite writes it from its start again. Only with the
+        file's lock held. After an error all commits are still in the WAL; the next one tries again."""
+        self.count += 1
+        is_whole = False
+        try:
+            if wal_bytes(path) > WAL_FILE_BYTES:
+                conn.execute("PRAGMA busy_timeout = 20")  # for readers, which are mostly quick
+                conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                conn.execute(f"PRAGMA busy_timeout = {int(TIMEOUT * 1000)}")
+                is_whole = wal_bytes(path) == 0
+            else:
+                _, frames, copied = conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                is_whole = frames == copied
+        finally:
+            self._written = 0 if is_whole else CHECKPOINT_BYTES - _CHECKPOINT_STEP
+
+
+def wal_bytes(path: Path) -> int:
+    """How long the file of the WAL is."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size
+    except FileNotFoundError:
+        return 0

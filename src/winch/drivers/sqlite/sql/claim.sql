@@ -41,31 +41,3 @@ SET state = 'running',
     log = NULL,
     changed_at = :now
 WHERE id IN (SELECT value FROM json_each(:ids));
-
--- claim.at_once: both in one statement, for a few jobs; nothing where a ready job of the queue has gates.
-UPDATE winch_job
-SET state = 'running',
-    attempt = attempt + 1,
-    fence = max(fence + 1, :now),
-    token = :token,
-    session = :session,
-    claimed_at = :now,
-    progress = NULL,
-    log = NULL,
-    changed_at = :now
-WHERE id IN (
-    SELECT id
-    FROM winch_job
-    WHERE state = 'ready'
-        AND gate IS NULL
-        AND queue = :queue
-        AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
-        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
-        AND NOT EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = :queue)
-    ORDER BY sort_key, id
-    LIMIT :limit
-)
-RETURNING
-    sort_key, id, task, version, args, queue, attempt, fence, created_at, run_at, is_suspect, expires_at,
-    headers, options, checkpoint;

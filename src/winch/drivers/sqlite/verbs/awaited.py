@@ -9,8 +9,9 @@ from typing import Any
 from winch.core.flow import FLOW_ALIKE
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import read_headers
-from winch.drivers.sqlite.records import MICROSECOND, to_json
+from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.waits import AWAITED_HEADER, KEEP_TAKEN, KEEP_UNTAKEN, Awaited, awaited_by
@@ -20,9 +21,7 @@ from winch.storage.params import Finish
 def look_again(keys: Iterable[str]) -> Body[None]:
     """Write these keys down for the next `unblock`, and ring for it."""
     yield from query("signal.recheck", keys=to_json(list(keys)))
-    ring = Ring()
-    ring.due = True
-    yield ring
+    yield Ring(due=True)
 
 
 def begin_waits(outcomes: Iterable[Finish], ended: Sequence[JobRecord], at: int) -> Body[None]:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import Row
-from winch.drivers.sqlite.records import MICROSECOND, READ, to_json
+from winch.drivers.sqlite.records import MICROSECOND, READ
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.storage.decide.unique import Holder
 from winch.storage.verbs import Verb
@@ -70,7 +71,7 @@ def ring_for(jobs: Iterable[JobRecord], now: int) -> Ring:
     soon = from_micros(now) + RING_WITHIN
     for job in jobs:
         if job.state is JobState.READY:
-            ring.count(job.queue)
+            ring.ready[job.queue] += 1
         elif job.state in TRANSITIONS["promote"] and job.run_at < soon:
             ring.due = True
     return ring

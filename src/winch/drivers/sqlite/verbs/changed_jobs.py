@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from winch.core import changes
 from winch.core.job import JobRecord, from_micros
-from winch.drivers.sqlite.records import put_values, to_json
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.records import put_values
 from winch.drivers.sqlite.statements import Step
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, query, read_jobs, ring_for

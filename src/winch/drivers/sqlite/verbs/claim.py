@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import attrgetter, itemgetter
+
+import msgspec
 
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate
 from winch.core.gates.uses import Look, gates_of
 from winch.core.job import Claim, from_micros
-from winch.drivers._shared.rows import Row
-from winch.drivers.sqlite.records import read_claims, read_found, to_json
-from winch.drivers.sqlite.statements import Step
+from winch.core.values.codec import to_json
+from winch.drivers._shared.rows import Row, read_headers
+from winch.drivers.sqlite.statements import Step, StoreTime
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import Body, micros, query
+from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, ROUNDS
 from winch.storage.params import ClaimParams
 from winch.storage.verbs import Verb
@@ -24,7 +27,7 @@ class ClaimVerbs:
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             claims: list[Claim] = []
             gated = params.limit if params.gated is None else params.gated
             for queue in dict.fromkeys(params.queues):
@@ -69,7 +72,7 @@ def _find_and_take(
         return None
     if text == "[]":
         return []
-    claims = read_found(text, params.token, queue, at)
+    claims = _read_found(text, params.token, queue, at)
     taken = {
         "now": at,
         "token": params.token,
@@ -78,6 +81,66 @@ def _find_and_take(
     }
     yield Step("claim.take", taken)
     return claims
+
+
+class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One job that `claim` has found, as it was before."""
+
+    sort_key: int
+    id: str
+    task: str
+    version: int
+    args: str
+    attempt: int
+    fence: int
+    created_at: int
+    run_at: int
+    is_suspect: int
+    expires_at: int | None
+    headers: str
+    options: str | None
+    checkpoint: str | None
+
+
+_ready = msgspec.json.Decoder(list[_Ready])
+_order = attrgetter("sort_key", "id")
+
+
+def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Claim]:
+    """The claims of what `claim` has found, in the order of the queue."""
+    found = _ready.decode(text)
+    found.sort(key=_order)  # as they come already, but no aggregate promises an order
+    moments = _Moments()
+    now = from_micros(claimed_at)
+    return [
+        Claim(
+            job.id,
+            token,
+            job.task,
+            job.version,
+            job.args,
+            queue,
+            job.attempt + 1,
+            max(job.fence + 1, claimed_at),
+            moments[job.created_at],
+            moments[job.run_at],
+            now,
+            job.is_suspect != 0,
+            None if job.expires_at is None else moments[job.expires_at],
+            {} if job.headers == "{}" else read_headers(job.headers),
+            job.options,
+            job.checkpoint,
+        )
+        for job in found
+    ]
+
+
+class _Moments(dict[int, datetime]):
+    """Moments that are made once: jobs enqueued together share theirs."""
+
+    def __missing__(self, micros: int) -> datetime:
+        moment = self[micros] = from_micros(micros)
+        return moment
 
 
 # -- queues with gates -------------------------------------------------------------------------------
@@ -167,4 +230,30 @@ def _taken(admission: Admission, params: ClaimParams, at: int) -> Body[list[Clai
         token=params.token,
         session=params.session,
     )
-    return read_claims(taken, params.token, from_micros(at))
+    return _read_claims(taken, params.token, from_micros(at))
+
+
+def _read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[Claim]:
+    """Claims from the columns of `admit.take`, in the order of the queue."""
+    moments = _Moments()
+    return [
+        Claim(
+            id=row[1],
+            token=token,
+            task=row[2],
+            version=row[3],
+            args=row[4],
+            queue=row[5],
+            attempt=row[6],
+            fence=row[7],
+            created_at=moments[row[8]],
+            run_at=moments[row[9]],
+            claimed_at=claimed_at,
+            is_suspect=bool(row[10]),
+            expires_at=None if row[11] is None else moments[row[11]],
+            headers={} if row[12] == "{}" else read_headers(row[12]),
+            options=row[13],
+            checkpoint=row[14],
+        )
+        for row in sorted(rows, key=itemgetter(0, 1))
+    ]

@@ -5,21 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from winch.core import changes
 from winch.core.errors import ConfigError
 from winch.core.job import from_micros, to_micros
-from winch.drivers.sqlite.records import MICROSECOND, put_values, to_json
-from winch.drivers.sqlite.statements import Ring, Step
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.records import MICROSECOND, put_values
+from winch.drivers.sqlite.statements import Ring, Step, StoreTime
 from winch.drivers.sqlite.verbs.base import (
     HEAD_START_MICROS,
     RING_WITHIN_MICROS,
     Body,
     holders,
     kept_holders,
-    micros,
     query,
     read_jobs,
     ring_for,
@@ -42,7 +43,7 @@ class EnqueueVerbs:
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
         def body() -> Body[list[Enqueued]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             known: set[str] = set()
             # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
@@ -72,7 +73,48 @@ class EnqueueVerbs:
                 yield from _replace(plan.replace, at)
             return filled(plan, answers)
 
+        if len(jobs) == 1 and not is_repeat and _is_plain(jobs[0]):
+            return Verb("enqueue", lambda: _store_plain(jobs[0], now), is_alone=True)
         return Verb("enqueue", body)
+
+
+def _is_plain(job: NewJob) -> bool:
+    """Whether it is ready at once and needs nothing more, and its id was drawn by Winch."""
+    return not (
+        job.is_given_id
+        or job.unique_key is not None
+        or job.delay is not None
+        or job.run_at is not None
+        or job.tenant is not None
+        or job.fifo is not None
+        or job.tags
+        or job.headers
+        or job.options is not None
+        or job.expires is not None
+    )
+
+
+def _store_plain(job: NewJob, now: datetime | None) -> Body[list[Enqueued]]:
+    """One plain job, by one statement."""
+    at: int = yield StoreTime(now)
+    values = {
+        "id": job.id,
+        "task": job.task,
+        "version": job.version,
+        "args": job.args,
+        "queue": job.queue,
+        "priority": job.priority,
+        "now": at,
+        "max_attempts": job.max_attempts,
+        "keep": None if job.keep is None else job.keep // MICROSECOND,
+        "sort_key": at - job.priority * HEAD_START_MICROS,
+    }
+    try:
+        yield Step("enqueue.plain", values)
+    except sqlite3.IntegrityError as error:
+        raise drawn_twice(job.id) from error
+    yield Ring({job.queue: 1})
+    return [Enqueued(job.id, True)]
 
 
 def _fresh(
@@ -95,37 +137,9 @@ def _fresh(
 
 def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
-    ring = Ring()
     numbers = yield from _numbers(jobs, at)
     for job, args in groups_of(jobs):
-        due = at
-        if job.delay is not None:
-            due = at + job.delay // MICROSECOND
-        elif job.run_at is not None:
-            due = to_micros(job.run_at)
-        run_at = max(due, at)
-        is_later = due > at
-        values = {
-            "jobs": to_json(args),
-            "task": job.task,
-            "version": job.version,
-            "queue": job.queue,
-            "priority": job.priority,
-            "now": at,
-            "run_at": run_at,
-            "state": "scheduled" if is_later else "ready",
-            "tenant": job.tenant,
-            "fifo": job.fifo,
-            "seq": numbers.get(job.id),
-            "unique_key": job.unique_key,
-            "tags": to_json(job.tags) if job.tags else "[]",
-            "headers": to_json(job.headers) if job.headers else "{}",
-            "options": job.options,
-            "expires_at": None if job.expires is None else at + job.expires // MICROSECOND,
-            "max_attempts": job.max_attempts,
-            "keep": None if job.keep is None else job.keep // MICROSECOND,
-            "sort_key": run_at - job.priority * HEAD_START_MICROS,
-        }
+        values = _values(job, args, numbers.get(job.id), at)
         if job.fifo is None or len(args) == 1:
             yield Step("enqueue", values)
         else:  # each has a number of its own
@@ -134,11 +148,45 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
                 for job_id, text in args.items()
             ]
             yield Step.each("enqueue", rows)
-        if not is_later:
-            ring.count(job.queue, len(args))
-        elif run_at - at < RING_WITHIN_MICROS:
-            ring.due = True
-    yield ring
+        yield _ring_for_new(values, len(args))
+
+
+def _values(job: NewJob, args: Mapping[str, str], seq: int | None, at: int) -> dict[str, Any]:
+    """What `enqueue` stores: one of the jobs that share an envelope, and the arguments of all by id."""
+    due = at
+    if job.delay is not None:
+        due = at + job.delay // MICROSECOND
+    elif job.run_at is not None:
+        due = to_micros(job.run_at)
+    run_at = max(due, at)
+    return {
+        "jobs": to_json(args),
+        "task": job.task,
+        "version": job.version,
+        "queue": job.queue,
+        "priority": job.priority,
+        "now": at,
+        "run_at": run_at,
+        "state": "scheduled" if due > at else "ready",
+        "tenant": job.tenant,
+        "fifo": job.fifo,
+        "seq": seq,
+        "unique_key": job.unique_key,
+        "tags": to_json(job.tags) if job.tags else "[]",
+        "headers": to_json(job.headers) if job.headers else "{}",
+        "options": job.options,
+        "expires_at": None if job.expires is None else at + job.expires // MICROSECOND,
+        "max_attempts": job.max_attempts,
+        "keep": None if job.keep is None else job.keep // MICROSECOND,
+        "sort_key": run_at - job.priority * HEAD_START_MICROS,
+    }
+
+
+def _ring_for_new(values: Mapping[str, Any], jobs: int) -> Ring:
+    """What so many new jobs of these values wake."""
+    if values["state"] == "ready":
+        return Ring({values["queue"]: jobs})
+    return Ring(due=values["run_at"] - values["now"] < RING_WITHIN_MICROS)
 
 
 def _numbers(jobs: Sequence[NewJob], at: int) -> Body[dict[str, int]]:

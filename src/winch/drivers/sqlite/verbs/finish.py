@@ -8,12 +8,13 @@ from datetime import datetime
 from winch.core import changes
 from winch.core.job import CRASH_RULE, KEEP, LOG_LIMIT, Note, SuspectRule, from_micros
 from winch.core.lifecycle import JobState
+from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import read_history
-from winch.drivers.sqlite.records import MICROSECOND, to_json
-from winch.drivers.sqlite.statements import Ring, Step
+from winch.drivers.sqlite.records import MICROSECOND
+from winch.drivers.sqlite.statements import Ring, Step, StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.awaited import begin_waits
-from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs, verb
+from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import give_back, store
 from winch.storage.params import Answer, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
@@ -26,7 +27,7 @@ class FinishVerbs:
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             completed: dict[str, dict[str, str | None]] = {}
             others: list[int] = []
             for index, outcome in enumerate(outcomes):
@@ -41,9 +42,7 @@ class FinishVerbs:
                 ended.update((job_id, token) for job_id in took)
                 gated.update((job_id, token) for job_id in left)
             if any(outcome.is_awaited for outcome in outcomes):
-                ring = Ring()
-                ring.due = True
-                yield ring
+                yield Ring(due=True)
             if len(ended) == len(outcomes):
                 return [Answer.TOOK] * len(outcomes)
             rest = [outcomes[index] for index in others]
@@ -57,13 +56,13 @@ class FinishVerbs:
                     answers[index] = Answer.TOOK
             return (yield from _answers(refs, answers, [(one.to, one.what) for one in outcomes]))
 
-        return verb("finish", body)
+        return Verb("finish", body)
 
     def release(
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             rows = yield from query("release", ids=to_json([ref.id for ref in claims]))
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}
@@ -77,16 +76,16 @@ class FinishVerbs:
             ends = [(JobState.READY, changes.RELEASED)] * len(claims)
             return (yield from _answers(claims, answers, ends))
 
-        return verb("release", body)
+        return Verb("release", body)
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             rows = yield from query("give_up", session=session, tokens=to_json(list(tokens)))
             yield from give_back([row[0] for row in rows], at)
             return len(rows)
 
-        return verb("give_up", body)
+        return Verb("give_up", body)
 
     def crash(
         self,
@@ -97,7 +96,7 @@ class FinishVerbs:
         now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             rows = yield from query("crash", ids=to_json([ref.id for ref in claims]))
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}
@@ -114,7 +113,7 @@ class FinishVerbs:
             yield from store(dead, at)
             return (yield from _answers(claims, answers))
 
-        return verb("crash", body)
+        return Verb("crash", body)
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
@@ -131,7 +130,7 @@ class FinishVerbs:
             )
             return Answer.TOOK if rows else Answer.LOST
 
-        return verb("note", body)
+        return Verb("note", body)
 
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         def body() -> Body[list[Standing]]:
@@ -147,7 +146,7 @@ class FinishVerbs:
                 for ref, answer in zip(claims, answers, strict=True)
             ]
 
-        return verb("standing", body)
+        return Verb("standing", body)
 
 
 def _archive(
@@ -168,8 +167,8 @@ def _archive(
         took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
         gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
     if count:
-        yield from query("record.awaited", ids=to_json(list(took)))
-        yield from query("finish.leave", results=values["results"], token=token)
+        yield Step("record.awaited", {"ids": to_json(list(took))})
+        yield Step("finish.leave", {"results": values["results"], "token": token})
     return took, gated
 
 

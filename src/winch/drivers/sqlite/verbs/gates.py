@@ -9,7 +9,7 @@ import msgspec
 
 from winch.core.gates.uses import GateSpec, name_of_key
 from winch.core.job import from_micros
-from winch.drivers.sqlite.records import to_json
+from winch.core.values.codec import to_json
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, micros, query, verb
 from winch.storage.decide.gates import Setting, named_limits

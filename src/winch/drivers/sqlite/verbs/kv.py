@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.drivers.sqlite.records import MICROSECOND, to_json
-from winch.drivers.sqlite.statements import Step
-from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.records import MICROSECOND
+from winch.drivers.sqlite.statements import Step, StoreTime
+from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.params import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
@@ -17,7 +18,7 @@ class KvVerbs:
 
     def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             yield from query("write_lines.over", now=at)
             rows = [
                 {
@@ -31,13 +32,13 @@ class KvVerbs:
             if rows:
                 yield Step.each("write_lines", rows)
 
-        return verb("kv_put", body)
+        return Verb("kv_put", body)
 
     def kv_swap(
         self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             rows = yield from query("swap_line", book=record.book, key=record.key, now=at)
             if rows and not (instead_of is not None and rows[0][0].startswith(instead_of)):
                 there: str = rows[0][0]
@@ -48,7 +49,7 @@ class KvVerbs:
             )
             return None
 
-        return verb("kv_swap", body)
+        return Verb("kv_swap", body)
 
     def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
         def body() -> Body[list[KvRecord]]:
@@ -58,14 +59,14 @@ class KvVerbs:
                 after=which.after or "",
                 before=which.before,
                 limit=which.limit,
-                now=micros(now),
+                now=(yield StoreTime(now)),
             )
             return [KvRecord(book=which.book, key=key, body=text) for key, text in rows]
 
-        return verb("kv_list", body, is_read=True)
+        return Verb("kv_list", body, is_read=True)
 
     def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
         def body() -> Body[int]:
             return len((yield from query("strike_lines", book=book, keys=to_json(list(keys)))))
 
-        return verb("kv_delete", body)
+        return Verb("kv_delete", body)

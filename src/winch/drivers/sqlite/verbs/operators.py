@@ -8,19 +8,11 @@ from datetime import datetime
 from winch.core.changes import cancelled, retried
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
-from winch.drivers.sqlite.records import put_values, to_json
-from winch.drivers.sqlite.statements import Ring, Step
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.records import put_values
+from winch.drivers.sqlite.statements import Ring, Step, StoreTime
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import (
-    HEAD_START_MICROS,
-    Body,
-    holders,
-    micros,
-    query,
-    read_jobs,
-    ring_for,
-    verb,
-)
+from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, holders, query, read_jobs, ring_for
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.params import Acted
 from winch.storage.verbs import Verb
@@ -36,7 +28,7 @@ class OperatorVerbs:
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
             before = {job.id: job.state for job in found.values()}
@@ -52,7 +44,7 @@ class OperatorVerbs:
             yield from store(moved, at)
             return answers
 
-        return verb("cancel", body)
+        return Verb("cancel", body)
 
     def retry(
         self,
@@ -63,7 +55,7 @@ class OperatorVerbs:
         now: datetime | None = None,
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
             kept = {job.id for job in found.values() if job.state.is_final}
@@ -83,11 +75,11 @@ class OperatorVerbs:
             yield from store(early, at)
             return answers
 
-        return verb("retry", body)
+        return Verb("retry", body)
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             found = yield from read_jobs(ids, is_kept_too=True)
             states = {job.id: job.state for job in found.values()}
             answers, _ = _act("delete", ids, dict(found), lambda job: None)
@@ -102,24 +94,24 @@ class OperatorVerbs:
             yield from permits.left((found[i] for i in gone), at, is_deleted=True)
             return answers
 
-        return verb("delete", body)
+        return Verb("delete", body)
 
     def pause(
         self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> Body[None]:
-            yield from query("pause", queue=queue, reason=reason, now=micros(now))
+            yield from query("pause", queue=queue, reason=reason, now=(yield StoreTime(now)))
 
-        return verb("pause", body)
+        return Verb("pause", body)
 
     def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
             yield from query("resume", queue=queue)
             ring = Ring()
-            ring.count(queue, _ALL_WORKERS)
+            ring.ready[queue] += _ALL_WORKERS
             yield ring
 
-        return verb("resume", body)
+        return Verb("resume", body)
 
 
 def _held(ids: Sequence[str], found: Mapping[str, JobRecord]) -> Body[dict[str, str]]:

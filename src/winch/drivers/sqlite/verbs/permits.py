@@ -15,7 +15,7 @@ from winch.core.gates.scopes import braked, counted
 from winch.core.gates.uses import FIFO, RATE, SCOPE, GateSpec, GateUse, Look, gates_of
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite.records import to_json
+from winch.core.values.codec import to_json
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, OPENED_AT_ONCE, gate_info, why_ended
@@ -143,7 +143,7 @@ def _admit(chosen: Mapping[str, str], at: int) -> Body[int]:
     ring = Ring()
     rows = yield from query("admit", chosen=to_json(chosen), now=at)
     for (queue,) in rows:
-        ring.count(queue)
+        ring.ready[queue] += 1
     yield ring
     return len(rows)
 

@@ -8,9 +8,11 @@ from datetime import datetime
 
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
-from winch.drivers.sqlite.records import READ, read_moment, to_json
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.records import READ, read_moment
+from winch.drivers.sqlite.statements import StoreTime
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import Body, holders, micros, query, read_jobs, verb
+from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs
 from winch.storage.decide.waits import lie_together
 from winch.storage.params import (
     MOST_AHEAD,
@@ -40,7 +42,7 @@ class ReadVerbs:
             found = yield from read_jobs(ids, is_kept_too=True)
             return [found.get(i) for i in ids]
 
-        return verb("get", body, is_read=True)
+        return Verb("get", body, is_read=True)
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
         def body() -> Body[list[Ending | None]]:
@@ -53,7 +55,7 @@ class ReadVerbs:
             found = {row[0]: Ending(JobState(row[1]), row[2], row[3]) for row in rows}
             return [found.get(job_id) for job_id in ids]
 
-        return verb("results", body, is_read=True)
+        return Verb("results", body, is_read=True)
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
         def body() -> Body[Page]:
@@ -75,7 +77,7 @@ class ReadVerbs:
             has_more = len(ids) > which.limit
             return Page(tuple(found[i] for i in page), page[-1] if has_more and page else None)
 
-        return verb("list_jobs", body, is_read=True)
+        return Verb("list_jobs", body, is_read=True)
 
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         def body() -> Body[list[DeadGroup]]:
@@ -86,14 +88,14 @@ class ReadVerbs:
                 for _, count, first, last, sample in rows
             ]
 
-        return verb("groups", body, is_read=True)
+        return Verb("groups", body, is_read=True)
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:
             found: dict[str, int] = dict((yield from query("counts", cap=cap)))
             return {state: found.get(state.value, 0) for state in JobState}
 
-        return verb("counts", body, is_read=True)
+        return Verb("counts", body, is_read=True)
 
     def queues(self) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
@@ -121,22 +123,23 @@ class ReadVerbs:
                 )
             return infos
 
-        return verb("queues", body, is_read=True)
+        return Verb("queues", body, is_read=True)
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
             ((ready, oldest),) = yield from query("depth", queue=queue, cap=cap)
-            waited = None if oldest is None else from_micros(micros(now)) - from_micros(oldest)
+            at: int = yield StoreTime(now)
+            waited = None if oldest is None else from_micros(at) - from_micros(oldest)
             return Depth(ready, waited)
 
-        return verb("depth", body, is_read=True)
+        return Verb("depth", body, is_read=True)
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:
         def body() -> Body[list[SessionInfo]]:
             rows = yield from query("sessions", is_ended_too=int(is_ended_too))
             return [READ.session(row) for row in rows]
 
-        return verb("sessions", body, is_read=True)
+        return Verb("sessions", body, is_read=True)
 
     def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
         def body() -> Body[Facts | None]:
@@ -153,7 +156,7 @@ class ReadVerbs:
                 holder = None if held is None else held.id
             return Facts(
                 job=job,
-                now=from_micros(micros(now)),
+                now=from_micros((yield StoreTime(now))),
                 is_paused=bool(paused),
                 pause_reason=paused[0][0] if paused else None,
                 ahead=min(ahead[0][0], MOST_AHEAD),
@@ -164,14 +167,14 @@ class ReadVerbs:
                 gate=(yield from permits.info(job)),
             )
 
-        return verb("explain", body, is_read=True)
+        return Verb("explain", body, is_read=True)
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> Body[list[Event]]:
             rows = yield from query("events", after=after, limit=limit)
             return list(map(READ.event, rows))
 
-        return verb("events", body, is_read=True)
+        return Verb("events", body, is_read=True)
 
 
 def _lists(which: JobFilter) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from winch.core.job import from_micros, to_micros
+from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import Row
-from winch.drivers.sqlite.records import read_moment, to_json, write_moment
-from winch.drivers.sqlite.statements import Step
-from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
+from winch.drivers.sqlite.records import read_moment, write_moment
+from winch.drivers.sqlite.statements import Step, StoreTime
+from winch.drivers.sqlite.verbs.base import Body, query
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.schedules import (
     KEEP_RUNS,
@@ -37,24 +38,24 @@ class ScheduleVerbs:
     def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
             rows = yield from query("schedules", name=name)
-            return Schedules(from_micros(micros(now)), tuple(map(_read_row, rows)))
+            return Schedules(from_micros((yield StoreTime(now))), tuple(map(_read_row, rows)))
 
-        return verb("schedules", body, is_read=True)
+        return Verb("schedules", body, is_read=True)
 
     def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
         def body() -> Body[Schedules]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             rows = yield from query("due_schedules", limit=limit, now=at)
             ((next_at,),) = yield from query("due_schedules.next", now=at)
             return Schedules(from_micros(at), tuple(map(_read_row, rows)), read_moment(next_at))
 
-        return verb("due_schedules", body, is_read=True)
+        return Verb("due_schedules", body, is_read=True)
 
     def change_schedule(
         self, name: str, change: Change, *, now: datetime | None = None
     ) -> Verb[Changed]:
         def body() -> Body[Changed]:
-            at = from_micros(micros(now))
+            at = from_micros((yield StoreTime(now)))
             rows = yield from query("schedules", name=name)
             live = 0
             if needs_live(change):
@@ -83,7 +84,7 @@ class ScheduleVerbs:
             runs = yield from self._write_runs(name, effect, now)
             return Changed(answer=effect.answer, row=row, runs=runs)
 
-        return verb("change_schedule", body)
+        return Verb("change_schedule", body)
 
     def _write_runs(
         self, name: str, effect: Effect, now: datetime | None
@@ -141,7 +142,7 @@ class ScheduleVerbs:
                 for schedule, window, kind, at, job, note in rows
             ]
 
-        return verb("schedule_runs", body, is_read=True)
+        return Verb("schedule_runs", body, is_read=True)
 
 
 def _read_row(row: Row) -> ScheduleRow:

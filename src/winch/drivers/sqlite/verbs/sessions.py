@@ -7,8 +7,10 @@ from datetime import datetime
 
 from winch.core import changes
 from winch.core.job import CRASH_RULE, SuspectRule, from_micros
-from winch.drivers.sqlite.records import MICROSECOND, to_json
-from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs, verb
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.records import MICROSECOND
+from winch.drivers.sqlite.statements import StoreTime
+from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
@@ -19,7 +21,7 @@ class SessionVerbs:
 
     def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
         def body() -> Body[datetime]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             yield from query(
                 "start_session",
                 id=session.id,
@@ -39,11 +41,11 @@ class SessionVerbs:
                 yield from query("start_session.schedule", now=at, **declared)
             return from_micros(at)
 
-        return verb("start_session", body)
+        return Verb("start_session", body)
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             beats: dict[str, int] = dict(
                 (yield from query("beat", sessions=to_json(list(sessions)), now=at))
             )
@@ -53,7 +55,7 @@ class SessionVerbs:
                 for session in sessions
             ]
 
-        return verb("beat", body)
+        return Verb("beat", body)
 
     def end_session(
         self,
@@ -65,7 +67,7 @@ class SessionVerbs:
         now: datetime | None = None,
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             yield from query("end_session", session=session, reason=cause or "stopped", now=at)
             ids = [row[0] for row in (yield from query("end_session.running", session=session))]
             jobs = yield from read_jobs(ids)
@@ -82,13 +84,13 @@ class SessionVerbs:
             yield from store(taken, at)
             return back
 
-        return verb("end_session", body)
+        return Verb("end_session", body)
 
     def held(self, session: str) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
             return [ClaimRef(row[0], row[1]) for row in (yield from query("held", session=session))]
 
-        return verb("held", body, is_read=True)
+        return Verb("held", body, is_read=True)
 
     def cancels(self, sessions: Sequence[str]) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:
@@ -97,4 +99,4 @@ class SessionVerbs:
             rows.sort(key=lambda row: order[row[2]])
             return [ClaimRef(row[0], row[1]) for row in rows]
 
-        return verb("cancels", body, is_read=True)
+        return Verb("cancels", body, is_read=True)

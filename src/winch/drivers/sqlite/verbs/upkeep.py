@@ -6,12 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from winch.core import changes
-from winch.core.job import RESCUE_RULE, from_micros
+from winch.core.job import RESCUE_RULE, from_micros, to_micros
 from winch.core.policy.retention import dead_limits
-from winch.drivers.sqlite.records import MICROSECOND, to_json
-from winch.drivers.sqlite.statements import Ring
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.records import MICROSECOND
+from winch.drivers.sqlite.statements import Ring, StoreTime
 from winch.drivers.sqlite.verbs.awaited import prune_waits, still_awaited
-from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, micros, query, read_jobs, verb
+from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.decide.waits import STILL_AWAITED
 from winch.storage.params import Promoted, Rescued, Trim
@@ -27,8 +28,8 @@ class UpkeepVerbs:
         self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
-            at = micros(now)
-            yield from query("rescue", now=at, as_of=at if as_of is None else min(at, micros(as_of)))
+            at: int = yield StoreTime(now)
+            yield from query("rescue", now=at, as_of=at if as_of is None else min(at, to_micros(as_of)))
             ids = [row[0] for row in (yield from query("rescue.orphans", limit=limit))]
             jobs = yield from read_jobs(ids)
             moment = from_micros(at)
@@ -40,25 +41,25 @@ class UpkeepVerbs:
             yield from store(taken, at)
             return back
 
-        return verb("rescue", body)
+        return Verb("rescue", body)
 
     def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             rows = yield from query("promote", now=at, limit=limit, head_start=HEAD_START_MICROS)
             ring = Ring()
             for (queue,) in rows:
-                ring.count(queue)
+                ring.ready[queue] += 1
             yield ring
             later = yield from query("promote.next")
             next_at = from_micros(later[0][0]) if later else None
             return Promoted(len(rows), next_at, from_micros(at))
 
-        return verb("promote", body)
+        return Verb("promote", body)
 
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             gone = yield from _prune_jobs(at, limit)
             yield from prune_waits(at)
             yield from query("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
@@ -66,11 +67,11 @@ class UpkeepVerbs:
             yield from query("prune.keys", now=at)
             return gone
 
-        return verb("prune", body)
+        return Verb("prune", body)
 
     def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             total = 0
             for task, options in (yield from query("trim", task=which.task, queue=which.queue)):
                 if total >= which.limit and not which.is_dry_run:
@@ -78,7 +79,7 @@ class UpkeepVerbs:
                 total += yield from _trim_task(task, options, which, at, which.limit - total)
             return total
 
-        return verb("trim", body)
+        return Verb("trim", body)
 
 
 def _prune_jobs(at: int, limit: int) -> Body[int]:

@@ -8,9 +8,10 @@ from datetime import datetime
 from winch.core.changes import BLOCKED_REASON, woken
 from winch.core.job import from_micros
 from winch.core.lifecycle import JobState
-from winch.drivers.sqlite.records import to_json
+from winch.core.values.codec import to_json
+from winch.drivers.sqlite.statements import StoreTime
 from winch.drivers.sqlite.verbs.awaited import look_again
-from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs, verb
+from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.waits import ALL, DEAD, JOB, SIGNAL, Sent, Taken, bounds, signal_key
@@ -28,12 +29,13 @@ class WaitVerbs:
 
     def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
         def body() -> Body[Sent]:
-            rows = yield from query("signal", name=name, id=id, payload=payload, now=micros(now))
+            at: int = yield StoreTime(now)
+            rows = yield from query("signal", name=name, id=id, payload=payload, now=at)
             if rows:
                 yield from look_again([signal_key(name)])
             return Sent(id, is_new=bool(rows))
 
-        return verb("signal", body)
+        return Verb("signal", body)
 
     def take_signal(
         self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
@@ -47,7 +49,7 @@ class WaitVerbs:
                 rows = yield from query("take_signal.first", **values)
             return Taken(Answer.TOOK, rows[0][0] if rows else None)
 
-        return verb("take_signal", body)
+        return Verb("take_signal", body)
 
     def enqueue_after(
         self,
@@ -77,18 +79,18 @@ class WaitVerbs:
             held = sorted(new & {job_id for job_id, _ in waits})
             if held:
                 yield from query(
-                    "enqueue.after", ids=to_json(held), reason=BLOCKED_REASON, now=micros(now)
+                    "enqueue.after", ids=to_json(held), reason=BLOCKED_REASON, now=(yield StoreTime(now))
                 )
             if rows:
                 yield from query("enqueue.waits", waits=to_json(rows))
                 yield from look_again(dict.fromkeys(row[1] for row in rows))
             return answers
 
-        return verb("enqueue_after", body)
+        return Verb("enqueue_after", body)
 
     def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
-            at = micros(now)
+            at: int = yield StoreTime(now)
             rows = yield from query("unblock", limit=limit)
             ready = {row[0] for row in (yield from query("unblock.due", now=at, limit=limit))}
             if rows:
@@ -105,7 +107,7 @@ class WaitVerbs:
             next_at = None if until is None else from_micros(until)
             return Promoted(limit if len(rows) == limit else count, next_at, from_micros(at))
 
-        return verb("unblock", body)
+        return Verb("unblock", body)
 
 
 def _come(keys: set[str]) -> Body[set[str]]:

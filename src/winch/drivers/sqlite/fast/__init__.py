@@ -1,1 +1,0 @@
-"""Fast paths. Each equals a plain path."""
