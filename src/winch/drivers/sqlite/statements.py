@@ -25,8 +25,9 @@ SQL: dict[str, sql.SqlText] = sql.load("winch.drivers.sqlite", lambda name, _: f
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One statement of `SQL` with its values. `is_counted`: the answer is how many rows it has changed.
-    `many`: once for each set of values, without an answer."""
+    """One statement of `SQL` with its values, by name or, where it has no names, in their order.
+    `is_counted`: the answer is how many rows it has changed. `many`: once for each set of values; no
+    answer."""
 
     name: str
     values: Any

@@ -11,16 +11,13 @@ SELECT
     CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 FROM json_each(:jobs) AS new;
 
--- enqueue.plain: the same for one job that is ready at once and needs nothing more: half of the values, which
--- are more than half of what storing it costs.
+-- enqueue.plain: the same for one job that is ready at once and needs nothing more: half of the values. They are
+-- bound in their order, which is the quickest way.
 INSERT INTO winch_job (
-    id, task, version, args, queue, priority, created_at, run_at, state, max_attempts, keep, sort_key,
-    changed_at
+    id, task, version, args, queue, priority, max_attempts, keep, sort_key, created_at, run_at, changed_at,
+    state
 )
-VALUES (
-    :id, :task, :version, :args, :queue, :priority, :now, :now, 'ready', :max_attempts, :keep, :sort_key,
-    :now
-);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'ready');
 
 -- enqueue.last: the greatest number of live members of these FIFO keys.
 SELECT max((

@@ -97,18 +97,10 @@ def _is_plain(job: NewJob) -> bool:
 def _store_plain(job: NewJob, now: datetime | None) -> Body[list[Enqueued]]:
     """One plain job, by one statement."""
     at: int = yield StoreTime(now)
-    values = {
-        "id": job.id,
-        "task": job.task,
-        "version": job.version,
-        "args": job.args,
-        "queue": job.queue,
-        "priority": job.priority,
-        "now": at,
-        "max_attempts": job.max_attempts,
-        "keep": None if job.keep is None else job.keep // MICROSECOND,
-        "sort_key": at - job.priority * HEAD_START_MICROS,
-    }
+    keep = None if job.keep is None else job.keep // MICROSECOND
+    sort_key = at - job.priority * HEAD_START_MICROS
+    what = (job.id, job.task, job.version, job.args, job.queue, job.priority)
+    values = (*what, job.max_attempts, keep, sort_key, at, at, at)
     try:
         yield Step("enqueue.plain", values)
     except sqlite3.IntegrityError as error:
