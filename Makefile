@@ -37,7 +37,7 @@ test: setup ## every part of the tests but the slow ones
 # PgBouncer is no Python package. Where it cannot be installed its tests fail; they do not hide.
 PGBOUNCER := $(or $(WINCH_TEST_PGBOUNCER_BIN),/usr/sbin/pgbouncer)
 
-test-all: setup ## every test, the slow ones too, again with the oldest dependencies, then types as pyright sees them
+test-all: setup ## every test, the slow ones too, then again with the oldest dependencies
 	@test -x $(PGBOUNCER) || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends pgbouncer
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends redis-server
 	@command -v strace >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends strace
@@ -49,16 +49,16 @@ test-all: setup ## every test, the slow ones too, again with the oldest dependen
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'
 	$(BIN)/python scripts/test_parts.py --slow
 	$(BIN)/python scripts/oldest.py
-	$(BIN)/python scripts/public_types.py
 
 conformance: setup ## what every storage driver must do
 	$(BIN)/python scripts/conformance.py
 
-check: setup ## format, lint, types, layers and the fast tests
+check: setup ## format, lint, types by mypy and pyright, layers and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/public_types.py
 	$(BIN)/python scripts/test_parts.py core
 
 format: setup ## format, and fix what the linter can

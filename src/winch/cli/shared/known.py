@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from winch.app import App
@@ -9,7 +12,7 @@ from winch.core.errors import ConfigError, did_you_mean
 from winch.engine.tasks.gates import declared
 from winch.engine.tasks.options import check_queue
 
-create_option = click.option(
+create_option: Callable[[Any], Any] = click.option(
     "--create", is_flag=True, help="Also for a name that nothing has used so far."
 )
 

@@ -70,4 +70,4 @@ class State:
     waits: WaitState = field(default_factory=WaitState)
 
     def __post_init__(self) -> None:
-        self.gates = Gates(self.live, self.keys)
+        self.gates: Gates = Gates(self.live, self.keys)

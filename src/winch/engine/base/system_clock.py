@@ -10,8 +10,8 @@ class SystemClock:
     """The machine's clocks: wall time for ids, monotonic time for local deadlines."""
 
     # The functions themselves: every enqueue calls both.
-    monotonic = staticmethod(time.monotonic)
-    time = staticmethod(time.time)
+    monotonic: staticmethod[[], float] = staticmethod(time.monotonic)
+    time: staticmethod[[], float] = staticmethod(time.time)
 
     def now(self) -> datetime:
         return datetime.now(UTC)

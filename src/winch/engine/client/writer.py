@@ -54,7 +54,7 @@ class JobWriter:
         self._spool = spool
         self._runtime = runtime
         self._clock = clock
-        self.admission = QueueAdmission(clock.monotonic)
+        self.admission: QueueAdmission = QueueAdmission(clock.monotonic)
 
     def use_clock(self, clock: Clock) -> None:
         """Take the time from this clock from now on."""

@@ -302,7 +302,7 @@ class GiveUps(Service):
         """`in_use` gives the tokens of all claims that this worker holds."""
         super().__init__()
         self._fetcher = fetcher
-        self.driver = fetcher.driver
+        self.driver: Driver = fetcher.driver
         self._every = every
         self._lease = lease
         self._in_use = in_use

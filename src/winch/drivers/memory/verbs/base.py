@@ -42,8 +42,8 @@ class Base:
 
     def __init__(self, clock: Clock, *, events: bool = False) -> None:
         self.clock = clock
-        self.lock = threading.Lock()
-        self.state = State()
+        self.lock: threading.Lock = threading.Lock()
+        self.state: State = State()
         self._keeps_events = events
         self.bells: dict[Bell, None] = {}  # rung in the order in which they were made
 

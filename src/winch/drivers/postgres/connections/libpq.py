@@ -53,7 +53,7 @@ class Own(psycopg.Connection[Row]):
     def __init__(self, pgconn: PGconn, row_factory: RowFactory[Row] = tuple_row) -> None:
         super().__init__(pgconn, row_factory)
         self.kept: dict[str, Kept] = {}
-        self.poll = select.poll()
+        self.poll: select.poll = select.poll()
         self.poll.register(pgconn.socket, select.POLLIN)
         self.is_cut: bool = False  # by the watchdog, and of no use from then on
         # Prepared ones: they are wanted, and no pooler stands between.
@@ -73,7 +73,7 @@ class AsyncOwn(psycopg.AsyncConnection[Row]):
         self.kept: dict[str, Kept] = {}
         self.readers: dict[str, Transformer] = {}
         self.answer: PendingResult | None = None  # the last that was waited for
-        self.poll = select.poll()
+        self.poll: select.poll = select.poll()
         self.poll.register(pgconn.socket, select.POLLIN)
 
     @property
@@ -95,7 +95,9 @@ class Written:
     __slots__ = ("formats", "sql", "values")
 
     def __init__(self, statement: Statement) -> None:
-        self.sql = statement.sql
+        self.sql: SqlText = statement.sql
+        self.values: list[bytes | None]
+        self.formats: list[int] | None
         self.values, self.formats = _written(statement.values, numbered_names(statement.sql.text)[1])
 
 

@@ -253,7 +253,7 @@ class _Begun:
     __slots__ = ("connection", "error")
 
     def __init__(self, connection: Own) -> None:
-        self.connection = connection
+        self.connection: Own = connection
         self.error: Exception | None = None
 
 

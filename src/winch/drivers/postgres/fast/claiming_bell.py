@@ -17,7 +17,7 @@ from winch.drivers.postgres.fast.handover import Offer, Offers, values_of
 from winch.drivers.postgres.wakeups.listen import Listener, PostgresBell
 from winch.storage.verbs import Verb
 
-log = logging.getLogger("winch.postgres")
+log: logging.Logger = logging.getLogger("winch.postgres")
 
 
 class ClaimingPostgresBell(PostgresBell):

@@ -24,7 +24,7 @@ from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Statement
 from winch.storage.verbs import Verb
 
-log = logging.getLogger("winch.postgres")
+log: logging.Logger = logging.getLogger("winch.postgres")
 
 # An offer stands for this many seconds longer than its worker means to wait.
 LONGER = 1.0

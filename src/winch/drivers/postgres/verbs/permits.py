@@ -6,7 +6,7 @@ the world from before the wait. `core.gates` decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from winch.drivers.postgres.verbs.base import Base
 from winch.storage.decide.gates import AHEAD, OPENED_AT_ONCE, gate_info
 from winch.storage.params import GateInfo
 
-read_spec = msgspec.json.Decoder(GateSpec).decode
+read_spec: Callable[[str | bytes], GateSpec] = msgspec.json.Decoder(GateSpec).decode
 
 
 def look_at(

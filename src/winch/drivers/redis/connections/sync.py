@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from contextlib import suppress
+from socket import socket as Socket  # noqa: N812  # `socket` is the attribute
 from time import monotonic
 from typing import Any
 
@@ -28,8 +29,8 @@ class SyncConnection:
         self.server = server
         self._timeout = address.timeout
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self.socket = open_socket(address, server)
-        self.used_at = 0.0
+        self.socket: Socket = open_socket(address, server)
+        self.used_at: float = 0.0
         if requests := greeting(address):
             try:
                 check_greeting(self.ask(b"".join(requests), len(requests)), address, server)

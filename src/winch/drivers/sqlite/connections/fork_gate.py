@@ -71,7 +71,7 @@ class ForkGate:
         self._turn.release()
 
 
-gate = ForkGate()
+gate: ForkGate = ForkGate()
 _all: weakref.WeakSet[Forked] = weakref.WeakSet()
 _adding = threading.Lock()
 _forking: list[Forked] = []  # those of the fork that is under way

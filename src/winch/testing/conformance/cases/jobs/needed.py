@@ -36,9 +36,9 @@ class OpenFlow:
         )
         bench.enqueue(*members)
         after(bench, [callback], (callback.id, [Wait(key)]))
-        self.ids = [member.id for member in members]
+        self.ids: list[str] = [member.id for member in members]
         self.claims: list[Claim] = bench.claim("members", limit=count)
-        self.callback = callback.id
+        self.callback: str = callback.id
 
     def are_there(self) -> list[bool]:
         return [found is not None for found in self.bench.find(*self.ids)]
