@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations soak fuzz clean shop
+.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations soak fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -95,6 +95,18 @@ soak: setup ## faults of all kinds for MINUTES on STORE, watching memory, descri
 
 fuzz: setup ## feed everything that parses input with what nobody would write
 	$(BIN)/python -m lab.fuzz
+
+PYTHONS ?= 3.11,3.12,3.13,3.14
+dist: setup ## wheel, source archive and bill of materials in dist/, built twice, checked, and run on each Python that is there
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
+	$(BIN)/python -m scripts.release.dist --pythons $(PYTHONS)
+
+notes: setup ## move the fragments of changes/ under VERSION=x.y.z in CHANGELOG.md and set the version
+	@test -n "$(VERSION)" || { echo "say which version: make notes VERSION=0.2.0" >&2; exit 2; }
+	$(BIN)/python -m scripts.release.notes $(VERSION)
+
+sdist-check: setup ## `make check` in the unpacked source archive of `make dist`
+	$(BIN)/python -m scripts.release.unpacked
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .coverage .coverage.*

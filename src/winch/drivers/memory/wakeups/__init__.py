@@ -1,1 +1,1 @@
-"""How idle workers are woken."""
+"""How idle workers are woken in memory."""

@@ -1,1 +1,1 @@
-"""Connections, and what runs on them."""
+"""Connections to PostgreSQL, and what runs on them."""

@@ -1,1 +1,1 @@
-"""The verbs of this store, one family per file."""
+"""The verbs on PostgreSQL, one family per file."""

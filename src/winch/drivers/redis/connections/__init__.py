@@ -1,1 +1,1 @@
-"""Connections, and what runs on them."""
+"""Connections to Redis, and what runs on them."""

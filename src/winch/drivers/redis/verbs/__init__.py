@@ -1,1 +1,1 @@
-"""The verbs of this store, one family per file."""
+"""The verbs on Redis, one family per file."""

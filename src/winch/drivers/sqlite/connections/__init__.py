@@ -1,1 +1,1 @@
-"""Connections, and what runs on them."""
+"""Connections to SQLite, and what runs on them."""
