@@ -105,6 +105,9 @@ notes: setup ## move the fragments of changes/ under VERSION=x.y.z in CHANGELOG.
 	@test -n "$(VERSION)" || { echo "say which version: make notes VERSION=0.2.0" >&2; exit 2; }
 	$(BIN)/python -m scripts.release.notes $(VERSION)
 
+matrix: setup ## each Python, PostgreSQL, Redis and Valkey of the support matrix that is here; CELLS='postgres valkey-9'
+	$(BIN)/python -m scripts.matrix $(CELLS)
+
 sdist-check: setup ## `make check` in the unpacked source archive of `make dist`
 	$(BIN)/python -m scripts.release.unpacked
 

@@ -671,11 +671,11 @@ def find_postgres(choice: str | None = None) -> Path:
 
 def system_postgres() -> Path | None:
     """The newest PostgreSQL installed on this machine."""
-    folders = [folder for folder in set(_usual_folders()) if has_postgres(folder)]
+    folders = [folder for folder in set(usual_folders()) if has_postgres(folder)]
     return max(folders, key=postgres_version, default=None)
 
 
-def _usual_folders() -> Iterator[Path]:
+def usual_folders() -> Iterator[Path]:
     yield from Path("/usr/lib/postgresql").glob("*/bin")  # Debian
     yield from Path("/usr").glob("pgsql-*/bin")  # the PostgreSQL project's packages for Red Hat
     yield from Path("/opt/homebrew/opt").glob("postgresql@*/bin")
