@@ -1,14 +1,16 @@
-"""Winch: background jobs that are never lost and never run twice unseen.
+"""Winch: background jobs that are never lost and never silently run twice.
 
-import winch
+    import winch
 
-app = winch.App()
+    app = winch.App()
 
-@app.task
-def add(a: int, b: int) -> int:
-    return a + b
+    @app.task
+    def add(a: int, b: int) -> int:
+        return a + b
 
-job = add.enqueue(1, b=2)
+    job = add.enqueue(1, b=2)
+
+A worker runs the job: `winch worker -A module:app`.
 """
 
 from __future__ import annotations

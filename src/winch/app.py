@@ -54,11 +54,11 @@ K = TypeVar("K", bound="Task[..., Any]")
 
 
 class App(Areas):
-    """Tasks and the store their jobs live in.
+    """Your tasks, and the store that keeps their jobs: `winch.App("postgresql://localhost/shop")`.
 
-    `url` chooses the store: $WINCH_URL goes before it, configuration files count where it is left out.
-    Nothing is opened until it is needed.
-    """
+    `url` names the store; the default is `sqlite:///winch.db`. `$WINCH_URL` overrides it, and a
+    configuration file applies where it is left out. The other arguments are settings;
+    docs/configuration.md describes each. The app connects when it first needs the store."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class App(Areas):
     # -- settings and store ------------------------------------------------------------------------
 
     def configure(self, cli: Mapping[str, Any], *, config: str | None = None) -> Loaded:
-        """Settle the settings with what the command line said; before the store is first used."""
+        """Load the settings with these values of the command line, before the first use of the store."""
         if self._driver is not None:
             raise ConfigError("the app's store is in use already; configure it before")
         self._loaded = load(code=self._code, cli=cli, config=config)
@@ -132,17 +132,19 @@ class App(Areas):
 
     @property
     def loaded(self) -> Loaded:
+        """The settings, and for each one where its value comes from."""
         if self._loaded is None:
             self._loaded = load(code=self._code)
         return self._loaded
 
     @property
     def settings(self) -> Settings:
+        """The settings in force: `app.settings.lease`, `app.settings.url`, and so on."""
         return self.loaded.settings
 
     @property
     def driver(self) -> Driver:
-        """The store's driver, whether or not its schema is ready."""
+        """The driver of the store. Its schema may be missing; `ready` checks that."""
         if self._driver is None:
             with self._opening:  # the first jobs of several threads ask at the same time
                 if self._driver is None:
@@ -153,7 +155,8 @@ class App(Areas):
         return self._driver
 
     def ready(self) -> Driver:
-        """The driver, once it is known that the store can be reached and its schema fits."""
+        """The driver, after a check that the store answers (else StorageUnavailable) and has the right
+        schema (else SchemaMismatch)."""
         driver = self.driver
         if not self._is_checked:
             status = driver.check_schema()
@@ -171,13 +174,13 @@ class App(Areas):
 
     @property
     def spool(self) -> Spool | None:
-        """Where jobs are kept while the store is out of reach, if anywhere."""
+        """The file that keeps jobs while the store is unreachable; None when no spool is set."""
         if self._spool is None and self.settings.spool is not None:
             self._spool = Spool(Path(self.settings.spool).expanduser().absolute(), self.clock)
         return self._spool
 
     def forward_spool(self) -> int:
-        """Hand the spooled jobs to the store; returns how many. Workers do this by themselves."""
+        """Move the spooled jobs to the store and return their number. Workers do this on their own."""
         return self.client.run(self.client.forward_spool())
 
     async def aforward_spool(self) -> int:
@@ -185,13 +188,14 @@ class App(Areas):
         return await self.client.arun(self.client.forward_spool())
 
     def migrate(self) -> list[str]:
-        """Bring the store's schema up to date; returns the steps taken."""
+        """Create or update the schema of the store; returns the names of the migrations that ran."""
         return self.driver.migrate()
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A connection of the store in a transaction of its own, to pass as `conn=`: commits at the end
-        of the block, rolls back on an exception. With SQLite it is the way to enqueue with one's own
-        writes; with PostgreSQL any connection of one's own does as well."""
+        """A connection in a transaction of the store: `with app.transaction() as conn: …`.
+
+        The block commits at its end and rolls back on an exception. On SQLite this is how a job
+        commits with your own writes. On PostgreSQL you can also pass a connection of your own."""
         transaction = getattr(self.ready(), "transaction", None)
         if transaction is None:
             raise ConfigError(
@@ -201,20 +205,18 @@ class App(Areas):
         return opened
 
     def close(self) -> None:
-        """Give the store's connections back. The app may be used again."""
+        """Close the connections to the store. The app connects again when it is next used."""
         if self._driver is not None:
             self._driver.close()
 
     async def aclose(self) -> None:
+        """`close` without blocking the event loop."""
         if self._driver is not None:
             await self._driver.aclose()
 
     @contextlib.contextmanager
     def standing_in(self, driver: Driver, surroundings: Surroundings) -> Iterator[None]:
-        """Use this store and these surroundings for the length of the block, then those from before.
-
-        What `winch.testing` stands on; an application chooses its store by its URL.
-        """
+        """Use another store and other surroundings inside the block. `winch.testing` is built on it."""
         client = self.client
         before = (self._driver, self._is_checked, self.clock)
         before_of_client = client.surroundings, client.ids
@@ -232,22 +234,29 @@ class App(Areas):
 
     @property
     def tasks(self) -> Registry:
+        """The registered tasks, by name."""
         return self.runtime.tasks
 
     def lifespan(self, function: L) -> L:
-        """Decorate a function that yields a dict of resources: made once per worker process, before it
-        claims, and cleaned up after its last job. Handlers find them as `ctx.resources` or `Depends`."""
+        """Decorate a generator function that yields a dict of resources: `yield {"db": pool}`.
+
+        Each worker process enters it once before its first claim, and leaves it after its last job.
+        Handlers read the resources from `ctx.resources` or through `Depends`."""
         self.runtime.add_lifespan(function)
         return function
 
     def use(self, middleware: Middleware) -> None:
-        """Run these hooks around every enqueue and every attempt."""
+        """Run the hooks of this middleware around every enqueue and every attempt."""
         if not isinstance(middleware, Middleware):
             raise ConfigError(f"app.use takes an instance of winch.Middleware, got {middleware!r}")
         self.runtime.middleware.append(middleware)
 
     def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
-        """Call `function` for every event of this kind that happens in this process."""
+        """Call `function` with each JobEvent of this kind in this process: `app.on("dead", alert)`.
+
+        The kinds are enqueued, started, progress, completed, retrying, snoozed, cancelled, dead,
+        crashed, rescued and lost. The function is plain and quick. Winch logs its exceptions; they
+        never reach a job."""
         self.runtime.events.on(kind, function)
 
     # -- tasks -------------------------------------------------------------------------------------
@@ -314,7 +323,21 @@ class App(Areas):
         name: str | None = None,
         **options: Any,
     ) -> Any:
-        """Register a function as a task; use it bare or with options."""
+        """Register a function as a task: `@app.task`, or `@app.task(queue="mail", timeout="30s")`.
+
+        - `name`: the stored name, by default `module.function`. `version`: of the arguments; see
+          `Task.upgrade`.
+        - `queue`, `priority`, `tags`, `search`: where the job waits, how soon it runs, how to find it.
+        - `timeout`: the longest attempt, by default 15 minutes; None for no limit. `heartbeat`: the
+          longest silence.
+        - `retry`, `retry_budget`, `breaker`: what follows a failure. `retention`: how long a final job
+          is kept.
+        - `expires`: cancel a job that has not started by then. `unique`: one live job for the same
+          arguments.
+        - `limit`, `scope`, `enqueue_rate`: how many jobs run at once or in a time, alone or with other
+          tasks.
+        - `isolate="process"`: a process for each job. `collect`, `collect_wait`: many jobs in one call.
+        """
         checked = task_options(
             {key: value for key, value in options.items() if value is not None or key == "timeout"},
             ("name", *TaskOptions.__struct_fields__),
@@ -352,10 +375,9 @@ class App(Areas):
     ) -> Callable[[K], K]:
         """Enqueue a task by the clock: `@app.schedule("0 2 * * *", tz="Asia/Tokyo")` over `@app.task`.
 
-        The schedule is active while a worker with this code runs. `cron` has five fields, names and
-        ranges, or is a name such as "@daily"; `every` counts from midnight UTC. `options` are those of
-        the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique.
-        """
+        `cron` has five fields, or is a name such as "@daily". `every` is a spacing, counted from
+        midnight UTC. The schedule is active while a worker with this code runs. `options` are those of
+        the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique."""
         from winch.areas.schedule_definition import check_own, define, schedule_options
 
         given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
@@ -373,8 +395,10 @@ class App(Areas):
         return register
 
     def enqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
-        """Store many jobs, one round trip per 1,000. Each thousand is stored whole or not at all;
-        with `conn=` all of them belong to the caller's transaction."""
+        """Store many jobs and return their handles: `app.enqueue_many([add.bind(1, 2), …])`.
+
+        One round trip carries 1,000 jobs; each thousand is stored completely or not at all. With
+        `conn=` all belong to the caller's transaction."""
         return self.client.enqueue_many(calls, conn)
 
     async def aenqueue_many(self, calls: Iterable[Bound[Any]], *, conn: object = None) -> list[Job[Any]]:
@@ -384,9 +408,10 @@ class App(Areas):
     def signal(
         self, name: str, payload: object = None, *, id: str | None = None, conn: object = None
     ) -> bool:
-        """Send a signal to the job that waits for this name (`ctx.wait_for`), or will. It is kept until
-        one takes it. With `id` a repeat of the same signal changes nothing; returns whether it is
-        new."""
+        """Send a signal to the job that waits for this name with `ctx.wait_for`, now or later.
+
+        The store keeps it until a job takes it. Returns whether it is new: with `id`, a repeat has no
+        effect."""
         return self.client.run(self._signal(name, payload, id, conn))
 
     async def asignal(
@@ -403,11 +428,11 @@ class App(Areas):
 
     @property
     def audit(self) -> AuditLog:
-        """Who did what: one line for each action of the library, the command line and the server."""
+        """The audit log: one line for each action of the library, the command line and the server."""
         return AuditLog(self.client)
 
     def preflight(self, *, most: int = 100_000) -> Preflight:
-        """Whether this code reads what is queued: run it with the new code before a deploy."""
+        """Report the queued jobs that this code cannot run. Use it with the new code before a deploy."""
         from winch.engine.client.preflight import preflight
 
         return self.client.run(preflight(self.ready(), self.tasks, self.settings.keys, most))
@@ -421,7 +446,7 @@ class App(Areas):
         concurrency: int | None = None,
         burst: bool = False,
     ) -> AbstractAsyncContextManager[Any]:
-        """A worker inside this process and event loop: `async with app.worker(): …`."""
+        """A worker inside this process and event loop: `async with app.worker(queues=["mail"]): …`."""
         from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
 
         self.ready()
@@ -452,7 +477,7 @@ class App(Areas):
         concurrency: int | None = None,
         burst: bool = False,
     ) -> None:
-        """Run a worker in this process until it is stopped, or until no job is left with `burst`."""
+        """Run a worker in this process until a signal stops it; with `burst`, until no job is ready."""
         import asyncio
 
         from winch.engine.supervisor.embedded import EmbeddedWorker, process_command

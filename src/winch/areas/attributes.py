@@ -37,21 +37,21 @@ class Areas:
 
     @cached_property
     def dead(self) -> Dead:
-        """Dead jobs: look at them, replay them, delete them."""
+        """Dead jobs: list them, replay them, delete them."""
         from winch.areas.dead import Dead
 
         return Dead(self.client, self.runtime)
 
     @cached_property
     def queues(self) -> Queues:
-        """Look at queues, pause and resume them, change their settings."""
+        """Queues: list, pause, resume, purge and configure them."""
         from winch.areas.queues import Queues
 
         return Queues(self.client)
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Entries that enqueue jobs by the clock."""
+        """Schedules: list, add, change, pause and trigger them."""
         from winch.areas.schedules import Schedules
 
         return Schedules(self.client, self.runtime)
@@ -65,28 +65,30 @@ class Areas:
 
     @cached_property
     def limits(self) -> Limits:
-        """Limits, rates and the weights of tenants."""
+        """Limits, rates and the weights of tenants: read them, and set them for the whole fleet."""
         from winch.areas.limits import Limits
 
         return Limits(self.client)
 
     @cached_property
     def flows(self) -> Flows:
-        """Compositions that were enqueued: look at them, cancel and retry them whole."""
+        """Enqueued compositions: inspect, cancel and retry them as a whole."""
         from winch.areas.flows import Flows
 
         return Flows(self.client)
 
     @cached_property
     def outbox(self) -> Outbox:
-        """Messages stored with the application's own writes, delivered by workers in order per key."""
+        """Messages that commit with your own writes; workers deliver them in order for each key."""
         from winch.areas.outbox import Outbox
 
         return Outbox(self.client, self.runtime)
 
     @cached_property
     def idempotency(self) -> Idempotency:
-        """Outside effects that must not happen twice: `with app.idempotency.begin(key) as once`."""
+        """Effects outside the store that must not happen twice: `with app.idempotency.begin(key) as
+        once`.
+        """
         from winch.areas.idempotency import Idempotency
 
         return Idempotency(self.client)

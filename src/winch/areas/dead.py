@@ -24,7 +24,7 @@ PURGE_BATCH = 500
 
 
 class Dead:
-    """`app.dead`: the dead-letter state."""
+    """`app.dead`: list, replay and delete dead jobs."""
 
     def __init__(self, client: Client, runtime: Runtime) -> None:
         self._client = client
@@ -59,7 +59,7 @@ class Dead:
     def groups(
         self, *, task: str | None = None, queue: str | None = None, limit: int = 50
     ) -> Operation[builtins.list[DeadGroup]]:
-        """The dead jobs by what they died of: most jobs first, then the latest."""
+        """Dead jobs grouped by their error: the largest group first, then the latest."""
         if not 1 <= limit <= 1000:
             raise ConfigError(f"limit must be from 1 to 1000, got {limit}")
         which = GroupFilter(task=task, queue=queue, limit=limit)
@@ -85,11 +85,11 @@ class Dead:
         force: bool = False,
         dry_run: bool = False,
     ) -> Operation[Replayed]:
-        """Make dead jobs ready again: those with these ids, or all that match; returns counts.
+        """Make dead jobs ready again: those with these ids, or all that match. Returns the counts.
 
-        `args` replaces their arguments, checked against the task (`force` for a task that is not
-        registered here), `attempts` and `to_queue` what they say. `rate` ("100/s") paces it by pauses
-        between small batches; the call returns when all are done.
+        `args` replaces their arguments, checked against the task; `force` skips the check for a task
+        that is not registered here. `attempts` and `to_queue` replace their attempts and their queue.
+        `rate` ("100/s") adds pauses between small batches. The call returns when all are done.
         """
         which: JobFilter | Sequence[str]
         if ids is not None:
@@ -128,8 +128,11 @@ class Dead:
         queue: str | None = None,
         dry_run: bool = False,
     ) -> Operation[int]:
-        """Delete dead jobs for good: those that died `older_than` ago, all but the newest `keep` of each
-        task, what goes past `max_bytes` of each task; returns how many."""
+        """Delete dead jobs for good and return their number.
+
+        It deletes jobs that died `older_than` ago, all but the newest `keep` of each task, and those
+        beyond `max_bytes` of each task.
+        """
         return (
             yield from purge(
                 self._client.driver(),

@@ -28,8 +28,9 @@ Members = list[JobRecord]
 
 
 class FlowInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow as people see it. `counts` are its members by state, its callbacks among them. `members` is
-    how many it has, without callbacks; a list counts up to 1,000 members of a batch."""
+    """A summary of a flow. `counts` has its members and callbacks by state; `members` leaves callbacks
+    out.
+    """
 
     id: str
     note: FlowNote
@@ -38,7 +39,7 @@ class FlowInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str:
-        """In one word: running, completed, failed (something is dead) or cancelled."""
+        """One word: running, completed, failed (a member is dead) or cancelled."""
         states = {state for state, number in self.counts.items() if number}
         if states - FINAL:
             return "running"
@@ -58,7 +59,7 @@ class Flows:
 
     @blocking
     def list(self, *, limit: int = 50, before: str | None = None) -> Operation[Infos]:
-        """The latest flows, newest first; `before` is the id of the last one seen."""
+        """The latest flows, newest first. `before` is the id of the last flow of the page before."""
         driver = self._client.driver()
         which = KvFilter(book=BOOK, limit=limit, before=before, is_newest_first=True)
         lines = yield driver.kv_list(which)
@@ -73,7 +74,7 @@ class Flows:
 
     @blocking
     def get(self, flow_id: str) -> Operation[FlowInfo]:
-        """One flow with its members counted; raises FlowNotFound."""
+        """One flow, with its members counted. Raises FlowNotFound."""
         flow_id = parse_id(flow_id, "flow id")
         driver = self._client.driver()
         lines = yield driver.kv_list(KvFilter(book=BOOK, after=_before(flow_id), limit=1))
@@ -90,7 +91,7 @@ class Flows:
 
     @blocking
     def members(self, flow_id: str) -> Operation[Members]:
-        """Its jobs, oldest first, callbacks last."""
+        """The jobs of the flow, oldest first, callbacks last."""
         return (yield from self._members(flow_id))
 
     @twin(members)
@@ -101,7 +102,7 @@ class Flows:
     def cancel(
         self, flow_id: str, *, reason: str | None = None, by: str | None = None
     ) -> Operation[int]:
-        """Cancel what is not final; returns how many jobs were asked."""
+        """Cancel the members that are not final, and return their number."""
         members = yield from self._members(flow_id)
         # Those that wait first: a member that ends must not start the one after it.
         live = [job for job in reversed(members) if not job.state.is_final]

@@ -38,14 +38,20 @@ PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 
 
 class Idempotency:
-    """`app.idempotency`."""
+    """`app.idempotency`: keep an effect outside the store from happening twice."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def begin(self, key: str, *, ttl: Duration = "24h") -> Once:
-        """A block around an effect that must not happen twice; `async with` in async code. The key is
-        known for `ttl` from its beginning, and again from its end."""
+        """A block around an effect that must not happen twice; `async with` in async code.
+
+            with app.idempotency.begin(f"charge:{order_id}", ttl="1d") as once:
+                if once.new:
+                    once.result = charge(order_id)
+
+        The key is kept for `ttl` from the start of the block, and again from its end.
+        """
         if not key.strip() or len(key) > codec.MAX_NAME_CHARS:
             raise ConfigError(
                 f"an idempotency key must have 1 to {codec.MAX_NAME_CHARS} characters, got {key!r}"
@@ -59,7 +65,7 @@ class Idempotency:
 
 
 class Once:
-    """What `begin` answers: one of `new`, `done` (with `result`) and `open` (with `holder`) is true."""
+    """The answer of `begin`: one of `new`, `done` (with `result`) and `open` (with `holder`) is True."""
 
     def __init__(self, client: Client, key: str, ttl: timedelta) -> None:
         self._client = client

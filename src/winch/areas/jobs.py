@@ -17,14 +17,14 @@ from winch.storage.params import JobFilter
 
 
 class Jobs:
-    """`app.jobs`: find and act on jobs."""
+    """`app.jobs`: find jobs and act on them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     @blocking
     def get(self, job_id: str) -> Operation[Job[Any]]:
-        """The job; raises JobNotFound."""
+        """The job with this id. Raises JobNotFound."""
         record = yield from operations.get(self._client.driver(), job_id)
         return Job(self._client, job_id, record)
 
@@ -44,8 +44,13 @@ class Jobs:
         limit: int = 50,
         after: str | None = None,
     ) -> Operation[JobList]:
-        """Jobs that match, newest first; `.next` is the cursor of the following page. `group` is the
-        fingerprint of dead jobs."""
+        """Jobs that match, newest first. `.next` is the cursor of the next page, to pass as `after`.
+
+            for job in app.jobs.list(state="dead", queue="mail", limit=50):
+                print(job.id, job.why())
+
+        `group` is the fingerprint of a group of dead jobs.
+        """
         which = JobFilter(
             states=check_states(state),
             task=task,
@@ -63,7 +68,7 @@ class Jobs:
 
     @blocking
     def cancel(self, job_id: str, *, reason: str | None = None) -> Operation[JobState]:
-        """Cancel the job; returns the state it was in. Raises InvalidTransition when final."""
+        """Cancel the job and return its former state. Raises InvalidTransition when it is final."""
         return (yield from self._client.cancelling(job_id, reason, None))
 
     @twin(cancel)
@@ -72,7 +77,7 @@ class Jobs:
 
     @blocking
     def retry(self, job_id: str) -> Operation[JobState]:
-        """Make the job ready now; returns the state it was in."""
+        """Make the job ready now and return its former state."""
         return (yield from operations.retry(self._client.driver(), job_id, None))
 
     @twin(retry)
@@ -81,7 +86,7 @@ class Jobs:
 
     @blocking
     def delete(self, job_id: str) -> Operation[JobState]:
-        """Remove the job for good; returns the state it was in."""
+        """Delete the job for good and return its former state."""
         return (yield from operations.delete(self._client.driver(), job_id, None))
 
     @twin(delete)

@@ -15,14 +15,14 @@ from winch.storage.params import LimitInfo
 
 
 class Limits:
-    """`app.limits`: look at limits, rates and tenants' weights, and set them while workers run."""
+    """`app.limits`: limits, rates and the weights of tenants, for the whole fleet."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     @blocking
     def list(self) -> Operation[builtins.list[LimitInfo]]:
-        """Every limit that is set, in use, or waited at; by name."""
+        """Every limit that is set, used or waited for, by name."""
         found: builtins.list[LimitInfo] = yield self._client.driver().limits()
         return found
 
@@ -32,8 +32,14 @@ class Limits:
 
     @blocking
     def set(self, name: str, value: int | str) -> Operation[None]:
-        """Set a limit ("limit:shop.charge" to 5), a rate ("rate:shop.charge" to "100/m") or the weight
-        of a tenant ("tenant:acme" to 3) for the whole fleet, from now on, whatever the code says."""
+        """Set a limit, a rate or the weight of a tenant for the whole fleet, whatever the code has.
+
+            app.limits.set("limit:shop.charge", 5)
+            app.limits.set("rate:shop.charge", "100/m")
+            app.limits.set("tenant:acme", 3)
+
+        It applies from now on, until `reset`.
+        """
         spec = parse_limit(value)
         kind, _, rest = name.partition(":")
         if kind not in ("limit", "rate", "budget", "tenant", "queue") or not rest or "=" in name:
@@ -57,7 +63,7 @@ class Limits:
 
     @blocking
     def reset(self, name: str) -> Operation[None]:
-        """Forget what a person has set; what the code says counts again."""
+        """Remove a value that an operator has set; the value in the code applies again."""
         driver = self._client.driver()
         yield driver.set_limits({name: None}, by=actor())
         yield from noted(driver, "reset limit", name)

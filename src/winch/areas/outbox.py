@@ -55,7 +55,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Outbox:
-    """`app.outbox`: add messages to topics, and say where topics go."""
+    """`app.outbox`: add messages to topics, and define where topics go."""
 
     def __init__(self, client: Client, runtime: Runtime) -> None:
         self._client = client
@@ -72,8 +72,10 @@ class Outbox:
         id: str | uuid.UUID | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Job[None]:
-        """Store a message, in the caller's transaction with `conn`. Those of one `key` are delivered in
-        the order they were stored; those without a key in any order."""
+        """Store a message, inside the caller's transaction with `conn`.
+
+        Messages of one `key` are delivered in their order; messages without a key in any order.
+        """
         return self._client.enqueue(self._bound(topic, payload, key, conn, id, headers))
 
     async def aadd(
@@ -128,10 +130,14 @@ class Outbox:
         retry: Retry = DEFAULT_RETRY,
         on_death: str = "block",
     ) -> Any:
-        """Say where the messages of a topic go: to a function or an object with `deliver`, to a URL over
-        `http` (with the `secret` it is signed with), or to a `redis` stream. Alone it decorates a
-        function. Workers of `queue` deliver. A dead message keeps those of its key back until it is
-        replayed or deleted (`on_death="block"`), or lets them pass ("skip").
+        """Define where the messages of a topic go.
+
+            @app.outbox.sink("orders")
+            async def publish(message: winch.Message) -> None: ...
+
+        Pass a function or an object with `deliver`, a URL as `http` with its `secret`, or a `redis`
+        stream. Workers of `queue` deliver. With `on_death="block"` a dead message holds its key until
+        it is replayed or deleted; with "skip" the next messages pass.
         """
         given = [one for one in (to, http, redis) if one is not None]
         if len(given) > 1:
@@ -184,7 +190,7 @@ class Outbox:
         limit: int = 50,
         after: str | None = None,
     ) -> Operation[tuple[builtins.list[Job[None]], str | None]]:
-        """Messages, newest first, and the cursor of the following page."""
+        """Messages, newest first, and the cursor of the next page."""
         which = msgspec.structs.replace(
             _which(topic), states=check_states(state), limit=limit, after=after
         )
@@ -217,7 +223,7 @@ class Outbox:
 
     @blocking
     def purge(self, topic: str, *, older_than: Duration, dry_run: bool = False) -> Operation[int]:
-        """Delete dead messages of a topic for good; their keys go on. Returns how many."""
+        """Delete the dead messages of a topic for good and return their number. Their keys continue."""
         return (
             yield from purge(
                 self._client.driver(),

@@ -20,9 +20,11 @@ REASON = "its queue was purged"
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a purge came to. `matched` jobs waited; `deleted` ones are gone. Those that a flow, a batch
-    or another job waits for, and those with steps to undo, are `cancelled` instead, so that what depends
-    on them learns of it. The rest was claimed in the meantime and is left alone."""
+    """The counts of a purge: `matched` jobs waited, and `deleted` ones are gone.
+
+    `cancelled` jobs were cancelled instead, because a flow, a batch, another job or their own undo
+    steps depend on them. The rest was claimed in the meantime.
+    """
 
     matched: int
     deleted: int = 0

@@ -33,7 +33,7 @@ NO_LIMIT = 1_000_000
 
 
 class Queues:
-    """`app.queues`: look at, pause and resume queues."""
+    """`app.queues`: list, pause, resume, purge and configure queues."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -52,8 +52,9 @@ class Queues:
     def pause(
         self, queue: str, *, reason: str | None = None, until: Duration | datetime | None = None
     ) -> Operation[None]:
-        """Claim nothing more from this queue; running jobs go on. With `until`, a time from now or a
-        moment, a worker resumes it then."""
+        """Stop claims from this queue; running jobs continue. With `until`, a worker resumes it at
+        that time.
+        """
         check_queue(queue)
         driver = self._client.driver()
         lines = []
@@ -108,17 +109,22 @@ class Queues:
         order: Literal["aged", "strict"] | Unset | None = msgspec.UNSET,
         **unknown: Any,
     ) -> Operation[QueueSettings]:
-        """Set what is given here, for all workers and producers, within a second or two; None takes a
-        setting back. Returns all settings of the queue.
+        """Change settings of a queue, for all workers and producers, within two seconds. Returns all
+        its settings.
 
-        `concurrency` is how many jobs run at once, of those enqueued since it was first set. `retries`
-        and `backoff` (one delay for all, or the delays of a `Retry`, also in words:
-        "exponential 2s max=5m") go before the policy of the task. A queue with
-        `max_depth` ready jobs, or whose oldest waits longer than `max_age`, is full: then an enqueue
-        raises QueueFull ("reject"), waits up to `block_for` first ("block"), drops jobs of a priority
-        below 0 ("shed"), or puts jobs off so that `drain` ("100/s") of them come ("delay").
-        `order` is "aged", where a level of priority is a minute's head start and nothing starves, or
-        "strict": those enqueued from then on run by priority, and a lower one only when no higher waits.
+            app.queues.configure("mail", concurrency=5, max_depth=10_000, on_full="reject")
+
+        None removes a setting.
+
+        - `concurrency`: how many jobs run at once, of those enqueued since it was first set.
+        - `retries`, `backoff`: replace the policy of the task. `backoff` is one delay, a `Retry`, or
+          words such as "exponential 2s max=5m".
+        - `max_depth`, `max_age`: the queue is full with this many ready jobs, or an oldest job of this
+          age.
+        - `on_full`: "reject" raises QueueFull; "block" waits up to `block_for` first; "shed" drops jobs
+          with a priority below 0; "delay" postpones jobs so that `drain` ("100/s") arrive.
+        - `order`: "aged" gives each level of priority a head start of a minute, so nothing starves.
+          "strict" runs jobs by priority alone.
         """
         given = {
             "concurrency": concurrency,
@@ -141,9 +147,11 @@ class Queues:
 
     @blocking
     def purge(self, queue: str, *, dry_run: bool = False) -> Operation[Purged]:
-        """Remove the jobs that wait in this queue: ready, scheduled, retrying and blocked ones. Running
-        ones go on. Jobs that a flow, a batch or another job waits for are cancelled, all others deleted
-        for good; returns how many of each. With `dry_run` it only counts."""
+        """Remove the jobs that wait in this queue; running jobs continue. Returns the counts.
+
+        Jobs that a flow, a batch or another job waits for are cancelled; all others are deleted for
+        good. With `dry_run` it only counts.
+        """
         return (yield from purge_queue(self._client.driver(), check_queue(queue), dry_run=dry_run))
 
     @twin(purge)
@@ -152,7 +160,7 @@ class Queues:
 
     @blocking
     def settings(self) -> Operation[dict[str, QueueSettings]]:
-        """What is set, by queue."""
+        """The settings of all queues that have any, by name."""
         return (yield from self._settings())
 
     @twin(settings)

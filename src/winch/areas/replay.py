@@ -54,7 +54,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay came to. `refusals` has the first hundred of those that were `refused`."""
+    """The counts of a replay. `refusals` has the first hundred of the `refused` jobs."""
 
     matched: int
     replayed: int

@@ -38,7 +38,7 @@ from winch.storage.decide.schedules import (
 
 
 class Schedules:
-    """`app.schedules`: entries that enqueue jobs by the clock."""
+    """`app.schedules`: list, add, change, pause and trigger schedules."""
 
     def __init__(self, client: Client, runtime: Runtime) -> None:
         self._client = client
@@ -62,8 +62,13 @@ class Schedules:
         args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Operation[Schedule]:
-        """Add a schedule that stays until it is removed. Adding the same one again changes nothing; one
-        of that name with another definition is refused."""
+        """Add a schedule that stays until it is removed.
+
+            app.schedules.add("weekly", report, cron="0 9 * * MON", tz="Europe/Berlin")
+
+        Adding the same schedule again has no effect. Another definition under the same name is
+        refused.
+        """
         given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
         _name(name, "schedule name")
         definition = define(self._task(task), args, given)
@@ -99,7 +104,9 @@ class Schedules:
         args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Operation[Schedule]:
-        """Change what is given here; other times count from now on. Not for one that code defines."""
+        """Change these fields of a schedule; new times count from now on. Refused for one that code
+        defines.
+        """
         given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
         return (yield from self._edit(name, args, given))
 
@@ -109,7 +116,7 @@ class Schedules:
 
     @blocking
     def get(self, name: str) -> Operation[Schedule]:
-        """The schedule; raises ScheduleNotFound."""
+        """The schedule with this name. Raises ScheduleNotFound."""
         return (yield from self._get(name))
 
     @twin(get)
@@ -128,7 +135,7 @@ class Schedules:
 
     @blocking
     def pause(self, name: str, *, reason: str | None = None) -> Operation[None]:
-        """No more windows until `resume`."""
+        """Stop its windows until `resume`."""
         yield from self._change(name, Pause(reason=None if reason is None else mask_text(reason)))
         yield from self._noted("pause schedule", name, reason=reason)
 
@@ -138,7 +145,7 @@ class Schedules:
 
     @blocking
     def resume(self, name: str) -> Operation[None]:
-        """Windows count again from now on; those that passed meanwhile get no job."""
+        """Start its windows again from now on. Windows that passed meanwhile get no job."""
         yield from self._change(name, Resume())
         yield from self._noted("resume schedule", name)
 
@@ -148,7 +155,7 @@ class Schedules:
 
     @blocking
     def trigger(self, name: str) -> Operation[Job[Any]]:
-        """Enqueue its job now, whatever the time and the policies say."""
+        """Enqueue its job now, whatever the time and the policies are."""
         changed = yield from self._change(name, Trigger(self._client.draw_id()))
         run: ScheduleRun = changed.runs[0]
         known = yield self._client.driver().schedules(name=name)
@@ -163,7 +170,7 @@ class Schedules:
 
     @blocking
     def skip(self, name: str) -> Operation[datetime]:
-        """No job for the next window; returns it."""
+        """Skip the next window and return it."""
         for _ in range(10):
             window = (yield from self._get(name)).next_at
             if window is None:
@@ -180,7 +187,7 @@ class Schedules:
 
     @blocking
     def remove(self, name: str) -> Operation[None]:
-        """Forget the schedule; its jobs stay. Not for one that the code of a live worker defines."""
+        """Remove the schedule; its jobs stay. Refused for one that the code of a live worker defines."""
         yield from self._change(name, Remove())
         yield from self._noted("remove schedule", name)
 
@@ -199,7 +206,7 @@ class Schedules:
 
     @blocking
     def history(self, name: str, *, limit: int = 30) -> Operation[builtins.list[Run]]:
-        """What became of the latest windows, newest first."""
+        """The latest windows and their jobs, newest first."""
         yield from self._get(name)
         runs: Sequence[ScheduleRun] = yield self._client.driver().schedule_runs(name, limit=limit)
         ids = [run.job for run in runs if run.job is not None]

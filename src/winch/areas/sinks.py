@@ -22,7 +22,9 @@ MAX_RETRY_AFTER = 24 * 3600
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink is given. `id` is the same in every attempt: receivers know a repeat by it."""
+    """One message of the outbox. `id` is the same in every attempt, so receivers can recognise a
+    repeat.
+    """
 
     id: str
     topic: str
@@ -34,20 +36,24 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sink(Protocol):
-    """Where messages of a topic go. `deliver` returns when the message is there for good; it may be
-    `async`. It may raise RetryAfter or Discard; anything else it raises is retried by the policy.
-    A method `async def aclose()` is called when a worker process ends."""
+    """A destination for the messages of a topic: any object with `deliver`, plain or `async`.
 
-    def deliver(self, message: Message, /) -> Awaitable[None] | None: ...
+    `deliver` returns when the message is stored at its destination. It may raise RetryAfter or
+    Discard; Winch retries after any other exception. A worker process calls `async def aclose()` at
+    its end, where the object has one.
+    """
+
+    def deliver(self, message: Message, /) -> Awaitable[None] | None:
+        """Deliver one message; return when the destination has stored it."""
 
 
 class HttpSink:
-    """POST each message as a CloudEvent (structured JSON), signed as Standard Webhooks say.
+    """POST each message as a CloudEvent in structured JSON, signed by the Standard Webhooks rules.
 
-    `secret` is "whsec_" and base64, as their libraries take it, or bytes. Nothing is sent to addresses
-    that are not public, and nothing but HTTPS is spoken, unless `allow_private` says that the service is
-    one of your own. 2xx is delivered; 410 makes the message dead; all else is retried, after Retry-After
-    where that is said. Redirects count as failures.
+    `secret` is "whsec_" followed by base64, or bytes. The sink uses HTTPS and public addresses only,
+    unless `allow_private` is set for a service of your own. A 2xx reply means delivered. A 410 makes
+    the message dead. All other replies, redirects included, are retried, after Retry-After where the
+    reply has one.
     """
 
     def __init__(
@@ -72,6 +78,9 @@ class HttpSink:
         self._context: ssl.SSLContext | None = None
 
     async def deliver(self, message: Message) -> None:
+        """Send one message; raises DeliveryRefused, RetryAfter or Discard when the receiver does not
+        accept it.
+        """
         body = cloud_event(message, source=self._source, type=self._type or message.topic)
         headers = {
             "Content-Type": "application/cloudevents+json; charset=utf-8",
@@ -92,8 +101,11 @@ class HttpSink:
 
 
 class RedisSink:
-    """Add each message to a Redis stream: `id`, `key`, and the CloudEvent as `data`. The stream has the
-    topic's name unless `stream` says another; `max_length` trims it to about so many entries."""
+    """Add each message to a Redis stream, with the fields `id`, `key` and `data`, the CloudEvent.
+
+    The stream has the name of the topic, or `stream`. `max_length` trims it to about that many
+    entries.
+    """
 
     def __init__(
         self,
@@ -118,11 +130,12 @@ class RedisSink:
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop."""
+        """Close the connections that this event loop has opened."""
         if (client := self._clients.pop(asyncio.get_running_loop(), None)) is not None:
             await client.aclose()
 
     async def deliver(self, message: Message) -> None:
+        """Add one message to the stream."""
         event = cloud_event(message, source=self._source, type=self._type or message.topic)
         fields = {"id": message.id, "key": message.key or "", "data": event.decode()}
         client = self._client(asyncio.get_running_loop())

@@ -18,7 +18,7 @@ class Workers:
 
     @blocking
     def list(self, *, is_ended_too: bool = False) -> Operation[builtins.list[SessionInfo]]:
-        """The workers' sessions, latest start first; those that have ended only where asked for."""
+        """The sessions of workers, latest start first. Ended ones are included on request."""
         driver = self._client.driver()
         found: builtins.list[SessionInfo] = yield driver.sessions(is_ended_too=is_ended_too)
         return [session for session in found if session.is_worker]

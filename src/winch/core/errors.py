@@ -38,15 +38,17 @@ from datetime import timedelta
 
 
 class WinchError(Exception):
-    """Any error that Winch itself raises."""
+    """The base of all errors that Winch raises."""
 
 
 class ConfigError(WinchError):
-    """A setting is wrong; raised at start-up or at the decorated definition, and names the setting."""
+    """A setting or option is wrong. The message names it. Raised at start-up, or where a task is
+    defined.
+    """
 
 
 class MissingKey(ConfigError):
-    """The text is encrypted with a key that this process does not have; `key` is its name."""
+    """The text is encrypted with a key that this process does not have; `key` is the name of the key."""
 
     def __init__(self, key: str, known: Sequence[str] = ()) -> None:
         have = f"the keys here are {', '.join(known)}" if known else "no keys are configured here"
@@ -55,14 +57,14 @@ class MissingKey(ConfigError):
 
 
 class StorageError(WinchError):
-    """The store answered with an error that is not worth repeating as it is."""
+    """The store answered with an error that a repeat does not cure."""
 
 
 class StorageUnavailable(StorageError):
-    """The store could not be reached, or the answer was lost on the way.
+    """The store is unreachable, or its answer was lost.
 
-    `maybe_applied` is True when the request may have taken effect all the same: the connection broke
-    after sending. Verbs that may be repeated are repeated; a claim is given up instead.
+    `maybe_applied` is True when the request may have taken effect, because the connection broke after
+    it was sent.
     """
 
     def __init__(self, message: str, *, maybe_applied: bool = False) -> None:
@@ -71,15 +73,15 @@ class StorageUnavailable(StorageError):
 
 
 class SchemaMismatch(StorageError):
-    """The store has no Winch schema, or one of another release: run `winch migrate`."""
+    """The store has no Winch schema, or that of another release. Run `winch migrate`."""
 
 
 class StorageFull(StorageError):
-    """The store's disk or memory is full; nothing was written."""
+    """The disk or memory of the store is full. Nothing was written."""
 
 
 class JobNotFound(WinchError):
-    """No job with this id, neither live nor kept."""
+    """The store has no job with this id."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
@@ -89,7 +91,7 @@ class JobNotFound(WinchError):
 
 
 class ScheduleNotFound(WinchError):
-    """No schedule of this name."""
+    """There is no schedule with this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no schedule named {name!r}; app.schedules.list() has those there are")
@@ -97,7 +99,7 @@ class ScheduleNotFound(WinchError):
 
 
 class FlowNotFound(WinchError):
-    """No flow of this id, or it is long over."""
+    """There is no flow with this id, or it was deleted some time after it ended."""
 
     def __init__(self, flow_id: str) -> None:
         super().__init__(f"no flow with id {flow_id!r}; it was never enqueued here, or is long over")
@@ -105,7 +107,7 @@ class FlowNotFound(WinchError):
 
 
 class UnknownTask(WinchError):
-    """No task of this name is registered."""
+    """No task with this name is registered."""
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         super().__init__(
@@ -124,15 +126,17 @@ class DuplicateJob(WinchError):
 
 
 class PayloadTooLarge(WinchError):
-    """Arguments or result exceed the size limit; nothing was stored."""
+    """The arguments or the result exceed the size limit. Nothing was stored."""
 
 
 class InvalidPayload(WinchError):
-    """Arguments do not fit the task's signature, or cannot be stored as JSON."""
+    """The arguments do not fit the task's signature, or cannot be stored as JSON."""
 
 
 class ResultMismatch(InvalidPayload):
-    """A result is stored that the task's return annotation does not fit; `value` is the plain data."""
+    """The stored result does not fit the task's return annotation; `value` is the result as plain
+    data.
+    """
 
     def __init__(self, message: str, value: object) -> None:
         super().__init__(message)
@@ -140,7 +144,7 @@ class ResultMismatch(InvalidPayload):
 
 
 class QueueFull(WinchError):
-    """The queue's depth or age limit is reached; try again after `retry_after`."""
+    """The queue has reached its limit of depth or age. Try again after `retry_after`."""
 
     def __init__(self, message: str, retry_after: timedelta) -> None:
         super().__init__(message)
@@ -148,7 +152,7 @@ class QueueFull(WinchError):
 
 
 class EnqueueUncertain(WinchError):
-    """The store's answer was lost and repeating did not settle it; retry with the same `ids`."""
+    """The store's answer was lost, so the job may or may not be stored. Retry with the same `ids`."""
 
     def __init__(self, message: str, ids: Sequence[str]) -> None:
         super().__init__(message)
@@ -156,7 +160,7 @@ class EnqueueUncertain(WinchError):
 
 
 class InvalidTransition(WinchError):
-    """The job's state does not allow this verb."""
+    """The job's state does not allow this action; `state`, `verb` and `allowed` have the details."""
 
     def __init__(self, job_id: str, state: str, verb: str, allowed: Sequence[str]) -> None:
         super().__init__(f"job {job_id} is {state}; {verb} needs one of: {', '.join(allowed)}")
@@ -167,7 +171,7 @@ class InvalidTransition(WinchError):
 
 
 class JobFailed(WinchError):
-    """The job whose result was asked for is dead or cancelled; `error` is the last one kept, as text."""
+    """The job is dead or cancelled, so it has no result; `error` is its last error as text."""
 
     def __init__(self, job_id: str, state: str, error: str | None) -> None:
         super().__init__(f"job {job_id} is {state}" + (f": {error}" if error else ""))
@@ -177,11 +181,13 @@ class JobFailed(WinchError):
 
 
 class HistoryMismatch(WinchError):
-    """The handler does not make the steps that its job's history has: the code has changed under it."""
+    """The handler does not repeat the steps that its job has stored: the code changed while the job
+    ran.
+    """
 
 
 class StepFailed(WinchError):
-    """The step has failed as often as its retry policy allows; `error` is the last one, as text."""
+    """A step failed as often as its retry policy allows; `error` is its last error as text."""
 
     def __init__(self, step: str, tries: int, error: str) -> None:
         super().__init__(f"step {step!r} failed {tries} time{'s' if tries > 1 else ''}: {error}")
@@ -191,7 +197,7 @@ class StepFailed(WinchError):
 
 
 class SignalTimeout(WinchError, TimeoutError):
-    """No signal of this name came within the time that `wait_for` allowed."""
+    """No signal of this name arrived within the `timeout` of `wait_for`."""
 
     def __init__(self, signal: str) -> None:
         super().__init__(f"no signal {signal!r} came in time")
@@ -199,7 +205,7 @@ class SignalTimeout(WinchError, TimeoutError):
 
 
 class ChildFailed(WinchError):
-    """Jobs that a job has spawned and waited for are dead or cancelled; `failed` are their ids."""
+    """A child that the job waited for is dead or cancelled; `failed` has the ids of those children."""
 
     def __init__(self, message: str, failed: Sequence[str]) -> None:
         super().__init__(message)
@@ -207,33 +213,35 @@ class ChildFailed(WinchError):
 
 
 class LostClaim(WinchError):
-    """This attempt's claim has ended: the job was rescued, and somebody else may be running it now."""
+    """This attempt no longer owns the job. Another worker may be running it now."""
 
 
 class FlowFailed(WinchError):
-    """A job that this one waits for in its flow did not complete."""
+    """A job that this one depends on in its flow did not complete."""
 
 
 class JobTimeout(WinchError, TimeoutError):
-    """The attempt took longer than its task allows."""
+    """The attempt ran longer than the timeout of its task."""
 
 
 class JobCancelled(WinchError):  # names what happened, as asyncio's does
-    """Raised inside a synchronous handler whose job was cancelled, lost, or must stop."""
+    """Raised inside a synchronous handler when its job is cancelled or lost, or the worker stops."""
 
 
 class JobCrashed(WinchError):
-    """The process of the attempt died. Nothing raises it: it is the type of a failure in a job's
-    history."""
+    """The process of the attempt died. It is never raised: it is the type of a failure in a job's
+    history.
+    """
 
 
 class JobRescued(WinchError):
-    """The worker of the attempt was lost. Nothing raises it: it is the type of a failure in a job's
-    history."""
+    """The worker of the attempt was lost. It is never raised: it is the type of a failure in a job's
+    history.
+    """
 
 
 class DeliveryRefused(WinchError):
-    """A message was not delivered: its address must not be called, or the other side refused it."""
+    """A sink could not deliver a message: the address is forbidden, or the receiver refused it."""
 
 
 # What the stores call the failure of an attempt that did not end by itself.
@@ -241,8 +249,9 @@ SUSPECT_TYPES = {"crashed": "winch.JobCrashed", "rescued": "winch.JobRescued"}
 
 
 def type_name(kind: type[BaseException]) -> str:
-    """The name under which an exception type is stored, and can be imported: "ValueError",
-    "shop.Declined", "winch.JobTimeout"."""
+    """The name under which an exception type is stored: "ValueError", "shop.Declined",
+    "winch.JobTimeout".
+    """
     return (
         kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     )

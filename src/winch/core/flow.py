@@ -94,7 +94,7 @@ def read_inputs(text: str) -> Inputs:
 
 
 class FlowNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept about a flow beside its members, for people who look at it."""
+    """What the store keeps about a flow beside its members."""
 
     name: str
     kind: str

@@ -47,7 +47,7 @@ RESCUE_RULE = SuspectRule(MAX_RESCUES, POISON_WINDOW)
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as data: never rebuilt into an exception."""
+    """An error as data: its type, message and traceback."""
 
     type: str
     """The type's name, as it can be imported: "ValueError", "shop.Declined", "winch.JobTimeout"."""
@@ -56,18 +56,17 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The type for people: without its modules, where it is Winch's own."""
+        """The type of the error in its short form: without the module for errors of Winch."""
         return self.type.rpartition(".")[2] if self.type.startswith("winch.") else self.type
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of a job's history: how an attempt ended, or what an operator did.
+    """One line of a job's history: the end of an attempt, or an action of an operator.
 
-    `what` is one of completed, failed, snoozed, slept, waited, unwinding, cancelled, discarded, crashed,
-    rescued, released (attempts),
-    retried, cancel requested (operators, with `by`), replaced (an enqueue with the same unique key).
-    `token` is the one that the attempt's own holder ended it with; None where somebody else did, so that
-    a late finish finds its claim lost.
+    `what` is completed, failed, snoozed, slept, waited, unwinding, cancelled, discarded, crashed,
+    rescued or released for attempts. It is retried or cancel requested for operators, with `by`, and
+    replaced after an enqueue with the same unique key. `token` is set when the attempt's own worker
+    ended it.
     """
 
     what: str
@@ -96,12 +95,12 @@ def attempt_words(attempt: int, most: int | None, *, crashes: int = 0, rescues: 
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as the store holds it. The envelope is written once, the rest only by verbs.
+    """One job as the store keeps it. The envelope is written once; only verbs change the rest.
 
-    `fingerprint` is a dead job's: which other deaths its own is like. `gate`: where a blocked one waits.
-    `has_undo`: it has done what must be undone before it ends, so a cancel, or the crash that would be
-    its death, lets it run once more. `seq`: the number that the store gave a member of a FIFO key; the
-    members run in the order of their numbers.
+    - `fingerprint`: equal for dead jobs that died of the same error.
+    - `gate`: where a blocked job waits.
+    - `has_undo`: the job has steps to undo, so a cancel or a final crash lets it run once more.
+    - `seq`: the number of a member of a FIFO key; members run in this order.
     """
 
     id: str
@@ -181,10 +180,7 @@ NO_CHANGES = RetryChanges()
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A job taken to run, and the proof of it: every later write names (id, token).
-
-    Drivers make it by position: by name, a batch of them takes four times as long.
-    """
+    """A job that a worker has taken, with the proof of it: every later write names (id, token)."""
 
     id: str
     token: str

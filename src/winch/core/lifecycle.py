@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is. The last three are final."""
+    """The states of a job. The last three, completed, cancelled and dead, are final."""
 
     SCHEDULED = "scheduled"
     BLOCKED = "blocked"

@@ -24,14 +24,14 @@ MAX_REASON_BYTES = 8 * 1024
 
 
 class Directive(Exception):
-    """What a handler may raise or return to choose its outcome."""
+    """The base of what a handler may raise or return to choose its outcome."""
 
 
 class RetryAfter(Directive):
-    """Try again after this delay instead of the policy's; counts as a failed attempt.
+    """Raise or return it in a handler to retry after this delay. This counts as a failed attempt.
 
-    With `scope` every job of the tasks that name this scope is held for as long, in the whole fleet;
-    they lose no attempt by it.
+    With `scope`, all jobs of the tasks with this scope are held for the same time, in the whole fleet.
+    They lose no attempt.
     """
 
     def __init__(self, delay: Duration, reason: str | None = None, *, scope: str | None = None) -> None:
@@ -44,7 +44,7 @@ class RetryAfter(Directive):
 
 
 class Snooze(Directive):
-    """Run again after this delay; no attempt is spent."""
+    """Raise or return it in a handler to run the job again after this delay. This costs no attempt."""
 
     def __init__(self, delay: Duration, reason: str | None = None) -> None:
         super().__init__(reason or f"snooze for {delay}")
@@ -53,7 +53,7 @@ class Snooze(Directive):
 
 
 class Discard(Directive):
-    """Never worth retrying: the job goes to the dead, with the reason."""
+    """Raise or return it in a handler to end the job as dead, with the reason and without a retry."""
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "discarded by the task")
@@ -63,7 +63,7 @@ class Discard(Directive):
 
 
 class Cancel(Directive):
-    """No longer wanted: the job is cancelled, with the reason."""
+    """Raise or return it in a handler to cancel the job, with the reason."""
 
     def __init__(self, reason: str | None = None) -> None:
         super().__init__(reason or "cancelled by the task")

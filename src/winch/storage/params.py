@@ -15,13 +15,16 @@ from winch.core.policy.unique import Duplicate, Until
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job to store. `is_given_id`: the caller chose the id, so a second one is the same job.
+    """A job to store. At most one of `delay` and `run_at` is set.
 
-    At most one of `delay` and `run_at` is set. `delay` and `expires` count from the store's now.
-    `on_duplicate` says what becomes of it when a live job holds its `unique_key`; with `unique_within`
-    one that was stored less than so long ago holds it too, and with `unique_until` STARTED one that runs
-    does not. A job that is put off runs at most `max_wait` after it was created. `terms` is what it is
-    to be found under: the client writes that into a book (`engine.search_index`), no store looks at it.
+    - `is_given_id`: the caller chose the id, so a second job with this id is the same job.
+    - `delay`, `expires`: counted from the store's clock.
+    - `on_duplicate`: what happens when a live job holds the `unique_key`.
+    - `unique_within`: a job stored less than this ago holds the key too.
+    - `unique_until`: with STARTED, a running job does not hold the key.
+    - `max_wait`: a debounced job runs at most this long after it was created.
+    - `terms`: the words for searches. The client stores them beside the job; the store's verbs ignore
+      them.
     """
 
     id: str
@@ -50,10 +53,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):
-    """What became of one NewJob: stored now, or the job of that id that was there before.
+    """The store's answer for one NewJob: stored now, or found.
 
-    `holder` is the job that has its unique key, where that is why it was not stored; `is_replaced`: it
-    has the new arguments, priority and time. `is_shed`: its queue was full, and it was dropped.
+    `holder` is the job that holds the unique key, where that kept this one out. `is_replaced`: the
+    holder has taken the new arguments, priority and time. `is_shed`: the queue was full and the job
+    was dropped.
     """
 
     id: str
@@ -64,6 +68,7 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_duplicate(self) -> bool:
+        """Whether another job holds the unique key, so that this one was not stored."""
         return self.holder is not None
 
 
@@ -94,14 +99,16 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The settled outcome of one claim. `delay` counts from the store's now; `log` is its last part.
+    """The outcome of one claim. `delay` counts from the store's clock; `log` is the last part of the
+    log.
 
-    `fingerprint` is for a job that dies; where it is missing the store makes it of task and error.
-    `waits` is what a job goes to be blocked for, at most for the time of `timeout`. `is_awaited`:
-    another job waits for this one.
-    `brake` is a scope whose jobs are all held for `delay`. `is_gated`: the job has gates, which are
-    locked before its row. `leaves_turn`: the turn of its FIFO key ends with the claim, because the job
-    waits for others before it, which may be members of that key.
+    - `fingerprint`: for a job that dies. Without it the store derives one from task and error.
+    - `waits`: what the job is blocked for, at most for the time of `timeout`.
+    - `is_awaited`: another job waits for this one.
+    - `brake`: a scope; all its jobs are held for `delay`.
+    - `is_gated`: the job has gates, which are locked before its row.
+    - `leaves_turn`: the turn of its FIFO key ends with the claim. The job waits for others before it,
+      which may be members of that key.
     """
 
     id: str
@@ -144,7 +151,7 @@ class Answer(StrEnum):
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):
-    """A claim named by its proof."""
+    """The proof of a claim: the id of the job and the token."""
 
     id: str
     token: str
@@ -267,7 +274,7 @@ class GroupFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead jobs that died alike. The sample is the one with the newest id."""
+    """Dead jobs of one task that died of the same error. The sample is the job with the newest id."""
 
     fingerprint: str
     task: str
@@ -280,11 +287,12 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error_name(self) -> str:
-        """The type of the error for people."""
+        """The type of the error in its short form."""
         return Failure(self.error_type, self.message).name
 
     @classmethod
     def of(cls, sample: JobRecord, count: int, first_at: datetime, last_at: datetime) -> DeadGroup:
+        """The group of one dead job."""
         error = sample.error
         return cls(
             fingerprint=sample.fingerprint or "",
@@ -298,7 +306,7 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def joined(self, other: DeadGroup) -> DeadGroup:
-        """This group and the same one of another queue, as one."""
+        """This group and the same group of another queue, added up."""
         newest = max(self, other, key=lambda group: group.sample_id)
         return msgspec.structs.replace(
             newest,
@@ -327,7 +335,7 @@ class Trim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue: its live jobs by state, its settings, and how long the oldest ready job waits."""
+    """One queue: its live jobs by state, its settings, and the age of its oldest ready job."""
 
     name: str
     counts: Mapping[JobState, int]
@@ -345,7 +353,7 @@ class Depth(msgspec.Struct, frozen=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One session as the store knows it."""
+    """One session of a worker as the store knows it: one start of one process."""
 
     id: str
     worker: str
@@ -385,8 +393,11 @@ class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit, rate or weight by its name. `spec` is None where nothing is set in the store and each
-    job's own numbers count. `is_live`: a person set it; else the code of the last worker to start."""
+    """A limit, rate or weight by its name.
+
+    `spec` is None when the store has no numbers and those of each job apply. `is_live`: an operator
+    set it; otherwise it comes from the worker that started last.
+    """
 
     name: str
     spec: GateSpec | None

@@ -227,12 +227,14 @@ class World:
     # -- faults ------------------------------------------------------------------------------------
 
     def crash(self, *, at: CrashPoint, times: int = 1) -> None:
-        """Let the worker vanish, as by kill -9, when it next comes to this point; a new one starts.
+        """Kill the worker, as `kill -9` would, when it next reaches this point. A new worker starts.
 
-        "claim": the store has given it a job and it never learns. "handler": at the handler's first
-        await, or at its end if it has none. "before finish": the handler is done, the store is not told.
-        "after finish": the store was told, the worker never hears the answer. The job's claim lasts
-        until the lease is over; then it is rescued.
+        - "claim": the store has given it a job, and the worker never learns of it.
+        - "handler": at the handler's first await, or at its end if it has none.
+        - "before finish": the handler is done, and the store does not know it.
+        - "after finish": the store knows it, and the worker never gets the answer.
+
+        The claim lasts until the end of the lease; then the job is rescued.
         """
         if at not in CRASH_POINTS:
             raise ConfigError(

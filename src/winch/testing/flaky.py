@@ -33,7 +33,7 @@ class _Fault:
 
 
 class FlakyStorage:
-    """Any driver, with faults to come. `counters` tell what has really happened, by way and verb."""
+    """A driver with faults that you inject; `counters` has the calls that really took place."""
 
     def __init__(self, inner: Driver) -> None:
         self._inner = inner
@@ -53,19 +53,19 @@ class FlakyStorage:
     # -- faults ------------------------------------------------------------------------------------
 
     def fail_before(self, verb: str, times: int = 1) -> None:
-        """The next calls of this verb do nothing and say so."""
+        """Make the next calls of this verb fail without an effect."""
         self._add(verb, "before", times)
 
     def fail_after(self, verb: str, times: int = 1) -> None:
-        """The next calls of this verb take effect, and their answer is lost."""
+        """Let the next calls of this verb take effect, and lose their answers."""
         self._add(verb, "after", times)
 
     def hang(self, verb: str, times: int = 1) -> threading.Event:
-        """The next calls of this verb wait, before they act, until the event is set."""
+        """Make the next calls of this verb wait, before they act, until the event is set."""
         return self._add(verb, "hang", times)
 
     def down(self) -> None:
-        """From now on every call does nothing and says so, until `up`."""
+        """Make every call fail without an effect, until `up`."""
         self.is_down = True
 
     def up(self) -> None:
@@ -73,7 +73,7 @@ class FlakyStorage:
         self.is_down = False
 
     def heal(self) -> None:
-        """Forget the faults to come, and let go what hangs."""
+        """Drop all faults that are still to come, and release the calls that hang."""
         self.up()
         with self._lock:
             for fault in self._faults:
@@ -82,6 +82,7 @@ class FlakyStorage:
 
     @property
     def count(self) -> int:
+        """How many calls there were, of all verbs."""
         return self.counters.total()
 
     def _add(self, verb: str, way: Way, times: int) -> threading.Event:
@@ -105,6 +106,7 @@ class FlakyStorage:
     # -- runners -----------------------------------------------------------------------------------
 
     def run(self, verb: Verb[T]) -> T:
+        """Run a verb, with the fault that is due for it."""
         fault = self._next(verb.name)
         if fault is not None and fault.way == "hang":
             fault.go_on.wait()
@@ -114,9 +116,11 @@ class FlakyStorage:
         return result
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
+        """The verb as an enqueue that is sent and awaited in one piece."""
         return Unhurried(self.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
+        """`run` without blocking the event loop."""
         fault = self._next(verb.name)
         if fault is not None and fault.way == "hang":
             while not fault.go_on.is_set():  # noqa: ASYNC110  # set by another thread, or never

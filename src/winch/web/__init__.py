@@ -1,6 +1,8 @@
-"""The HTTP API and the dashboard: needs the extra `web` (`pip install 'winch-jobs[web]'`).
+"""The HTTP API and the dashboard. They need the extra `web` (`pip install 'winch-jobs[web]'`).
 
-host.mount("/jobs", winch.web.asgi(app, authenticate=who))
+    host.mount("/jobs", winch.web.asgi(app, authenticate=access_of))
+
+`access_of(request)` returns an `Access`, or None for no access.
 """
 
 from __future__ import annotations

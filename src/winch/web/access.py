@@ -53,15 +53,19 @@ class Access:
 
     @property
     def rights(self) -> frozenset[str]:
+        """The rights of this caller's role."""
         return frozenset[str]().union(*(ROLES[role] for role in self.roles))
 
     def may(self, right: str) -> bool:
+        """Whether this caller has the right."""
         return right == "public" or right in self.rights
 
     def serves(self, queue: str) -> bool:
+        """Whether this caller may use the queue."""
         return self.queues is None or queue in self.queues
 
     def runs(self, task: str) -> bool:
+        """Whether this caller may use the task."""
         return self.tasks is None or task in self.tasks
 
     def sees(self, job: JobRecord) -> bool:

@@ -49,7 +49,7 @@ class GateUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GateSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The numbers of a limit or rate as they are set in the store, for all gates of one name."""
+    """The numbers of a limit or rate in the store, for all gates of one name."""
 
     n: int
     per: int = 0

@@ -45,11 +45,12 @@ SECOND = timedelta(seconds=1)
 
 
 class Dst(StrEnum):
-    """What becomes of a time of day on the nights when clocks are changed.
+    """What happens to a time of day when clocks change.
 
-    ONCE: a time that is jumped over is kept at the first moment after the jump, one that comes twice at
-    its first coming. SKIP: the same, but a time that is jumped over has no window that day. TWICE: as
-    ONCE, but a time that comes twice has two windows.
+    - ONCE: a skipped time runs at the first moment after the change; a repeated time runs at its first
+      occurrence.
+    - SKIP: as ONCE, but a skipped time does not run that day.
+    - TWICE: as ONCE, but a repeated time runs twice.
     """
 
     ONCE = "once"

@@ -36,8 +36,14 @@ _UNITS = {"s": "1s", "m": "1m", "h": "1h", "d": "1d"}
 
 
 class Limit:
-    """At most `n` jobs run at once: of the task, of each value of the argument `key`, or of all tasks
-    that name the same `scope`. A job may count for more than one with `weight`."""
+    """Run at most `n` jobs at once, counted over the whole fleet.
+
+        @app.task(limit=winch.Limit(5, key="customer_id"))
+        def sync(customer_id: int) -> None: ...
+
+    It counts the jobs of the task, those of each value of the argument `key`, or those of all tasks
+    with the same `scope`. With `weight` a job counts for more than one.
+    """
 
     __slots__ = ("key", "n", "scope", "weight")
     kind = LIMIT
@@ -54,6 +60,7 @@ class Limit:
 
     @property
     def spec(self) -> GateSpec:
+        """The numbers of this limit, as the store keeps them."""
         return GateSpec(self.n)
 
     def __repr__(self) -> str:
@@ -61,12 +68,18 @@ class Limit:
 
 
 class Rate:
-    """At most `n` jobs are claimed within `per`: of the task, of each value of the argument `key`, or
-    of all tasks that name the same `scope`. `Rate("5/s")` is short for `Rate(5, per="1s")`.
+    """Start at most `n` jobs within `per`, counted over the whole fleet: `Rate("5/s")`, `Rate(5,
+    per="1s")`.
 
-    `kind`: "sliding" (no stretch of that length ever has more), "fixed" (windows of the clock; at an
-    edge two windows' worth may meet), or "bucket" (a steady flow; `burst` may be claimed at once). A
-    handler starts a moment after its claim, so starts may lie closer together than claims.
+    It counts the jobs of the task, those of each value of the argument `key`, or those of all tasks
+    with the same `scope`.
+
+    - `kind="sliding"`: no period of this length has more than `n`.
+    - `kind="fixed"`: windows of the clock. Around the edge of two windows up to twice as many may
+      start.
+    - `kind="bucket"`: a steady flow, of which `burst` may start at once.
+
+    The rate counts claims. A handler starts a moment after its claim.
     """
 
     __slots__ = ("burst", "how", "is_for_retries", "key", "n", "per", "scope", "weight")
@@ -109,6 +122,7 @@ class Rate:
 
     @property
     def spec(self) -> GateSpec:
+        """The numbers of this rate, as the store keeps them."""
         return GateSpec(self.n, self.per // _MICROSECOND, self.how, self.burst or 0)
 
     def __repr__(self) -> str:
@@ -116,8 +130,11 @@ class Rate:
 
 
 class RetryBudget(Rate):
-    """At most so many retries in a time, such as "200/m", of the task or of a `scope`, over the whole
-    fleet. What would be one too many waits; it loses no attempt by it."""
+    """Allow at most this many retries in a time, such as "200/m", of the task or `scope`, in the whole
+    fleet.
+
+    A retry over the budget waits. It loses no attempt.
+    """
 
     __slots__ = ()
 
@@ -131,9 +148,15 @@ class RetryBudget(Rate):
 
 
 class Breaker:
-    """Holds the jobs of a task or `scope` when too many fail: a share of `failures` among at least `of`
-    ends within `window`. After `hold` a probe goes first; when it succeeds the others follow, a few at
-    first. Held jobs lose no attempt."""
+    """Hold the jobs of a task or `scope` while too many of them fail.
+
+        @app.task(breaker=winch.Breaker(failures=0.5, of=20, window="1m", hold="30s"))
+        def charge(order_id: int) -> None: ...
+
+    It opens when the share `failures` of at least `of` attempts fails within `window`. After `hold` one
+    job runs as a probe. When the probe succeeds, the other jobs follow, a few at first. A held job
+    loses no attempt.
+    """
 
     __slots__ = ("scope", "spec")
 
@@ -163,8 +186,13 @@ class Breaker:
 
 
 class Fifo:
-    """One at a time for this key, in the order of their enqueuing. `on_death`: "skip" a member that dies
-    and go on with the next, or "block" the key until the dead one is retried or deleted."""
+    """Run the jobs of this key one at a time, in the order in which they were enqueued.
+
+        ship.using(fifo=winch.Fifo("order:7", on_death="block")).enqueue(7)
+
+    When a job of the key dies, `on_death="skip"` continues with the next one. "block" holds the key
+    until the dead job is retried or deleted.
+    """
 
     __slots__ = ("key", "on_death")
 

@@ -15,9 +15,13 @@ from winch.core.values.duration import parse_duration, parse_rate
 
 
 class OnFull(StrEnum):
-    """What an enqueue into a full queue does: raise QueueFull, wait for room and raise it after
-    `block_for`, drop jobs of a priority below 0 and store the others, or put the job off so that the
-    queue gets `drain` of them a second."""
+    """What an enqueue into a full queue does.
+
+    - reject: raise QueueFull.
+    - block: wait up to `block_for`, then raise QueueFull.
+    - shed: drop jobs with a priority below 0, and store the others.
+    - delay: postpone the job so that the queue receives `drain` jobs a second.
+    """
 
     REJECT = "reject"
     BLOCK = "block"
@@ -26,14 +30,14 @@ class OnFull(StrEnum):
 
 
 class Order(StrEnum):
-    """By arrival with a head start of a minute per level of priority, or by priority alone."""
+    """The order of a queue: by age, with a head start for each level of priority, or by priority."""
 
     AGED = "aged"
     STRICT = "strict"
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of one queue; None leaves a matter to the task."""
+    """The settings of one queue; None leaves the choice to the task."""
 
     concurrency: int | None = None
     retries: int | None = None
@@ -47,15 +51,19 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def is_limited(self) -> bool:
+        """Whether the queue has a limit of depth or age."""
         return self.max_depth is not None or self.max_age is not None
 
     @property
     def is_for_producers(self) -> bool:
+        """Whether producers have to check these settings before they enqueue."""
         is_ordered = self.order is not Order.AGED
         return self.is_limited or self.concurrency is not None or is_ordered
 
     def policy(self, retry: Retry) -> Retry:
-        """The task's policy under what is set; a policy of the job's own goes before both."""
+        """The retry policy of the task, changed by these settings. A policy of the job itself comes
+        first.
+        """
         if isinstance(self.backoff, StoredRetry):
             # Its delays alone: how often a job is tried is another setting, and the task's.
             retry = msgspec.structs.replace(from_stored(self.backoff), attempts=retry.attempts)
@@ -67,7 +75,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def drain_per_second(self) -> float:
-        """How many a second a full queue is fed: as said, else its depth in a minute."""
+        """The jobs a second that a full queue receives: `drain`, or its depth within a minute."""
         if self.drain is not None:
             return parse_rate(self.drain, "drain")
         return max((self.max_depth or 60) / 60, 1.0)

@@ -17,8 +17,11 @@ DEAD_COUNT = 10_000
 class Retention:
     """How long final jobs are kept, and how many dead ones.
 
-    `age` is for every final job. `count` and `bytes` are for a task's dead jobs only: completed ones go
-    by age alone, because to count them would cost every finish an entry in one more index.
+        @app.task(retention=winch.Retention(age="7d", count=1_000))
+        def export() -> None: ...
+
+    `age` is for every final job. `count` and `bytes` limit the dead jobs of the task; completed jobs
+    are pruned by age alone.
     """
 
     __slots__ = ("age", "bytes", "count")

@@ -23,12 +23,14 @@ KINDS = ("fixed", "linear", "exponential", "polynomial", "sidekiq", "custom")
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When to try a failed job again. Build one with the class methods.
+    """When to retry a failed job. Build one with the class methods.
 
-    `jitter` is "none", "full" (anything from zero to the delay), "decorrelated" (each delay drawn
-    from the one before) or a percentage like "15%" (the delay give or take that much). `attempts`
-    counts the first try; `total` ends retrying that long after the job was created. `on` names
-    exception types with a policy of their own; None means: never retry that one.
+        Retry.exponential("1s", attempts=5, on={ValueError: None})
+
+    - `attempts` counts the first try. `total` stops retries that long after the job was created.
+    - `jitter` is "none", "full" (from zero to the delay), "decorrelated" (drawn from the previous
+      delay) or a percentage such as "15%".
+    - `on` maps exception types to policies of their own. None means no retry.
     """
 
     kind: str = "exponential"
@@ -51,7 +53,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         total: Duration | None = None,
         on: Mapping[type[BaseException], Retry | None] | None = None,
     ) -> Retry:
-        """The same delay every time."""
+        """The same delay after each attempt."""
         return _build("fixed", delay, 1.0, None, attempts, jitter, total, on)
 
     @classmethod
@@ -65,7 +67,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         total: Duration | None = None,
         on: Mapping[type[BaseException], Retry | None] | None = None,
     ) -> Retry:
-        """base × attempt."""
+        """base × attempt: the delay grows by `base` each time."""
         return _build("linear", base, 1.0, max, attempts, jitter, total, on)
 
     @classmethod
@@ -80,7 +82,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         total: Duration | None = None,
         on: Mapping[type[BaseException], Retry | None] | None = None,
     ) -> Retry:
-        """base × factor ^ (attempt - 1), up to `max`. The default policy."""
+        """base × factor ^ (attempt - 1), up to `max`. This is the default policy."""
         return _build("exponential", base, factor, max, attempts, jitter, total, on)
 
     @classmethod
@@ -106,7 +108,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         total: Duration | None = None,
         on: Mapping[type[BaseException], Retry | None] | None = None,
     ) -> Retry:
-        """n⁴ + 15 s plus up to 10 s × (n + 1), n the failures before this one: some three weeks."""
+        """The delays of Sidekiq: n⁴ + 15 s plus up to 10 s × (n + 1) after n earlier failures, about
+        three weeks.
+        """
         return _build("sidekiq", "15s", 4.0, None, attempts, "none", total, on)
 
     @classmethod
@@ -119,31 +123,31 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         total: Duration | None = None,
         on: Mapping[type[BaseException], Retry | None] | None = None,
     ) -> Retry:
-        """`fn(attempt)` gives the delay."""
+        """The delay that `fn(attempt)` returns."""
         policy = _build("custom", "0s", 1.0, None, attempts, jitter, total, on)
         return msgspec.structs.replace(policy, fn=fn)
 
     @classmethod
     def never(cls) -> Retry:
-        """One attempt and no more."""
+        """One attempt, without a retry."""
         return _build("fixed", "0s", 1.0, None, 1, "none", None, None)
 
     def for_error(self, error: BaseException) -> Retry | None:
-        """The policy for this error: the most specific entry of `on`, else this one."""
+        """The policy for this error: the most specific entry of `on`, or this policy."""
         for kind in type(error).__mro__:
             if self.on is not None and kind in self.on:
                 return self.on[kind]
         return self
 
     def delay(self, attempt: int, rng: random.Random) -> timedelta:
-        """How long to wait after failed attempt number `attempt` (from 1), jitter included."""
+        """The delay after failed attempt number `attempt` (from 1), with its jitter."""
         try:
             return min(self._drawn(attempt, rng), self.max)
         except OverflowError:  # longer than a timedelta can be
             return self.max
 
     def gives_up(self, attempt: int, age: timedelta) -> bool:
-        """Whether attempt number `attempt` of a job of this age was the last."""
+        """Whether attempt number `attempt` of a job of this age is the last one."""
         return attempt >= self.attempts or (self.total is not None and age >= self.total)
 
     def _drawn(self, attempt: int, rng: random.Random) -> timedelta:
@@ -239,7 +243,7 @@ DEFAULT_RETRY = Retry.exponential()
 
 
 class StoredRetry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A policy in the form that travels with a job (`using(retry=…)`): data only, no code."""
+    """A retry policy as data that travels with a job (`using(retry=…)`)."""
 
     kind: str
     base: timedelta

@@ -37,7 +37,7 @@ FIRST_LOOK_BACK = timedelta(hours=1)
 
 
 class Misfire(StrEnum):
-    """What becomes of windows that were missed: nothing, one job for the newest, one for each."""
+    """What happens to missed windows: no job, one job for the newest, or one job for each."""
 
     SKIP = "skip"
     LATEST = "latest"
@@ -45,7 +45,7 @@ class Misfire(StrEnum):
 
 
 class Overlap(StrEnum):
-    """When the job of an earlier window is not final: enqueue beside it, skip, or wait and queue one."""
+    """What happens while the job of an earlier window is not final: enqueue, skip, or queue one."""
 
     ALLOW = "allow"
     SKIP = "skip"
@@ -53,7 +53,7 @@ class Overlap(StrEnum):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Either a cron expression in a time zone, or a spacing counted from midnight UTC of 1970."""
+    """A cron expression in a time zone, or a spacing counted from midnight UTC."""
 
     cron: str | None = None
     every: timedelta | None = None
@@ -62,15 +62,16 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """The same text for the same timing, in every process."""
+        """A text that is equal for equal timings, in every process."""
         return msgspec.json.encode(self, order="deterministic").decode()
 
     @property
     def zone(self) -> tzinfo:
+        """The time zone."""
         return zone_of(self.tz)
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """The windows later than this moment, in order and in UTC."""
+        """The windows after this moment, in order and in UTC."""
         if self.cron is not None:
             return windows(self.cron, self.zone, self.dst, moment)
         return self._spaced(moment)
@@ -86,12 +87,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The first window later than this moment; None if none comes."""
+        """The first window after this moment; None if there is none."""
         return next(self.after(moment), None)
 
     def due(self, since: datetime, until: datetime, most: int) -> tuple[list[datetime], bool]:
-        """The newest windows later than `since` and not later than `until`, at most so many, oldest
-        first; and whether there are older ones. Costs little however long ago `since` is."""
+        """The newest windows after `since` and up to `until`, oldest first, and whether there are
+        older ones.
+        """
         look_back = FIRST_LOOK_BACK
         while True:
             start = max(since, until - look_back)
@@ -101,13 +103,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             look_back *= 4
 
     def words(self) -> str:
-        """In English, for people."""
+        """The timing in English: "every day at 02:00"."""
         if self.every is not None:
             return f"every {format_duration(self.every)}"
         return explain_cron(self.cron or "")
 
     @property
     def is_moved_by_dst(self) -> bool:
+        """Whether clock changes move its windows."""
         return self.cron is not None and self.tz != "UTC" and is_time_of_day(self.cron)
 
 

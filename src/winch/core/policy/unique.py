@@ -23,8 +23,7 @@ KEEP_LAST = "keep_last"
 
 
 class Duplicate(StrEnum):
-    """What becomes of a job whose key is held: answered with the holder, refused, or its successor; or
-    put off: the successor of one that waits, and a job of its own beside one that runs."""
+    """What a second enqueue with a held unique key does: the modes of `Unique`."""
 
     RETURN = "return"
     REJECT = "reject"
@@ -33,21 +32,30 @@ class Duplicate(StrEnum):
 
 
 class Until(StrEnum):
-    """How long a job holds its key: until it is final, or until another wants it when it has started."""
+    """How long a job holds its unique key: until it is final, or until it starts."""
 
     FINAL = "final"
     STARTED = "started"
 
 
 class Unique:
-    """One live job for each value of these arguments, or of all of them; or for a `key` of your own.
+    """Allow one live job for each value of these arguments, of all arguments, or of a `key` of your
+    own.
 
-    `mode` says what a second enqueue does: "return" the job that is there, "reject" it with
-    DuplicateJob, "replace" the arguments, priority and time of the one that waits, or "debounce":
-    replace it and run `wait` after the last enqueue, but not later than `max_wait` after the first;
-    beside one that runs it is a job of its own. "keep_last": replace the one that waits; while one runs,
-    the last that was enqueued waits for its end, then runs. `until="started"` leaves the key to others
-    once the job runs. `within` keeps it for that long after the enqueue, even when the job is final.
+        @app.task(unique=winch.Unique("user_id", mode="debounce", wait="30s"))
+        def reindex(user_id: int, reason: str) -> None: ...
+
+    `mode` is what a second enqueue does:
+
+    - "return": return the existing job.
+    - "reject": raise DuplicateJob.
+    - "replace": replace the arguments, priority and time of a waiting job.
+    - "debounce": replace it and run `wait` after the last enqueue, at most `max_wait` after the first.
+      Beside a running job it adds a new one.
+    - "keep_last": replace a waiting job. While a job runs, the last one enqueued waits for its end.
+
+    `until="started"` frees the key when the job starts. `within` holds it for this long after the
+    enqueue, even if the job is final.
     """
 
     __slots__ = ("fields", "is_last_kept", "key", "max_wait", "mode", "until", "wait", "within")

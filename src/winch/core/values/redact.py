@@ -42,7 +42,7 @@ def mask(value: Any) -> Any:
 
 
 def mask_text(text: str) -> str:
-    """A text (an error, a URL) without the secrets that can be told by their shape."""
+    """The text without secrets that are recognisable by their form, such as passwords in URLs."""
     # Most texts hold none of the words, and a plain search is a hundred times faster than a pattern.
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\1:{MASK}", text)

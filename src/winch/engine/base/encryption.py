@@ -38,11 +38,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Keyring:
-    """The keys of one application: `current` writes, all of them read.
+    """The encryption keys of one application: `current` encrypts, and all of them decrypt.
 
         Keyring({"k2": os.urandom(32), "k1": old}, current="k2")
 
-    `current` may be left out when there is one key.
+    `current` may be left out when there is only one key.
     """
 
     def __init__(self, keys: Mapping[str, bytes], *, current: str | None = None) -> None:
@@ -74,7 +74,9 @@ class Keyring:
 
     @classmethod
     def parse(cls, text: str) -> Keyring:
-        """From `k2:base64,k1:base64` (commas or lines); the first is the current one."""
+        """A keyring from `k2:base64,k1:base64`, separated by commas or lines. The first key is the
+        current one.
+        """
         keys: dict[str, bytes] = {}
         for part in re.split(r"[,\s]+", text.strip()):
             name, colon, coded = part.partition(":")
@@ -87,10 +89,11 @@ class Keyring:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the keys."""
         return tuple(self._ciphers)
 
     def seal(self, text: str, *, job: str, task: str, field: Field) -> str:
-        """The text as it is stored for this field of this job."""
+        """Encrypt the text for this field of this job."""
         nonce = os.urandom(NONCE_BYTES)
         data = self._ciphers[self.current].encrypt(nonce, text.encode(), _bound_to(job, task, field))
         sealed = Envelope(
@@ -99,7 +102,7 @@ class Keyring:
         return msgspec.json.encode(sealed).decode()
 
     def blind(self, term: str, name: str | None = None) -> str:
-        """A search term as only who has the key can make it."""
+        """A search term in a form that only the holder of the key can compute."""
         digest = hmac.digest(self._blinds[name or self.current], term.encode(), "sha256")
         return base64.urlsafe_b64encode(digest[: len(term) * 3 // 4]).decode()
 

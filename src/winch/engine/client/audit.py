@@ -41,8 +41,11 @@ CHUNK = 1000
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One action. `via` is library, cli, api or dashboard; `origin` is the caller's address, or its host
-    and process id; `credential` is the id of the caller's token, where it has one."""
+    """One action in the audit log.
+
+    `via` is library, cli, api or dashboard. `origin` is the caller's address, or its host and process
+    id. `credential` is the id of the caller's token, if it used one.
+    """
 
     id: str
     at: datetime
@@ -177,7 +180,7 @@ class Audit:
 
 
 class AuditLog:
-    """`app.audit`: who did what."""
+    """`app.audit`: the log of all actions, with their actors."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -192,8 +195,10 @@ class AuditLog:
         limit: int = 50,
         before: str | None = None,
     ) -> Operation[builtins.list[AuditLine]]:
-        """The latest lines, newest first: those of this `actor`, of this `action` ("pause queue"), not
-        older than `since`. `before` is the id of the last line seen."""
+        """The latest lines, newest first, filtered by `actor`, `action` ("pause queue") and `since`.
+
+        `before` is the id of the last line of the page before.
+        """
         if limit < 1:
             raise ConfigError(f"limit must be 1 or more, got {limit}")
 
@@ -215,8 +220,11 @@ class AuditLog:
 
     @staticmethod
     def actor(who: str) -> AbstractContextManager[None]:
-        """`with app.audit.actor("ada"): …`: actions inside the block are Ada's, in the audit and in the
-        history of the jobs. Without it they are those of the user and host of the process."""
+        """Name the actor of the actions inside the block: `with app.audit.actor("ada"): …`.
+
+        The audit log and the history of the jobs show the name. Without it they show the user and host
+        of the process.
+        """
         return acting(who)
 
 

@@ -17,10 +17,11 @@ R = TypeVar("R")
 
 
 class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
-    """One stored job. `state` is as last read; `refresh()` reads it again.
+    """A handle of one stored job: `job = add.enqueue(1, b=2)`.
 
-    `is_new` is False when the enqueue that gave this handle met a job of the same given id, or one that
-    holds its unique key. `is_shed` is True when its queue was full and the job was dropped.
+    `state` is the state at the last read; `refresh()` reads it again. `is_new` is False when the
+    enqueue found an existing job with this id or unique key. `is_shed` is True when the queue was full
+    and the job was dropped.
     """
 
     _client: Client
@@ -31,30 +32,32 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
 
     @property
     def record(self) -> JobRecord:
-        """All that the store knows about the job, as last read."""
+        """Everything that the store keeps about the job, at the last read."""
         if self._record is None:
             self.refresh()
         return self._record  # type: ignore[return-value]  # refresh has set it or raised
 
     @property
     def state(self) -> JobState:
+        """The state at the last read: "ready", "running", "completed" and so on."""
         return self.record.state
 
     def refresh(self) -> Job[R]:
-        """Read the job again; raises JobNotFound when it is gone."""
+        """Read the job again. Raises JobNotFound when it is gone."""
         self._record = self._client.get(self.id)
         return self
 
     async def arefresh(self) -> Job[R]:
+        """`refresh` without blocking the event loop."""
         self._record = await self._client.aget(self.id)
         return self
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait until the job is final and return what its handler returned, as the type that the task's
-        return annotation names.
+        """Wait until the job is final and return the result of its handler.
 
-        Raises JobFailed when it is dead or cancelled, TimeoutError when it takes longer, ResultMismatch
-        when the stored result does not fit the annotation.
+        The result has the type of the task's return annotation. Raises JobFailed when the job is dead
+        or cancelled, TimeoutError after `timeout`, and ResultMismatch when the stored result does not
+        fit the annotation.
         """
         self._record, value = self._client.result(self.id, timeout)
         result: R = self._client.typed(self._record, value)
@@ -70,25 +73,29 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
         return self.aresult().__await__()
 
     def cancel(self, reason: str | None = None) -> Job[R]:
-        """Cancel a waiting job; ask a running one to stop. Raises InvalidTransition when final."""
+        """Cancel a waiting job, or ask a running one to stop. Raises InvalidTransition when it is
+        final.
+        """
         self._client.cancel(self.id, reason=reason)
         return self.refresh()
 
     async def acancel(self, reason: str | None = None) -> Job[R]:
+        """`cancel` without blocking the event loop."""
         await self._client.acancel(self.id, reason=reason)
         return await self.arefresh()
 
     def retry(self) -> Job[R]:
-        """Make the job ready now: a waiting one early, a final one anew."""
+        """Make the job ready now: a waiting job early, a final job once more."""
         self._client.retry(self.id)
         return self.refresh()
 
     async def aretry(self) -> Job[R]:
+        """`retry` without blocking the event loop."""
         await self._client.aretry(self.id)
         return await self.arefresh()
 
     def delete(self) -> None:
-        """Remove the job for good; it must not be running."""
+        """Delete the job for good. It must not be running."""
         self._client.delete(self.id)
 
     async def adelete(self) -> None:
@@ -96,10 +103,11 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
         await self._client.adelete(self.id)
 
     def why(self) -> str:
-        """Why the job is where it is, in words."""
+        """Explain in words why the job is in its state."""
         return self._client.why(self.id)
 
     async def awhy(self) -> str:
+        """`why` without blocking the event loop."""
         return await self._client.awhy(self.id)
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ PAGE = 500
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """Jobs of one task and version that this code would not run, with one of them as a sample."""
+    """Queued jobs of one task and version that this code cannot run, with one of them as a sample."""
 
     task: str
     version: int
@@ -30,7 +30,7 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Preflight(msgspec.Struct, frozen=True):
-    """How many waiting jobs were read, and what would go wrong with them."""
+    """The number of queued jobs that were read, and those that this code cannot run."""
 
     read: int
     misfits: tuple[Misfit, ...]

@@ -69,12 +69,16 @@ class _Callbacks(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Batch:
-    """Jobs that belong together, with callbacks: `on_success` when all have completed, `on_complete`
-    when all are final, `on_death` when the first dies; each once. Members, compositions among them, may
-    be added until the block ends, and by members while they run (`ctx.batch.enqueue(…)`).
+    """Jobs that belong together, with callbacks that each run once.
 
-    `with outer.batch("inner", …) as inner` opens a batch inside another: the members of the inner one
-    are members of both, and the callbacks of the outer one also wait for those of the inner one."""
+    - `on_success`: after all members have completed.
+    - `on_complete`: after all members are final.
+    - `on_death`: after the first member dies.
+
+    Add members until the block ends; a running member can add more with `ctx.batch.enqueue(…)`. `with
+    outer.batch("inner", …) as inner` opens a batch inside another. The outer callbacks wait for the
+    inner members and callbacks too.
+    """
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class Batch:
         on_complete: Bound[Any] | None = None,
         on_death: Bound[Any] | None = None,
     ) -> Batch:
-        """A batch inside this one, to be opened and closed while this one is open."""
+        """A batch inside this one. Open and close it while this one is open."""
         if self._claim is not None:
             raise ConfigError(
                 "a running member adds members to its batch with ctx.batch.enqueue(…); it opens no "
@@ -173,7 +177,7 @@ class Batch:
         return self._client is not None
 
     def enqueue(self, *calls: Bound[Any] | Flow) -> list[Job[Any]]:
-        """Add members. A composition is added whole; of it the last jobs are returned."""
+        """Add members and return their jobs. For a composition it returns the last jobs."""
         if not calls:
             return []
         self._begin(calls)
@@ -374,7 +378,13 @@ def batch(
     on_death: Bound[Any] | None = None,
     conn: object = None,
 ) -> Batch:
-    """Jobs that belong together: `with batch("import", on_success=done.bind()) as b: b.enqueue(…)`."""
+    """Jobs that belong together, with callbacks when all of them are done.
+
+        with winch.batch("import", on_success=report.bind()) as b:
+            b.enqueue(*(load.bind(path) for path in paths))
+
+    See `winch.types.Batch` for the callbacks.
+    """
     return Batch(name, on_success=on_success, on_complete=on_complete, on_death=on_death, conn=conn)
 
 

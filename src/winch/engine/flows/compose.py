@@ -65,7 +65,7 @@ LISTS = ("group", "map")
 
 @dataclass(eq=False)
 class Node:
-    """One member of a flow, or many alike: `calls` are made when they are stored, and counted then."""
+    """One member of a flow, or many equal ones."""
 
     name: str
     calls: Iterable[Bound[Any]]
@@ -78,12 +78,12 @@ class Node:
     is_many: bool = False
 
     def waits(self, flow: str) -> list[Wait]:
-        """What those after it wait for."""
+        """What the members after this node wait for."""
         return [Wait(all_key(members_prefix(flow, self.name)))] if self.count else []
 
 
 class Tail:
-    """The end of a flow that is part of another: the nodes that what follows comes after."""
+    """The last nodes of a flow inside another flow."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes: tuple[Node, ...] = tuple(nodes)
@@ -91,8 +91,7 @@ class Tail:
 
 @dataclass
 class Flow:
-    """Members and the edges between them: any shape without a circle. `add` returns a node that others
-    may come after."""
+    """Members and the edges between them, in any shape without a cycle."""
 
     name: str = "flow"
     kind: str = "flow"
@@ -118,13 +117,17 @@ class Flow:
         after: Sequence[Node | Tail] = (),
         on_failure: Policy = "skip",
     ) -> Node | Tail:
-        """A member. It runs when all of `after` are final; a `partial` call takes the result of the one
-        before it, or the list of results where several are. `on_failure` says what follows where one of
-        them does not complete: "skip" (this member is cancelled), "fail" (it is dead), "continue" (it
-        runs, with None for the missing result).
+        """Add a member that runs after all of `after` are final; returns its node.
 
-        Another flow becomes part of this one: its first members come after `after`, and what comes after
-        it waits for its last ones."""
+        A `partial` call takes the result of the member before it, or the list of results of several.
+        `on_failure` applies when one of them does not complete:
+
+        - "skip": cancel this member.
+        - "fail": end it as dead.
+        - "continue": run it, with None for the missing result.
+
+        Another flow becomes part of this one, between its first and its last members.
+        """
         before = [node for one in after for node in (one.nodes if isinstance(one, Tail) else (one,))]
         if isinstance(call, Flow):
             return self._take_in(call, before, on_failure)
@@ -139,8 +142,10 @@ class Flow:
         parallel: int | None = None,
         on_failure: Policy = "skip",
     ) -> Node:
-        """Members that run side by side, at most `parallel` of them at a time, as one node. What is no
-        list is gone through when the flow is stored, chunk by chunk."""
+        """Add members that run side by side as one node, at most `parallel` at a time.
+
+        An iterator is read in chunks when the flow is stored.
+        """
         if parallel is not None and parallel < 1:
             raise ConfigError(f"parallel must be 1 or more, got {parallel}")
         before = [node for one in after for node in (one.nodes if isinstance(one, Tail) else (one,))]
@@ -193,8 +198,11 @@ class Flow:
         return node
 
     def enqueue(self, *, conn: object = None) -> FlowHandle:
-        """Store it: each member once, also when the store's answer is lost on the way. A group or map
-        without members stores nothing; its result is the empty list."""
+        """Store the flow and return its handle. Each member is stored once, even if the store's answer
+        is lost.
+
+        A group or map without members stores nothing, and its result is the empty list.
+        """
         client = self._client()
         if client is None:
             return self._empty()
@@ -320,8 +328,11 @@ def flow(name: str = "flow") -> Flow:
 
 
 def chain(*calls: Bound[Any] | Flow, on_failure: Policy = "skip", name: str = "chain") -> Flow:
-    """One after the other; a `partial` call takes the result before it as its first argument. Other
-    compositions may stand in it like calls."""
+    """Run calls one after another: `chain(fetch.bind(url), parse.partial()).enqueue()`.
+
+    A `partial` call takes the previous result as its first argument. A call may be another
+    composition.
+    """
     made = Flow(name, "chain")
     before: list[Node | Tail] = []
     for call in calls:
@@ -330,7 +341,7 @@ def chain(*calls: Bound[Any] | Flow, on_failure: Policy = "skip", name: str = "c
 
 
 def group(calls: Iterable[Bound[Any] | Flow], *, name: str = "group") -> Flow:
-    """Side by side; `result()` of what is enqueued is the list of their results."""
+    """Run calls side by side. `result()` of the enqueued group is the list of their results."""
     made = Flow(name, "group")
     _side_by_side(made, calls)
     return made
@@ -343,8 +354,13 @@ def chord(
     on_failure: Policy = "skip",
     name: str = "chord",
 ) -> Flow:
-    """Side by side, then the callback, once, when all of them are final; a `partial` callback takes the
-    list of their results. `calls` may be an iterator: it is gone through when the chord is stored."""
+    """Run calls side by side, then the callback once, after all of them are final.
+
+        chord([count.bind(shard) for shard in shards], total.partial()).enqueue()
+
+    A `partial` callback takes the list of results. `calls` may be an iterator; it is read when the
+    chord is stored.
+    """
     made = Flow(name, "chord")
     members = _side_by_side(made, calls)
     check_member(callback, has_before=True)
@@ -354,7 +370,7 @@ def chord(
 
 
 def map_(task: Any, items: Iterable[Any], *, parallel: int | None = None, name: str = "map") -> Flow:
-    """The task for each item, at most `parallel` of them at a time."""
+    """Run the task for each item, at most `parallel` of them at a time."""
     if not isinstance(task, Task | Using):
         raise ConfigError(f"map_ takes a task and the items to call it with, got {task!r}")
     made = Flow(name, "map")

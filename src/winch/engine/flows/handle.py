@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FlowHandle:
-    """A flow that was enqueued. `last` are the jobs that no other member waits for."""
+    """An enqueued flow. `last` has the jobs that no other member waits for."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class FlowHandle:
 
     @cached_property
     def last(self) -> tuple[Job[Any], ...]:
-        """Handles made when first asked for: a group may have a million members."""
+        """The handles of the last jobs."""
         if self._client is None:
             return ()
         return tuple(self._client.handle(job_id) for job_id in self._last_ids())
@@ -50,10 +50,10 @@ class FlowHandle:
             yield from (prefix + numbered(number) for number in range(count))
 
     def result(self, timeout: Duration | None = None) -> Any:
-        """The result of the last job; of a group, a map and where several are last, the list of results.
+        """Wait for the result of the last job; for several last jobs, the list of their results.
 
-        Raises JobFailed when one of them is dead or cancelled, TimeoutError when they take longer
-        than `timeout` together.
+        Raises JobFailed when one of them is dead or cancelled, and TimeoutError when they take longer
+        than `timeout`.
         """
         return [] if self._client is None else self._client.run(self._result(self._client, timeout))
 

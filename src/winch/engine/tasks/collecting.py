@@ -32,10 +32,16 @@ Said = RetryAfter | Snooze | Discard | Cancel | BaseException
 
 
 class Collected(Generic[T]):
-    """One job of a collecting call: its arguments, and what becomes of it.
+    """One job of a collecting call: its arguments, and methods that choose its outcome.
 
-    A job about which nothing is said is done when the call returns, and has failed when it raises. What
-    is said last counts.
+        @app.task(collect=100)
+        def index(jobs: list[winch.Collected[Page]]) -> None:
+            for job in jobs:
+                if job.args.is_empty:
+                    job.discard("nothing to index")
+
+    A job without an outcome of its own completes when the call returns, and fails when it raises. The
+    last outcome that you choose counts.
     """
 
     __slots__ = ("_is_cancelled", "args", "attempt", "id", "result", "said")
@@ -57,32 +63,34 @@ class Collected(Generic[T]):
 
     @property
     def cancelled(self) -> bool:
-        """True once this job's cancel was requested or its claim was lost: it need not be worked on."""
+        """True after a cancel request for this job, or after the worker lost its claim. Skip such a
+        job.
+        """
         return self._is_cancelled()
 
     def done(self, result: Any = None) -> None:
-        """This job is completed, with this result."""
+        """Complete this job with this result."""
         self.result = result
         self.said = "done"
 
     def fail(self, error: BaseException | str) -> None:
-        """This job has failed with this error; the task's retry policy decides what comes next."""
+        """Fail this job with this error; the retry policy of the task decides what happens next."""
         self.said = error if isinstance(error, BaseException) else RuntimeError(error)
 
     def retry(self, after: Duration, reason: str | None = None) -> None:
-        """Try this job again after this delay; counts as a failed attempt."""
+        """Retry this job after this delay. This counts as a failed attempt."""
         self.said = RetryAfter(after, reason)
 
     def snooze(self, delay: Duration, reason: str | None = None) -> None:
-        """Run this job again after this delay; no attempt is spent."""
+        """Run this job again after this delay. This costs no attempt."""
         self.said = Snooze(delay, reason)
 
     def discard(self, reason: str | None = None) -> None:
-        """This job is never worth retrying: it goes to the dead."""
+        """End this job as dead, without a retry."""
         self.said = Discard(reason)
 
     def cancel(self, reason: str | None = None) -> None:
-        """This job is no longer wanted."""
+        """Cancel this job."""
         self.said = Cancel(reason)
 
     def __repr__(self) -> str:

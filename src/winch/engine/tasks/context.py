@@ -69,10 +69,13 @@ class Reports:
 
 
 class Context:
-    """One attempt at one job, as seen by its handler.
+    """One attempt of one job, as its handler sees it.
 
-    `fence` grows with every claim of the job and never repeats: hand it to other systems so that they
-    can refuse a late writer. `idempotency_key` is the same in every attempt.
+        @app.task
+        def export(ctx: winch.Context, year: int) -> None:
+            ctx.progress(10, "reading")
+
+    Winch supplies it when the first parameter is `ctx: Context`; callers of `enqueue` leave it out.
     """
 
     def __init__(
@@ -111,57 +114,66 @@ class Context:
 
     @property
     def job_id(self) -> str:
+        """The id of the job."""
         return self._claim.id
 
     @property
     def task(self) -> str:
+        """The name of the task."""
         return self._claim.task
 
     @property
     def queue(self) -> str:
+        """The queue that the job came from."""
         return self._claim.queue
 
     @property
     def attempt(self) -> int:
-        """The number of this try, from 1."""
+        """The number of this attempt, from 1."""
         return self._claim.attempt
 
     @property
     def fence(self) -> int:
+        """A number that grows with every claim of the job. Other systems can refuse a lower one as too
+        late.
+        """
         return self._claim.fence
 
     @property
     def idempotency_key(self) -> str:
+        """A key that is the same in every attempt of the job. Pass it to services that accept one."""
         return self._claim.id
 
     @property
     def created_at(self) -> datetime:
+        """When the job was enqueued, in UTC."""
         return self._claim.created_at
 
     @property
     def queue_latency(self) -> timedelta:
-        """How long the job was due before this attempt took it."""
+        """How long the job was due before this attempt started."""
         return max(self._claim.claimed_at - self._claim.run_at, timedelta(0))
 
     @property
     def headers(self) -> dict[str, str]:
+        """The headers of the job, as they were when it was enqueued."""
         return dict(self._claim.headers)
 
     @property
     def time_left(self) -> timedelta | None:
-        """How long this attempt may still take; None without a timeout."""
+        """How long this attempt may still run; None without a timeout."""
         if self._deadline is None:
             return None
         return timedelta(seconds=max(0.0, self._deadline - self._monotonic()))
 
     @property
     def cancelled(self) -> bool:
-        """True once a cancel was requested or the claim was lost: stop when convenient."""
+        """True after a cancel request, or after the worker lost the job. Stop when convenient."""
         return self._is_cancelled()
 
     @property
     def last_checkpoint(self) -> Any:
-        """What an earlier attempt saved with `checkpoint`, or None."""
+        """The state that an earlier attempt stored with `checkpoint`, or None."""
         text = self._claim.checkpoint
         history = steps.read(text)
         if history is not None:
@@ -171,7 +183,10 @@ class Context:
     # -- reports -----------------------------------------------------------------------------------
 
     def progress(self, percent: float, message: str | None = None) -> None:
-        """Say how far the job is, for people to see. Never waits; stored twice a second."""
+        """Report how far the job is, from 0 to 100, for the dashboard and `winch jobs show`.
+
+        Returns at once. The worker stores the latest value twice a second.
+        """
         if not 0 <= percent <= 100:
             raise ConfigError(f"progress must be from 0 to 100, got {percent!r}")
         sent: dict[str, object] = {"percent": percent}
@@ -183,20 +198,25 @@ class Context:
             self._client.tell_progress(self._claim, percent, message)
 
     def beat(self) -> None:
-        """Say that the handler is getting on, for a task with a `heartbeat`; `progress` and a stored
-        checkpoint say it too. Never waits."""
+        """Report that the handler is alive, for a task with `heartbeat=`. Returns at once.
+
+        `progress` and `checkpoint` report it too.
+        """
         self._reports.sign()
 
     @property
     def log(self) -> AttemptLog:
-        """A logger whose lines are kept with this attempt, and go to the worker's log as well."""
+        """A logger. Its lines are stored with this attempt and also go to the worker's log."""
         if self._log is None:
             self._log = AttemptLog(self._claim, self._reports)
         return self._log
 
     def checkpoint(self, state: object) -> None:
-        """Save where the job is; the next attempt finds it as `last_checkpoint`. Returns when it is
-        stored; raises LostClaim when the job is somebody else's by now."""
+        """Store the state of the work. The next attempt reads it from `last_checkpoint`.
+
+        Returns when the state is stored. Raises LostClaim when the job belongs to another worker by
+        now.
+        """
         if (durable := self._steps_so_far) is not None:
             durable.save_checkpoint(_checkpoint(state))
             return
@@ -212,7 +232,9 @@ class Context:
         self._saved(await driver.arun(driver.note(self._ref, self._checkpoint(state))))
 
     def still_mine(self) -> bool:
-        """Ask the store whether this attempt's claim is live: before an act that cannot be undone."""
+        """Ask the store whether this attempt still owns the job. Use it before an act that cannot be
+        undone.
+        """
         driver = self._store()
         return driver.run(driver.standing([self._ref])) == [Standing.LIVE]
 
@@ -222,11 +244,14 @@ class Context:
         return await driver.arun(driver.standing([self._ref])) == [Standing.LIVE]
 
     def transaction(self, session: object = None) -> Transaction:
-        """The job's own transaction: its writes, its completion and child jobs in one commit. See
-        winch.engine.tasks.transaction; keep it well within the lease.
+        """A transaction that commits your writes, the job's completion and its child jobs together.
 
-        With the application's own session or connection it is that one's outermost transaction, which
-        Winch commits at the end of the block."""
+            with ctx.transaction() as tx:
+                tx.execute("UPDATE account SET balance = balance - 5 WHERE id = 7")
+
+        Pass your own session or connection to use its outermost transaction; Winch commits it at the
+        end of the block. Keep the block well within the lease.
+        """
 
         def sealed(text: str) -> str:
             return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
@@ -243,9 +268,7 @@ class Context:
 
     @property
     def batch(self) -> Batch:
-        """The batch that this job is a member of, to add more members: `ctx.batch.enqueue(…)`.
-
-        The same object for the whole attempt: it numbers what the attempt adds."""
+        """The batch that this job belongs to. Add members to it with `ctx.batch.enqueue(…)`."""
         if (known := self.__dict__.get("_batch")) is None:
             # In one step: of two threads that make one, both get the same.
             known = self.__dict__.setdefault("_batch", self._make_batch(self))
@@ -254,7 +277,9 @@ class Context:
 
     @property
     def claim_ref(self) -> ClaimRef:
-        """The proof of this attempt's claim, for what must be refused to a later one."""
+        """The proof of this attempt's claim. The store refuses it after another worker has claimed the
+        job.
+        """
         return self._ref
 
     @property
@@ -272,55 +297,69 @@ class Context:
         name: str | None = None,
         transaction: object = None,
     ) -> Any:
-        """Call `fn(*args)` once in the life of this job, and return its result now and ever after. Await
-        it in an async handler.
+        """Call `fn(*args)` once in the life of this job. Later attempts get the stored result.
 
-        The result is kept as JSON, and comes back as the function's annotation says. An error is the
-        handler's, which fails and is retried as a whole; with `retry` the step is repeated by that
-        policy while the job waits without a worker, and StepFailed is raised at its end. `undo` is
-        called with the step's result (with its arguments where it returned nothing) when the job fails
-        for good or is cancelled: the latest step's first. `name` is needed for a lambda, and tells
-        steps apart that would change their order. With `transaction` (True, or the application's own
-        session) `fn` is given a transaction before its arguments, and what it writes there is committed
-        with the step.
+            charge = ctx.step(charge_card, order_id, undo=refund)
+
+        - The result is stored as JSON and read back as the type that `fn` is annotated with.
+        - An error fails the attempt. With `retry` the step alone is retried; StepFailed follows the last
+          failure.
+        - `undo` receives the result, or the arguments if there is none. It runs when the job fails for
+          good or is cancelled, newest step first.
+        - `name` is required for a lambda. It keeps a step recognisable when steps change their order.
+        - With `transaction`, `fn` receives a transaction first; its writes commit with the step. Pass
+          True or your own session.
+
+        Await it in an async handler.
         """
         return self._durable_steps("step").step(
             fn, args, undo=undo, retry=retry, name=name, transaction=transaction
         )
 
     def sleep(self, duration: Duration, *, name: str = "sleep") -> Any:
-        """Wait this long, days too, without holding a worker. Await it in an async handler.
+        """Wait this long, even for days, without holding a worker.
 
-        The attempt ends here and a new one goes on from here, by the store's clock: `finally` blocks
-        run, and local variables are made again from the steps before."""
+        The attempt ends here, and `finally` blocks run. A new attempt continues from here when the time
+        is over. It repeats the handler from the top and takes the results of the steps before from the
+        store. Await it in an async handler.
+        """
         span = parse_duration(duration, "sleep")
         return self._durable_steps("sleep").sleep(span, name)
 
     def wait_for(self, signal: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
-        """The payload of a signal that `app.signal` sends, now or later, or has sent before. The job is
-        blocked meanwhile and holds no worker. Await it in an async handler.
+        """Wait for a signal of this name and return its payload.
 
-        Each signal is taken once. When `timeout` is over without one, `default` is returned, and without
-        a default SignalTimeout is raised."""
+        The job holds no worker while it waits. A signal that was sent before counts too, and each
+        signal is taken once. After `timeout` it returns `default`, or raises SignalTimeout without a
+        default. Await it in an async handler.
+        """
         span = None if timeout is None else parse_duration(timeout, "timeout")
         return self._durable_steps("wait_for").wait_for(signal, span, default)
 
     def spawn(self, call: Bound[Any], *, name: str = "spawn") -> Any:
-        """Enqueue a child once in the life of this job, and go on. Returns its Job; await it in an async
-        handler (the job, not its result)."""
+        """Enqueue a child once in the life of this job, and return its Job without waiting for it.
+
+        Await it in an async handler; that gives the Job, not its result.
+        """
         return self._durable_steps("spawn").spawn(call, name)
 
     def gather(self, *calls: Bound[Any], name: str = "gather") -> Any:
-        """Enqueue children, each once in the life of this job, wait for all of them without holding a
-        worker, and return their results in order. Await it in an async handler.
+        """Enqueue children, wait for all of them, and return their results in order.
 
-        Raises ChildFailed, when all are final, where some are dead or cancelled."""
+            totals = ctx.gather(*(count.bind(shard) for shard in shards))
+
+        The job holds no worker while it waits. Each child is enqueued once in the life of the job.
+        Raises ChildFailed, after all are final, when some are dead or cancelled. Await it in an async
+        handler.
+        """
         return self._durable_steps("gather").gather(calls, name)
 
     def version(self, change: str, newest: int = 2) -> int:
-        """Which way a running workflow goes where its code has changed: `newest` for a job that comes
-        here for the first time, 1 for one that had passed this place before. The same in every
-        attempt."""
+        """Choose the path of a workflow whose code has changed.
+
+        Returns `newest` for a job that comes here for the first time. Returns 1 for a job that passed
+        this place before the change. The answer is the same in every attempt.
+        """
         if newest < 2:
             raise ConfigError(f"newest must be 2 or more: 1 is how it was before, got {newest}")
         return self._durable_steps("version").version(change, newest)
@@ -356,7 +395,9 @@ def _checkpoint(state: object) -> str:
 
 
 class AttemptLog(logging.LoggerAdapter[logging.Logger]):
-    """Lines for people who look at the job."""
+    """A logger. Its lines are stored with the attempt, where `winch jobs show` and the dashboard find
+    them.
+    """
 
     def __init__(self, claim: Claim, reports: Reports) -> None:
         super().__init__(logging.getLogger("winch.job"), {})
@@ -364,6 +405,7 @@ class AttemptLog(logging.LoggerAdapter[logging.Logger]):
         self._reports = reports
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Write one line at this level."""
         if level >= logging.INFO:
             text = str(msg) % args if args else str(msg)
             text = codec.clean_text(text.replace("\n", "\n    "), MAX_LOG_LINE)
@@ -371,4 +413,5 @@ class AttemptLog(logging.LoggerAdapter[logging.Logger]):
         super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
+        """The message with the id of the job, as the worker's log shows it."""
         return f"[{self._claim.id}] {msg}", kwargs

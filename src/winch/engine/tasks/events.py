@@ -35,7 +35,7 @@ LOG_EVERY = 60.0
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to one job in this process."""
+    """One event of one job in this process, for subscribers of `app.on`."""
 
     kind: str
     job_id: str

@@ -42,7 +42,13 @@ class Dependency:
 
 
 def Depends(source: str | Callable[..., Any]) -> Any:  # noqa: N802  # reads as the declaration it is
-    """Have a parameter injected: by a resource's name, or by a function called for each job."""
+    """Inject a parameter: a resource by its name, or the result of a function called for each job.
+
+        @app.task
+        def sync(user_id: int, db: Session = winch.Depends("db")) -> None: ...
+
+    Callers of `enqueue` leave the parameter out.
+    """
     return Dependency(source)
 
 

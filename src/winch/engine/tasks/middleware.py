@@ -12,27 +12,45 @@ if TYPE_CHECKING:
 
 
 class Middleware:
-    """Give an instance to `app.use(…)`. The first one used is the outermost."""
+    """Hooks around every enqueue and every attempt; pass an instance to `app.use`.
+
+        class Timing(winch.Middleware):
+            async def run(self, ctx, call_next):
+                started = time.monotonic()
+                try:
+                    return await call_next()
+                finally:
+                    metrics.observe(ctx.task, time.monotonic() - started)
+
+    The first instance that you pass is the outermost.
+    """
 
     def enqueue(self, job: NewJob) -> NewJob:
-        """The job about to be stored; return it, or a changed copy (headers, tags, queue, …)."""
+        """Called with the job before it is stored. Return it, or a copy with other headers, tags,
+        queue and so on.
+        """
         return job
 
     def enqueue_all(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-        """The jobs of one call, which are stored together; unless overridden, `enqueue` for each."""
+        """Called with all jobs of one call before they are stored. By default it calls `enqueue` for
+        each.
+        """
         return [self.enqueue(job) for job in jobs]
 
     def stored(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
-        """After `enqueue_all`: the store has taken these jobs, or `error` kept it from that. With
-        `conn=` they are there only once the caller's transaction commits."""
+        """Called after the store has accepted these jobs, or has failed with `error`.
+
+        With `conn=` the jobs exist only after the caller's transaction commits.
+        """
 
     def claimed(self, claims: Sequence[Claim], seconds: float) -> None:
-        """A worker has taken these jobs to run; the store took so long."""
+        """Called after a worker has claimed these jobs, with the time that the store took."""
 
     def settled(self, outcomes: Sequence[Finish], seconds: float) -> None:
-        """The store has answered what became of these attempts, and took so long."""
+        """Called after the store has recorded how these attempts ended, with the time that it took."""
 
     async def run(self, ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Around one attempt of any kind of task: `return await call_next()`. What it raises instead of
-        the handler counts as the handler's."""
+        """Called around each attempt: `return await call_next()`. An exception of its own fails the
+        attempt.
+        """
         return await call_next()

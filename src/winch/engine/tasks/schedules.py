@@ -12,8 +12,7 @@ from winch.storage.decide.schedules import Definition, RunKind, ScheduleRow, rea
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """One schedule as it stands. `is_active`: a worker ticks it; `late_by`: how long a window has been
-    due that nobody has dealt with, once that is more than ten seconds."""
+    """One schedule as the store keeps it. `is_active` is True while a worker runs it."""
 
     name: str
     task: str
@@ -37,18 +36,19 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def late_by(self) -> timedelta | None:
+        """How long its window has been overdue without a job; None up to ten seconds."""
         if self.next_at is None or not self.is_active or self.paused_at is not None:
             return None
         late = self.now - self.next_at
         return late if late > MISSED_AFTER else None
 
     def next(self, count: int = 5) -> list[datetime]:
-        """Its next windows, by the store's time of this look."""
+        """The next windows after the time at which the schedule was read."""
         return next_windows(self.timing, max(self.now, self.last_window), count)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one window; `state` is where its job is now, None when it is gone or never was."""
+    """One window of a schedule. `state` is the state of its job; None when there is no job."""
 
     window: datetime
     kind: RunKind

@@ -55,7 +55,14 @@ Unset = msgspec.UnsetType
 
 
 class Task(Generic[P, R]):
-    """A function that can be enqueued. Calling it runs it here and now, as if it were not a task."""
+    """A function that can be enqueued.
+
+        job = add.enqueue(1, b=2)
+        add.using(delay="5m", priority=10).enqueue(1, b=2)
+        assert add(1, b=2) == 3
+
+    A direct call runs the function here and now.
+    """
 
     def __init__(self, client: Client, name: str, fn: Callable[P, Any], options: TaskOptions) -> None:
         self.name = name
@@ -86,7 +93,7 @@ class Task(Generic[P, R]):
         return result
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Store a job that runs this task with these arguments."""
+        """Store a job that runs this task with these arguments, and return its handle."""
         like = self._like or self._alike()
         return self._client.enqueue(Bound(self, self.arguments.pack(args, kwargs), _NO_OPTIONS, like))
 
@@ -95,7 +102,7 @@ class Task(Generic[P, R]):
         return await self._client.aenqueue(self.bind(*args, **kwargs))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
-        """This call as a value, for `enqueue_many` and compositions. Checked now, stored later."""
+        """This call as a value, for `enqueue_many` and compositions. The arguments are checked now."""
         packed = self.arguments.pack(args, kwargs)
         return Bound(self, packed, _NO_OPTIONS, self._like or self._alike())
 
@@ -104,7 +111,9 @@ class Task(Generic[P, R]):
         return like
 
     def partial(self, *args: Any, **kwargs: Any) -> Partial[R]:
-        """This call without its first argument, for compositions: the result before it is the first."""
+        """This call without its first argument, for compositions: the previous result becomes that
+        argument.
+        """
         packed = self.arguments.pack_partial(args, kwargs)
         return Partial(self, packed, _NO_OPTIONS, self._like or self._alike())
 
@@ -128,7 +137,11 @@ class Task(Generic[P, R]):
         conn: object = None,
         **unknown: Never,
     ) -> Using[P, R]:
-        """The same task with options for the enqueues that follow; the task itself is not changed."""
+        """The same task with options for the next enqueues: `send.using(delay="5m").enqueue(7)`.
+
+        The options are queue, priority, delay, run_at, expires, timeout, retry, retention, tags,
+        headers, id, unique, fifo, tenant and conn. The task itself does not change.
+        """
         given: dict[str, Any] = {
             "queue": queue,
             "priority": priority,
@@ -155,18 +168,26 @@ class Task(Generic[P, R]):
 
     @property
     def client(self) -> Client:
+        """The client that stores the jobs of this task."""
         return self._client
 
     def handle(self, job_id: str) -> Job[R]:
-        """The handle of a job of this task that was enqueued before."""
+        """The handle of a job of this task, by its id. Does not ask the store."""
         return self._client.handle(job_id)
 
     def storing(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
-        """The operation that stores jobs as they are, for whoever carries operations out."""
+        """The operation that stores these jobs; the client runs it."""
         return self._client.store(jobs, None)
 
     def upgrade(self, *, from_version: int) -> Callable[[Upgrader], Upgrader]:
-        """Register a function that turns arguments of `from_version` into those of the next version."""
+        """Register a function that converts arguments of `from_version` to the next version.
+
+            @send.upgrade(from_version=1)
+            def to_2(args: dict[str, object]) -> dict[str, object]:
+                return {"to": args["email"]}
+
+        The worker runs it on jobs that older code has enqueued.
+        """
         if not 1 <= from_version < self.options.version:
             raise ConfigError(
                 f"task {self.name} has version {self.options.version}; from_version must be from 1 to "
@@ -180,7 +201,7 @@ class Task(Generic[P, R]):
         return register
 
     def current_args(self, text: str, version: int) -> str:
-        """Stored arguments of any version as those of this one; raises InvalidPayload."""
+        """Convert stored arguments of any version to the current one. Raises InvalidPayload."""
         if version == self.options.version:
             return text
         args = codec.loads(text, dict[str, Any], what="arguments")
@@ -223,8 +244,9 @@ class Using(Generic[P, R]):
         return Bound(self._task, packed, self._options, self._like)
 
     def partial(self, *args: Any, **kwargs: Any) -> Partial[R]:
-        """This call with its options and without its first argument: the result before it is the
-        first."""
+        """This call with its options and without its first argument, which the previous result
+        becomes.
+        """
         packed = self._task.arguments.pack_partial(args, kwargs)
         return Partial(self._task, packed, self._options, self._like)
 
@@ -232,8 +254,7 @@ class Using(Generic[P, R]):
 # The garbage collector, which took a tenth of a large `enqueue_many`, need not follow calls and
 # handles: they refer to nothing that refers to them.
 class Bound(msgspec.Struct, Generic[R], eq=False, gc=False):
-    """A call of a task, checked and packed, not yet stored. `like` is the job that it makes, but for its
-    id and arguments."""
+    """A checked call of a task that is not stored yet: `add.bind(1, b=2)`."""
 
     task: Task[Any, R]
     args: str
@@ -241,7 +262,7 @@ class Bound(msgspec.Struct, Generic[R], eq=False, gc=False):
     like: NewJob
 
     def new_job(self, drawn_id: str) -> NewJob:
-        """The job to store; `drawn_id` is used unless the caller gave an id."""
+        """The job to store, with `drawn_id` unless the caller gave an id."""
         like = self.like
         if self.task.has_keyed_gates:
             gates = job_gates(self.task, self.options, self.args) or ()
@@ -268,7 +289,7 @@ class Bound(msgspec.Struct, Generic[R], eq=False, gc=False):
 
 
 class Partial(Bound[R], eq=False, gc=False):
-    """A call that lacks its first argument, which the result before it will be."""
+    """A call without its first argument, which the previous result becomes: `parse.partial()`."""
 
 
 def check_call(call: object, client: Client | None, taker: str) -> None:
@@ -356,7 +377,7 @@ def kept_for(*given: Retention | None) -> timedelta | None:
 
 
 class AsyncTask(Task[P, R]):
-    """A task whose function is `async def`; calling it gives its coroutine."""
+    """A task with an `async def` function. A direct call returns its coroutine."""
 
     def __call__(  # type: ignore[override]  # a coroutine of R, where the plain task gives R
         self, *args: P.args, **kwargs: P.kwargs
@@ -366,11 +387,10 @@ class AsyncTask(Task[P, R]):
 
 
 class CollectingTask(Task[..., Any], Generic[T]):
-    """A task that takes many jobs in one call. `enqueue` takes one T, or its fields by name; calling it
-    runs its function here and now with the list it is given."""
+    """A task that receives many jobs in one call. `enqueue` takes one item, or its fields by name."""
 
     def enqueue(self, *item: T, **fields: Any) -> Job[Any]:
-        """Store a job with these arguments."""
+        """Store a job with these arguments, and return its handle."""
         return super().enqueue(*item, **fields)
 
     async def aenqueue(self, *item: T, **fields: Any) -> Job[Any]:
@@ -378,12 +398,12 @@ class CollectingTask(Task[..., Any], Generic[T]):
         return await super().aenqueue(*item, **fields)
 
     def bind(self, *item: T, **fields: Any) -> Bound[Any]:
-        """This job as a value, for `enqueue_many`. Checked now, stored later."""
+        """This job as a value, for `enqueue_many`. The arguments are checked now."""
         return super().bind(*item, **fields)
 
 
 class ContextTask(Task[P, R]):
-    """A task whose function takes its Context first; `enqueue` takes what comes after it."""
+    """A task with a Context as its first parameter. `enqueue` takes the parameters after it."""
 
     def __call__(  # type: ignore[override]  # the context comes before what the plain task takes
         self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs
@@ -393,7 +413,7 @@ class ContextTask(Task[P, R]):
 
 
 class AsyncContextTask(ContextTask[P, R]):
-    """`ContextTask` for an `async def`."""
+    """A `ContextTask` with an `async def` function. A direct call returns its coroutine."""
 
     def __call__(  # type: ignore[override]  # as above
         self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs

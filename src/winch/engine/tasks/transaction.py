@@ -42,10 +42,10 @@ class Statements:
         self.connection: Any = connection
 
     def execute(self, statement: Any, *values: Any) -> Any:
-        """Run a statement on the transaction's connection (await it where the connection is async).
+        """Run a statement on the transaction's connection. Await it where the connection is async.
 
-        It is written and answered as that connection's library does it: rows come from a cursor, a
-        SQLAlchemy result, or asyncpg's status."""
+        Parameters and results are those of the connection's library.
+        """
         execute = getattr(self.connection, "execute", None)
         if execute is None:  # Django's connection, and psycopg2's: everything goes through a cursor
             cursor = self.connection.cursor()
@@ -55,10 +55,10 @@ class Statements:
 
 
 class Transaction(Statements):
-    """`with ctx.transaction() as tx:` in a plain handler, `async with` in an async one.
+    """The transaction of a job: `with ctx.transaction() as tx`, or `async with` in an async handler.
 
-    `tx.execute` runs the application's own statements, `conn=tx` puts child jobs into it, and what is
-    assigned to `tx.result` is the job's result.
+    Run your statements with `tx.execute`, enqueue child jobs with `conn=tx`, and assign the job's
+    result to `tx.result`.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ WINDOW_HEADER = "winch-window"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a schedule is: its timing, its policies, and the job it wants (whose id is not looked at)."""
+    """The timing of a schedule, its policies, and the job that it enqueues."""
 
     timing: Timing
     job: NewJob
@@ -45,6 +45,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
+        """The definition as the JSON text that the store keeps."""
         return msgspec.json.encode(self, order="deterministic").decode()
 
 
@@ -91,9 +92,7 @@ class Schedules(msgspec.Struct, frozen=True):
 
 
 class RunKind(StrEnum):
-    """What became of a window: a job; nothing, because an earlier job was not final or a person said so;
-    nothing, because it was missed; a job that a person asked for; nothing, because the job's unique key
-    was held."""
+    """What a window led to: a job, or none, because of overlap, a skip, a miss or a held unique key."""
 
     ENQUEUED = "enqueued"
     SKIPPED = "skipped"
