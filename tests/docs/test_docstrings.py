@@ -17,7 +17,8 @@ from winch.engine.tasks.options import EnqueueOptions, TaskOptions
 
 MODULES = ("winch", "winch.types", "winch.errors", "winch.testing", "winch.web")
 AREAS = (
-    "audit", "dead", "flows", "idempotency", "jobs", "limits", "outbox", "queues", "schedules", "workers",
+    "audit", "dead", "flows", "idempotency", "jobs", "limits", "outbox", "queues", "schedules",
+    "workers",
 )  # fmt: skip
 MOST_WORDS = 25
 # Words for people and for speech: a sentence names its actor, and software does not talk.
