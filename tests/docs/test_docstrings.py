@@ -69,7 +69,8 @@ def doc(value: Any) -> str:
 
 def blocks(text: str) -> tuple[str, list[str]]:
     """The prose, and the indented blocks of code."""
-    prose, code = [], []
+    prose: list[str] = []
+    code: list[str] = []
     for part in re.split(r"\n\n(?=\S)|\n\n(?=    \S)", text):
         if part.startswith("    "):
             if code and prose and prose[-1] == "":
