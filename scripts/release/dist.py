@@ -28,6 +28,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from scripts.release.install import find_pythons, run_readme
@@ -42,6 +43,7 @@ NOT_IN_ARCHIVE = (".ci/", ".github/", ".editorconfig", ".pre-commit-config.yaml"
 ONLY_IN_ARCHIVE = {"PKG-INFO"}
 
 
+@cache  # both builds take the same, also when a commit comes in between
 def epoch() -> str:
     """The time that every file in the archives carries."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
