@@ -137,7 +137,6 @@ MUTATIONS = (
         "fence", "postgres", FENCE,
         (
             ("postgres/sql/finish.sql", "\n                    AND job.token = outcome.by_token", ""),
-            ("postgres/sql/finish.sql", "coalesce(outcome.place, (", "coalesce(NULL::tid, ("),
             ("postgres/sql/finish.sql", "WHEN (id, token) IN (\n                SELECT outcome.job, outcome.by_token", "WHEN id IN (\n                SELECT outcome.job"),
         ),
         ("conformance:finish", "F3"),
@@ -202,7 +201,7 @@ MUTATIONS = (
     ),
     Mutation(
         "offer, twice", "postgres", OFFER_TWICE,
-        (("postgres/fast/claiming_bell.py", "[claim for claim in offer.claims if claim.id not in known]", "list(offer.claims)"),),
+        (("postgres/fast/handover.py", "[claim for claim in offer.claims if claim.id not in known]", "list(offer.claims)"),),
         ("test:tests/storage/test_postgres_offers.py::test_what_a_ring_brings_and_what_was_handed_over_come_together",),
     ),
     Mutation(

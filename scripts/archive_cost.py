@@ -131,7 +131,9 @@ def cycles(driver: PostgresDriver, session: str, batches: int) -> dict[str, floa
         ticks = range(start := time.time_ns() * 4096 // 1_000_000, start + BATCH)
         ids = [job_id(tick, os.urandom(8)) for tick in ticks]
         driver.run(driver.enqueue([NewJob(id=i, task="bench.noop", args='{"n": 12345}') for i in ids]))
-        pid = driver._pool._idle[-1].info.backend_pid  # the one connection that a single caller has
+        pid = driver._pool._idle[
+            -1
+        ].connection.info.backend_pid  # the one connection that a single caller has
         params = ClaimParams(
             session=session, token=random_id(os.urandom(16)), queues=("default",), limit=BATCH, gated=0
         )

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from winch import App, Context, Retry
-from winch.drivers.postgres.connections.pool import Watchdog
 from winch.drivers.postgres.wakeups import listen as postgres_listen
 from winch.drivers.redis.wakeups import listen as redis_listen
 from winch.drivers.sqlite.connections.writer import Writer
@@ -116,7 +115,6 @@ IN_CHILD: dict[str, Callable[[], None]] = {
 }
 IN_POSTGRES_CHILD: dict[str, Callable[[], None]] = {
     "listen": _coroutine(postgres_listen.Listener, "_run"),
-    "watchdog": _thread(Watchdog, "_tick"),
 }
 IN_SUPERVISOR: dict[str, Callable[[], None]] = {
     "heartbeat": _coroutine(Beating, "run"),

@@ -293,7 +293,7 @@ index winch.lease_pkey: CREATE UNIQUE INDEX lease_pkey ON winch.lease USING btre
 index winch.lease_session: CREATE INDEX lease_session ON winch.lease USING btree (session) -- serves the view claimed
 index winch.limit_set_pkey: CREATE UNIQUE INDEX limit_set_pkey ON winch.limit_set USING btree (name)
 index winch.offer_pkey: CREATE UNIQUE INDEX offer_pkey ON winch.offer USING btree (token, queue)
-index winch.offer_standing: CREATE INDEX offer_standing ON winch.offer USING btree (queue, until) -- serves take_offer
+index winch.offer_standing: CREATE INDEX offer_standing ON winch.offer USING btree (queue, until) -- serves hand_over
 index winch.permit_of_job: CREATE INDEX permit_of_job ON winch.permit USING btree (job) -- serves whatever ends a claim
 index winch.permit_pkey: CREATE UNIQUE INDEX permit_pkey ON winch.permit USING btree (gate, job)
 index winch.queue_pkey: CREATE UNIQUE INDEX queue_pkey ON winch.queue USING btree (name)
@@ -324,6 +324,51 @@ BEGIN
     RETURN NULL;
 END
 function winch.grown(jsonb,jsonb): returns jsonb immutable
+function winch.hand_over(): returns trigger security definer search_path=pg_catalog, pg_temp 
+
+DECLARE
+    taken "winch".offer;
+    word text;
+BEGIN
+    NEW.fence := 0;
+    DELETE FROM "winch".offer
+    WHERE ctid = (
+        SELECT offer.ctid
+        FROM "winch".offer
+        JOIN "winch".session ON session.id = offer.session AND session.ended_at IS NULL
+        WHERE offer.queue = NEW.queue
+            AND offer.until > clock_timestamp()
+            AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
+            AND NEW.state = 'ready'
+            AND NEW.gate IS NULL
+            AND EXISTS (SELECT FROM "winch".queue WHERE name = NEW.queue AND paused_at IS NULL)
+        ORDER BY offer.queue DESC, offer.until DESC
+        LIMIT 1
+        FOR UPDATE OF offer SKIP LOCKED
+        FOR KEY SHARE OF session SKIP LOCKED
+    )
+    RETURNING * INTO taken;
+    IF taken.token IS NULL THEN
+        PERFORM pg_notify('winch_' || md5('"winch"'), json_build_array(NEW.queue)::text);
+        RETURN NEW;
+    END IF;
+    NEW.state := 'running';
+    NEW.filed := 'running';
+    NEW.attempt := 1;
+    NEW.fence := "winch".micros(NEW.created_at);
+    NEW.token := taken.token;
+    NEW.session := taken.session;
+    NEW.claimed_at := NEW.created_at;
+    word := json_build_array(
+        taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence
+    )::text;
+    -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
+    PERFORM pg_notify(
+        taken.channel,
+        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+    );
+    RETURN NEW;
+END
 function winch.is_possible(winch.job): returns boolean immutable
 function winch.is_unclaimed_left(text): returns boolean stable 
 
@@ -643,43 +688,6 @@ BEGIN
             AND strpos(job.headers, flow) > 0
     );
 END
-function winch.take_offer(uuid,text,text,integer,text,timestamp with time zone,boolean): returns winch.offer security definer search_path=pg_catalog, pg_temp 
-
-DECLARE
-    taken "winch".offer;
-    word text;
-BEGIN
-    IF may_hand_over THEN
-        DELETE FROM "winch".offer
-        WHERE ctid = (
-            SELECT offer.ctid
-            FROM "winch".offer
-            JOIN "winch".session ON session.id = offer.session AND session.ended_at IS NULL
-            WHERE offer.queue = job_queue
-                AND offer.until > clock_timestamp()
-                AND (offer.tasks IS NULL OR job_task = ANY (offer.tasks))
-                AND EXISTS (SELECT FROM "winch".queue WHERE name = job_queue AND paused_at IS NULL)
-            ORDER BY offer.queue DESC, offer.until DESC
-            LIMIT 1
-            FOR UPDATE OF offer SKIP LOCKED
-            FOR KEY SHARE OF session SKIP LOCKED
-        )
-        RETURNING * INTO taken;
-    END IF;
-    IF taken.token IS NULL THEN
-        PERFORM pg_notify('winch_' || md5('"winch"'), json_build_array(job_queue)::text);
-        RETURN NULL;
-    END IF;
-    word := json_build_array(
-        taken.token, job_id, job_queue, job_task, job_args, job_version, "winch".micros(at)
-    )::text;
-    -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
-    PERFORM pg_notify(
-        taken.channel,
-        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
-    );
-    RETURN taken;
-END
 function winch.tell_waiting(): returns trigger 
 
 DECLARE
@@ -794,6 +802,7 @@ trigger winch.job.job_event_update: CREATE TRIGGER job_event_update AFTER UPDATE
 trigger winch.job.job_frees_key: CREATE TRIGGER job_frees_key AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.unique_key IS NOT NULL)) EXECUTE FUNCTION winch.free_key()
 trigger winch.job.job_has_gates: CREATE TRIGGER job_has_gates BEFORE INSERT ON winch.job FOR EACH ROW WHEN (((new.options IS NOT NULL) OR (new.filed <> new.state))) EXECUTE FUNCTION winch.mark_gated()
 trigger winch.job.job_is_gone_from_gates: CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.gate IS NOT NULL)) EXECUTE FUNCTION winch.leave_gates()
+trigger winch.job.job_is_handed_over: CREATE TRIGGER job_is_handed_over BEFORE INSERT ON winch.job FOR EACH ROW WHEN ((new.fence < 0)) EXECUTE FUNCTION winch.hand_over()
 trigger winch.job.job_is_possible: CREATE TRIGGER job_is_possible AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((new.attempt < 0) OR
         CASE
             WHEN (new.token IS NULL) THEN ((new.filed <> new.state) OR (new.state <> ALL (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))

@@ -17,7 +17,7 @@ from winch.core.job import Claim, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_id, random_id
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
+from winch.drivers.postgres.fast.handover import ClaimingPostgresBell
 from winch.drivers.postgres.statements import Statement
 from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession
 from winch.storage.verbs import Verb

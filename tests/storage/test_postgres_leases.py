@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.storage.postgres_kit import Store, completed, connected, recorded
-from winch.core.job import Note
+from tests.storage.postgres_kit import Store, completed, connected
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.fast.row_hints import KnownRows
 from winch.drivers.postgres.verbs.base import MANY
 from winch.storage.params import Answer, ClaimRef, Finish
 
@@ -113,44 +111,7 @@ def test_jobs_of_a_lease_are_rescued_and_given_up_like_others(store: Store) -> N
     assert rows(store, "SELECT FROM winch.lease") == []
 
 
-# -- where the rows lie -------------------------------------------------------------------------------
-
-
-def test_a_finish_goes_where_the_claim_left_the_rows(store: Store) -> None:
-    session, driver = store.session(), store.driver
-    store.add(MANY)
-    claims = store.claim(session, MANY, gated=0)
-    verb, steps = recorded(driver.finish(list(map(completed, claims))))
-    answers = driver.run(verb)
-    assert set(answers) == {Answer.TOOK}
-    assert [len(step.values["places"]) for step in steps] == [MANY]
-
-
-def test_a_place_is_a_hint(store: Store) -> None:
-    """Another job lies where the claim said, under the same token: neither is ended for the other."""
-    session, driver = store.session(), store.driver
-    store.add(MANY)
-    claims = store.claim(session, MANY, gated=0)
-    one, other = claims[:2]
-    assert isinstance(driver._base.row_hints, KnownRows)
-    places = driver._base.row_hints._by_id
-    places[one.id], places[other.id] = places[other.id], places[one.id]
-    assert store.complete(one) == [Answer.TOOK]
-    assert store.get(one.id).state is JobState.COMPLETED
-    assert store.get(other.id).state is JobState.RUNNING
-    # Written to by somebody else meanwhile: it lies elsewhere, and is found all the same.
-    with connected(store.url) as conn:
-        conn.execute("UPDATE winch.job SET progress = '{}' WHERE id = %s", [claims[2].id])
-    assert store.complete(claims[2], claims[3]) == [Answer.TOOK, Answer.TOOK]
-    # Written to by this process: not even looked for there.
-    note = Note(progress='{"percent": 1.0}')
-    assert driver.run(driver.note(ClaimRef(claims[4].id, claims[4].token), note)) is Answer.TOOK
-    verb, steps = recorded(driver.finish([completed(claims[4])]))
-    assert driver.run(verb) == [Answer.TOOK]
-    assert len(steps) == 1
-
-
-def test_a_stale_token_ends_nothing_at_a_known_place(store: Store) -> None:
+def test_a_stale_token_ends_nothing(store: Store) -> None:
     session, driver = store.session(), store.driver
     store.add(MANY)
     (claim, *_) = store.claim(session, MANY, gated=0)

@@ -24,10 +24,9 @@ from tests.storage.postgres_kit import (
 from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
+from winch.drivers.postgres.connections.libpq import Lone
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
-from winch.drivers.postgres.fast.handover import Offer
-from winch.drivers.postgres.records import write_one
+from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, Offer
 from winch.storage.params import ClaimParams, NewJob
 
 pytestmark = pytest.mark.servers
@@ -35,8 +34,9 @@ pytestmark = pytest.mark.servers
 
 def hand_over(store: Store, conn: psycopg.Connection[Any], job: NewJob) -> bool:
     """Store the job as a producer does, in a transaction that stays open; whether it is claimed."""
-    values = write_one(job, None, may_hand_over=True)
-    conn.execute(store.driver._base.sql["enqueue.one"].text, values)
+    lone = store.driver.enqueue([job]).lone
+    assert isinstance(lone, Lone)
+    conn.execute(lone.statement.sql.text, lone.statement.values)
     row = conn.execute("SELECT state FROM winch.job WHERE id = %s", [job.id]).fetchone()
     return row == ("running",)
 

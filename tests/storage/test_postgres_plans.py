@@ -20,10 +20,8 @@ from tests.storage.postgres_kit import (
     new_token,
 )
 from winch.core.lifecycle import JobState
-from winch.drivers._shared.sql import SqlText
-from winch.drivers.postgres.binary import adapt
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.statements import PREPARED, Statement
+from winch.drivers.postgres.statements import PREPARED, Sql, Statement
 from winch.storage.params import Answer, ClaimParams, Finish, GroupFilter, JobFilter, Trim
 from winch.storage.verbs import Verb
 
@@ -76,7 +74,6 @@ def plans_of(store: Store, verb: Verb[Any]) -> list[tuple[str, str]]:
     """The plans of the verb's statements by name; run for real and rolled back."""
     plans = []
     with psycopg.connect(store.url) as conn:
-        adapt(conn)
         steps = verb.steps()
         try:
             step: Statement = next(steps)
@@ -210,14 +207,10 @@ def test_only_inserts_are_ever_prepared(store: Store) -> None:
         store.driver.run(store.driver.beat([session]))
         store.driver.run(store.driver.get([claim.id]))
 
+    text = "SELECT statement FROM pg_prepared_statements"
+
     def steps() -> Any:
-        return (
-            yield Statement(
-                SqlText("test", "SELECT statement FROM pg_prepared_statements", (), ""),
-                {},
-                is_alone=True,
-            )
-        )
+        return (yield Statement(Sql("test", text, (), text.encode(), b"test"), {}, is_alone=True))
 
     prepared = [row[0] for row in store.driver.run(Verb("test", steps, is_read=True))]
     assert len(prepared) <= len(PREPARED)

@@ -16,7 +16,9 @@ import pytest
 from psycopg import sql
 
 from tests.servers import Databases
+from tests.storage.postgres_kit import new_job, new_session, new_token
 from winch import App, StorageError
+from winch.drivers.postgres.connections.libpq import Lone
 from winch.drivers.postgres.schema import ROLES
 from winch.storage.params import ClaimParams
 
@@ -263,3 +265,48 @@ def test_a_reader_looks_and_changes_nothing(roles: Roles, tmp_path: Path) -> Non
         reader.tasks.get("add").enqueue(1, b=1)
     assert reader.jobs.get(job.id).state == "scheduled"
     reader.close()
+
+
+def test_a_producer_hands_a_job_over_and_never_sees_the_token(roles: Roles) -> None:
+    """With the token of a claim it could end that claim in the worker's place."""
+    table, token, session = sql.Identifier(roles.schema, "offer"), new_token(), new_session()
+    worker, producer = roles.app("worker"), roles.app("producer")
+    worker.driver.run(worker.driver.start_session(session))
+    with psycopg.connect(roles.url, autocommit=True) as admin:
+        admin.execute(
+            sql.SQL("INSERT INTO {} VALUES (%s, %s, 'offered', NULL, 'winch_test', 'infinity')").format(
+                table
+            ),
+            [token, session.id],
+        )
+        admin.execute(
+            sql.SQL("INSERT INTO {} (name, waiting_until) VALUES ('offered', 'infinity')").format(
+                sql.Identifier(roles.schema, "queue")
+            )
+        )
+        job = new_job(queue="offered")
+        verb = producer.driver.enqueue([job])
+        assert isinstance(verb.lone, Lone)
+        with psycopg.connect(roles.url_of("producer").partition("?")[0]) as conn:
+            answer = conn.execute(verb.lone.statement.sql.text, verb.lone.statement.values)
+            assert answer.fetchall() == [], "what it sends answers nothing"
+        found = admin.execute(
+            sql.SQL("SELECT state, token::text, session::text FROM {} WHERE id = %s").format(
+                sql.Identifier(roles.schema, "job")
+            ),
+            [job.id],
+        ).fetchone()
+    assert found == ("running", token, session.id)
+    with psycopg.connect(roles.url_of("producer").partition("?")[0], autocommit=True) as conn:
+        for statement in (
+            f"SELECT token FROM {roles.schema}.job",
+            f"SELECT token FROM {roles.schema}.offer",
+            f"DELETE FROM {roles.schema}.offer",
+            f"INSERT INTO {roles.schema}.job DEFAULT VALUES RETURNING token",
+            f"SELECT {roles.schema}.hand_over()",
+        ):
+            with pytest.raises(psycopg.Error) as refused:
+                conn.execute(statement)
+            assert refused.value.sqlstate in ("42501", "0A000")
+    worker.close()
+    producer.close()

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.storage.postgres_kit import TERMINATE, Store, connected
-from winch.drivers.postgres.connections.libpq import AsyncOwn, PendingResult
+from winch.drivers.postgres.connections.libpq import Answer, Link
 from winch.drivers.postgres.driver import PostgresDriver
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -55,10 +55,11 @@ def test_an_answer_that_is_cut_off_is_watched_no_more(store: Store) -> None:
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        connection = await AsyncOwn.connect(store.url, autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(store.url, autocommit=True)
+        link = Link(connection)
         fileno = connection.pgconn.socket
         connection.pgconn.send_query(b"SELECT pg_terminate_backend(pg_backend_pid())")
-        answer = PendingResult(connection)
+        answer = Answer(link)
         watched: list[bool] = []
         answer._whole.add_done_callback(lambda _: watched.append(loop.remove_reader(fileno)))
         with pytest.raises(psycopg.OperationalError):
@@ -72,15 +73,16 @@ def test_an_answer_that_is_cut_off_is_watched_no_more(store: Store) -> None:
 def test_a_connection_that_is_cut_ends_also_what_nobody_watches(store: Store) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        connection = await AsyncOwn.connect(store.url, autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(store.url, autocommit=True)
+        link = Link(connection)
         connection.pgconn.send_query(b"SELECT pg_sleep(60)")
-        answer = PendingResult(connection)
+        answer = Answer(link)
         assert loop.remove_reader(connection.fileno())
-        loop.call_later(0.1, connection.cut)
+        loop.call_later(0.1, link.cut)
         with pytest.raises(psycopg.OperationalError, match="cut"):
             await asyncio.wait_for(answer.whole(), 10)
-        connection.cut()  # nothing is under way
+        link.cut()  # nothing is under way
         await connection.close()
-        connection.cut()
+        link.cut()
 
     asyncio.run(work())

@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,18 +20,14 @@ from winch.drivers._shared.migrate import Status
 from winch.drivers.postgres import schema
 from winch.drivers.postgres.address import Address, connection_params, parse_url
 from winch.drivers.postgres.connections import callers
-from winch.drivers.postgres.connections.apool import AsyncPool
-from winch.drivers.postgres.connections.pool import SyncPool
+from winch.drivers.postgres.connections.pool import AsyncPool, SyncPool
 from winch.drivers.postgres.connections.transactions import AsyncLending, Lending
 from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.facts import ServerFacts, read_facts
-from winch.drivers.postgres.fast.claiming_bell import ClaimingPostgresBell
-from winch.drivers.postgres.fast.handover import Offers
-from winch.drivers.postgres.fast.lone_enqueue import LoneEnqueue
+from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, LoneEnqueue
 from winch.drivers.postgres.fast.low_water import LowWater
-from winch.drivers.postgres.fast.row_hints import KnownRows
-from winch.drivers.postgres.statements import Body, SchemaStatements
-from winch.drivers.postgres.verbs.base import Base, ClaimStarts, RowHints
+from winch.drivers.postgres.statements import Body, of_schema
+from winch.drivers.postgres.verbs.base import Base, ClaimStarts, witness
 from winch.drivers.postgres.verbs.claim import ClaimVerbs
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.drivers.postgres.verbs.finish import FinishVerbs
@@ -48,7 +44,7 @@ from winch.drivers.postgres.wakeups.listen import ENOUGH, WAITING, Listener, Pos
 from winch.storage.capabilities import Capabilities
 from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock
-from winch.storage.verbs import Sending, Verb
+from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch.postgres")
@@ -66,34 +62,35 @@ class PostgresDriver(ComposedDriver):
 
     def __init__(self, address: Address, *, events: bool = False) -> None:
         self._is_fast = is_fast()
-        if not self._is_fast:  # prepared statements go over libpq; without them psycopg sends everything
-            address = replace(address, prepares=False)
         self._address = address
         self._keeps_events = events
         base = self._base = Base(
-            SchemaStatements(address.quoted),
+            of_schema(address.quoted),
             keeps_events=events,
             claim_starts=LowWater() if self._is_fast else ClaimStarts(),
-            row_hints=KnownRows() if self._is_fast else RowHints(),
         )
         self._gated_claims = GatedClaims(base)
         enqueue = EnqueueVerbs(base)
         reads = self._reads = ReadVerbs(base)
-        self._adopt(
-            Families(
-                enqueue=LoneEnqueue(base, enqueue) if self._is_fast else enqueue,
-                claim=ClaimVerbs(base, self._gated_claims),
-                finish=FinishVerbs(base),
-                sessions=SessionVerbs(base),
-                upkeep=UpkeepVerbs(base),
-                gates=GateVerbs(base),
-                waits=WaitVerbs(base, enqueue),
-                schedules=ScheduleVerbs(base, enqueue),
-                operators=OperatorVerbs(base),
-                reads=reads,
-                kv=KvVerbs(base),
-            )
+        families = Families(
+            enqueue=enqueue,
+            claim=ClaimVerbs(base, self._gated_claims),
+            finish=FinishVerbs(base),
+            sessions=SessionVerbs(base),
+            upkeep=UpkeepVerbs(base),
+            gates=GateVerbs(base),
+            waits=WaitVerbs(base, enqueue),
+            schedules=ScheduleVerbs(base, enqueue),
+            operators=OperatorVerbs(base),
+            reads=reads,
+            kv=KvVerbs(base),
         )
+        if events:
+            for field in fields(families):
+                witness(getattr(families, field.name), base.sql["events.hint"])
+        if self._is_fast:
+            families = replace(families, enqueue=LoneEnqueue(base, enqueue))
+        self._adopt(families)
         self._pool = SyncPool(address)
         self._lending = Lending(address)
         self._guard = ProcessLock()
@@ -127,7 +124,7 @@ class PostgresDriver(ComposedDriver):
         return self._pool.run(verb)
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
-        return self._pool.sending(verb)
+        return Unhurried(self._pool.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         return await self._side().pool.run(verb)
@@ -179,12 +176,11 @@ class PostgresDriver(ComposedDriver):
         return PostgresBell(listeners, queues, due=due)
 
     def claiming_bell(self, queues: Sequence[str]) -> PostgresBell:
-        """The bell of a worker: it claims as soon as it rings."""
+        """The bell of a worker, which leaves an offer while it waits."""
         if not self._is_fast:
             return self.bell(queues)
         side = self._side()
-        offers = Offers(self.arun, self._base.statement)
-        return ClaimingPostgresBell([side.listener], queues, side.pool, offers)
+        return ClaimingPostgresBell([side.listener], queues, self.arun, self._base)
 
     async def _announce(self, names: Sequence[str]) -> None:
         def body() -> Body[None]:
@@ -276,9 +272,9 @@ class _AsyncSide:
     async def close(self) -> None:
         await self.listener.close()
         await self.due_listener.close()
-        self.lending.close()
-        await self.pool.close()
+        self.abandon()
 
     def abandon(self) -> None:
+        """Close from outside, when the event loop is gone."""
         self.lending.close()
-        self.pool.abandon()
+        self.pool.close()

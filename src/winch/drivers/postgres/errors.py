@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
-from contextlib import suppress
 
 import psycopg
 
@@ -19,7 +16,6 @@ from winch.core.errors import (
     WinchError,
 )
 from winch.drivers.postgres.address import Address
-from winch.drivers.postgres.statements import Progress
 
 # The store asks to start over: a deadlock, a snapshot that is no longer good enough, or a prepared
 # statement that it does not have any more (libpq.py then prepares it again).
@@ -110,11 +106,11 @@ def translated(error: Exception, address: Address, *, maybe_applied: bool) -> Wi
     return StorageError(where)
 
 
-def no_answer(address: Address, progress: Progress) -> StorageUnavailable:
-    """The error for a connection that was cut because the server did not answer in time."""
+def no_answer(address: Address, *, maybe_applied: bool) -> StorageUnavailable:
+    """The error for a connection that was closed because the server did not answer in time."""
     return StorageUnavailable(
         f"{address.describe()}: no answer within {address.timeout:g} s (timeout= in the URL)",
-        maybe_applied=progress.maybe_applied,
+        maybe_applied=maybe_applied,
     )
 
 
@@ -129,12 +125,3 @@ def _missing_grant(text: str, address: Address) -> str:
         "sequence": f"GRANT USAGE ON SEQUENCE {address.quoted}.{name} TO {role}",
     }.get(kind)
     return f"missing: {grant}" if grant else f"role {role} lacks a right in schema {address.schema!r}"
-
-
-def sever(fileno: int) -> None:
-    """Cut a connection from outside: whoever waits on it hears at once that it is over.
-
-    Closing would free the number of the descriptor under the feet of the one who waits.
-    """
-    with suppress(OSError), socket.socket(fileno=os.dup(fileno)) as twin:
-        twin.shutdown(socket.SHUT_RDWR)

@@ -22,9 +22,8 @@ $$;
 GRANT USAGE ON SCHEMA {schema} TO {producer}, {worker}, {reader};
 GRANT SELECT ON {schema}.winch_migration TO {producer}, {worker}, {reader};
 
--- They run with the rights of their owner: two remove final jobs, one finds the worker that waits for a job.
-REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive, {schema}.take_offer FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION {schema}.take_offer TO {producer}, {worker};
+-- They run with the rights of their owner, and remove final jobs.
+REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive FROM PUBLIC;
 
 -- Producer: stores jobs, and sees of other jobs only what tells one id from another. No arguments, no
 -- results, no claims. `ring` looks up who waits.

@@ -18,6 +18,8 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from datetime import datetime
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import psycopg
@@ -28,9 +30,9 @@ from winch.core.errors import ConfigError
 from winch.drivers._shared import callers
 from winch.drivers._shared.callers import ASYNCPG, PSYCOPG2
 from winch.drivers.postgres.address import Address
-from winch.drivers.postgres.binary import Tids
+from winch.drivers.postgres.connections.libpq import Progress, script
 from winch.drivers.postgres.errors import is_connection_lost, is_database_error, translated
-from winch.drivers.postgres.statements import Progress, Row, Rows, Statement, numbered, script
+from winch.drivers.postgres.statements import PLACE, Row, Rows, Statement
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ def run_on(conn: object, verb: Verb[T], address: Address) -> T:
     caller = _caller_of(conn)
     is_alone = caller.is_on_its_own
     own: AbstractContextManager[Any] = caller.own() if is_alone else nullcontext()
-    sending = script(verb, Progress(verb))
+    sending = script(verb, Progress(), is_own=False)
     try:
         with own:
             try:
@@ -72,7 +74,7 @@ async def arun_on(conn: object, verb: Verb[T], address: Address) -> T:
     caller = await _async_caller_of(conn)
     is_alone = caller.is_on_its_own
     own: AbstractAsyncContextManager[Any] = caller.own() if is_alone else nullcontext()
-    sending = script(verb, Progress(verb))
+    sending = script(verb, Progress(), is_own=False)
     try:
         async with own:
             try:
@@ -229,7 +231,7 @@ class PsycopgCaller:
         # A cursor of psycopg's own kind: the connection's may bind in another style or give other rows.
         with psycopg.Cursor[Row](self._conn, row_factory=tuple_row) as cursor:
             _use_default_loaders(cursor)
-            cursor.execute(statement.sql.text, _values(statement), prepare=False)
+            cursor.execute(statement.sql.text, statement.values, prepare=False)
             return cursor.fetchall() if cursor.description is not None else []
 
 
@@ -247,13 +249,8 @@ class AsyncPsycopgCaller:
     async def send(self, statement: Statement) -> Rows:
         async with psycopg.AsyncCursor[Row](self._conn, row_factory=tuple_row) as cursor:
             _use_default_loaders(cursor)
-            await cursor.execute(statement.sql.text, _values(statement), prepare=False)
+            await cursor.execute(statement.sql.text, statement.values, prepare=False)
             return await cursor.fetchall() if cursor.description is not None else []
-
-
-def _values(statement: Statement) -> Mapping[str, Any]:
-    """The statement's values without hints that only our own connections can write."""
-    return {name: None if isinstance(value, Tids) else value for name, value in statement.values.items()}
 
 
 def _is_on_its_own(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -285,7 +282,7 @@ class Psycopg2Caller:
         from psycopg2.extensions import cursor as plain_cursor  # the connection's may give other rows
 
         with self._conn.cursor(cursor_factory=plain_cursor) as cursor:
-            cursor.execute(statement.sql.text, _values(statement))
+            cursor.execute(statement.sql.text, statement.values)
             rows: Rows = cursor.fetchall() if cursor.description is not None else []
             return rows
 
@@ -321,5 +318,33 @@ class AsyncpgCaller:
         return own
 
     async def send(self, statement: Statement) -> Rows:
-        text, values = numbered(statement.sql.text, _values(statement))
+        text, values = _numbered(statement.sql.text, statement.values)
         return [tuple(row) for row in await self._conn.fetch(text, *values)]
+
+
+def _numbered(text: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """The statement with numbered parameters, and their values in that order.
+
+    Texts, times and lists travel as text and are cast from it: what the application has registered for
+    json or uuid (a common thing to do with asyncpg) then never sees them.
+    """
+    casts = tuple((name, _cast(value)) for name, value in values.items())
+    rendered, names = _with_casts(text, casts)
+    return rendered, [_as_text(values[name]) for name in names]
+
+
+@lru_cache(maxsize=256)
+def _with_casts(text: str, casts: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
+    cast = dict(casts)
+    names = tuple(dict.fromkeys(PLACE.findall(text)))
+    return PLACE.sub(lambda match: f"${names.index(match[1]) + 1}{cast[match[1]]}", text), names
+
+
+def _cast(value: object) -> str:
+    if isinstance(value, list):
+        return "::text[]"
+    return "" if isinstance(value, bool | int | float) else "::text"
+
+
+def _as_text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

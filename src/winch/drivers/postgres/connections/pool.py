@@ -1,53 +1,48 @@
-"""The sync side: a few connections of our own, shared by all threads, and a watchdog that cuts one that
-does not answer. Each is opened when it is needed, looked at before it is used, and thrown away when it
-breaks."""
+"""Verbs on connections of our own: `SyncPool` for threads, `AsyncPool` for one event loop.
+
+Both do the same. A connection is opened when it is needed and checked before it is used. It is closed
+when it breaks, and when the server does not answer in time. They differ in how they wait.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
-import threading
 import time
-from collections.abc import Generator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.address import Address
-from winch.drivers.postgres.binary import adapt, bare_moments
 from winch.drivers.postgres.connections import libpq
-from winch.drivers.postgres.connections.libpq import Own
+from winch.drivers.postgres.connections.libpq import Link, Progress, script
 from winch.drivers.postgres.errors import (
     START_OVER,
     TRIES,
     is_connection_lost,
     no_answer,
-    sever,
     start_over_delay,
     translated,
 )
-from winch.drivers.postgres.statements import (
-    BARE_MOMENTS,
-    BEGIN,
-    COMMIT,
-    PREPARED,
-    Action,
-    Progress,
-    Row,
-    Rows,
-    Statement,
-    script,
-)
-from winch.storage.verbs import Sending, Unhurried, Verb
+from winch.drivers.postgres.statements import PREPARED, STATEMENTS, Row
+from winch.storage.verbs import Verb
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
+AsyncConnection = psycopg.AsyncConnection[Row]
 
 WHO_ANSWERS = "SELECT pg_backend_pid()"
+# Statements are prepared by libpq.py alone.
+_CONNECT: dict[str, Any] = {"autocommit": True, "prepare_threshold": None, "row_factory": tuple_row}
+
+
+# -- threads -------------------------------------------------------------------------------------------
 
 
 class SyncPool:
@@ -58,19 +53,16 @@ class SyncPool:
         self._forget()
 
     def _forget(self) -> None:
-        self._idle: list[Own] = []
+        self._idle: list[Link] = []
         # A semaphore whose two ends are one call of C each.
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(self._address.pool):
             self._free.put(None)
-        # One connection is left for what a caller does between the two halves of a verb.
-        self._halves = threading.BoundedSemaphore(max(self._address.pool - 1, 1))
-        self._watchdog = Watchdog(self._address.timeout)
         self._pid = os.getpid()  # last: other threads of the child look at it
 
     def run(self, verb: Verb[T]) -> T:
         for tries in range(1, TRIES + 1):
-            progress = Progress(verb)
+            progress = Progress()
             try:
                 return self._once(verb, progress)
             except psycopg.Error as error:
@@ -91,213 +83,228 @@ class SyncPool:
                 f"{self._address.timeout:g} s; raise pool= in the URL or use fewer threads"
             ) from None
         try:
-            connection = self._healthy() or self._connect()
-            self._watchdog.watch(connection)
+            link = self._fit() or self._connect()
+            deadline = time.monotonic() + self._address.timeout
+            sending = script(verb, progress)
             try:
-                if verb.lone is not None and connection.keeps_statements:
-                    progress.maybe_applied = True
-                    result: T = verb.lone(connection)
-                else:
-                    result = self._carry(connection, verb, progress)
+                action = next(sending)
+                while True:
+                    action = sending.send(libpq.run(link, action, deadline))
+            except StopIteration as stop:
+                self._idle.append(link)
+                result: T = stop.value
+                return result
             except BaseException as error:
-                self._watchdog.unwatch(connection)
-                self._recover(connection, error)
-                if connection.is_cut:
-                    raise no_answer(self._address, progress) from error
+                self._recover(link, error, deadline)
+                if isinstance(error, TimeoutError):
+                    raise no_answer(self._address, maybe_applied=progress.maybe_applied) from error
                 raise
-            self._watchdog.unwatch(connection)
-            self._idle.append(connection)
-            return result
         finally:
             self._free.put(None)
 
-    def sending(self, verb: Verb[T]) -> Sending[T]:
-        """The verb in two halves, where it is one statement that goes the short way."""
-        if self._address.prepares and self._address.pool > 1:
-            progress = Progress(verb)
-            steps = script(verb, progress)
-            with suppress(StopIteration):  # one that has nothing to say
-                action = next(steps)
-                if isinstance(action, Statement) and action.sql.name in libpq.STATEMENTS:
-                    return _Halves(self, verb, progress, steps, libpq.Written(action))
-                steps.close()
-        return Unhurried(self.run, verb)
-
-    def begin(self, written: libpq.Written) -> _Begun | None:
-        """Send the statement; None where there is no connection for it that can wait: all at once, then,
-        and later, which also tells why."""
-        if self._pid != os.getpid():
-            self._forget()
-        if not self._halves.acquire(blocking=False):
-            return None
-        try:
-            self._free.get_nowait()
-        except Empty:
-            self._halves.release()
-            return None
-        begun = None
-        try:
-            connection = self._healthy() or self._connect()
-            if not connection.keeps_statements:
-                self._idle.append(connection)
-                return None
-            begun = _Begun(connection)
-            self._watchdog.watch(connection)
-            try:
-                libpq.begin(connection, written)
-            except Exception as error:
-                begun.error = error
-            return begun
-        except psycopg.Error:
-            return None
-        finally:
-            if begun is None:
-                self._free.put(None)
-                self._halves.release()
-
-    def end(self, begun: _Begun, progress: Progress) -> None:
-        """Wait for the answer to what was begun."""
-        connection = begun.connection
-        try:
-            if begun.error is not None:
-                raise begun.error
-            libpq.answer(connection)
-        except BaseException as error:
-            self._watchdog.unwatch(connection)
-            self._recover(connection, error)
-            if connection.is_cut:
-                raise no_answer(self._address, progress) from error
-            if isinstance(error, psycopg.Error) and error.sqlstate not in START_OVER:
-                raise translated(error, self._address, maybe_applied=progress.maybe_applied) from error
-            raise
-        else:
-            self._watchdog.unwatch(connection)
-            self._idle.append(connection)
-        finally:
-            self._free.put(None)
-            self._halves.release()
-
-    def _carry(self, connection: Own, verb: Verb[T], progress: Progress) -> T:
-        sending = script(verb, progress)
-        try:
-            action = next(sending)
-            while True:
-                action = sending.send(self._send(connection, action))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    def _send(self, connection: Own, action: Action) -> Rows:
-        if not isinstance(action, Statement):
-            connection.execute(BEGIN if action == "begin" else COMMIT, prepare=False)
-            return []
-        prepare = self._address.prepares and action.sql.name in PREPARED
-        if prepare and action.sql.name in libpq.STATEMENTS and connection.keeps_statements:
-            libpq.send(connection, action)
-            return []
-        # Binary answers: moments are read faster, and whatever DateStyle the database is set to.
-        text, values = action.sql.text, action.values
-        cursor = connection.cursor(binary=True)
-        if action.sql.name in BARE_MOMENTS:
-            bare_moments(cursor)
-        cursor.execute(text, values, prepare=prepare)
-        return cursor.fetchall() if cursor.description is not None else []
-
-    def _recover(self, connection: Own, error: BaseException) -> None:
-        """Keep a connection that only heard an error; throw any other away."""
-        if isinstance(error, Exception) and not is_connection_lost(error) and not connection.closed:
-            try:
-                connection.rollback()
-            except psycopg.Error:
-                connection.close()
-            else:
-                self._idle.append(connection)
+    def _recover(self, link: Link, error: BaseException, deadline: float) -> None:
+        """Keep a connection that only heard an error; close any other."""
+        with suppress(psycopg.Error, TimeoutError):
+            if _is_to_roll_back(link, error):
+                libpq.run(link, "rollback", deadline)
+            if _is_clean(link, error):
+                self._idle.append(link)
                 return
-        connection.close()
+        link.close()
 
-    def _healthy(self) -> Own | None:
+    def _fit(self) -> Link | None:
         while True:
             try:
-                connection = self._idle.pop()
+                link = self._idle.pop()
             except IndexError:  # not looked for before: another thread may take the last one
                 return None
-            if connection.is_fit:
-                return connection
-            connection.close()
+            if link.is_fit:
+                return link
+            link.close()
 
-    def _connect(self) -> Own:
-        params = {**self._address.params, "autocommit": True, "prepare_threshold": 0}
-        made = Own.connect(**params, row_factory=tuple_row)
-        adapt(made)
+    def _connect(self) -> Link:
+        made = Connection.connect(**{**self._address.params, **_CONNECT})
         try:
-            if is_pooled(made, made.execute(WHO_ANSWERS, prepare=False).fetchone()):
-                made.prepare_threshold = None
-            made.keeps_statements = self._address.prepares and made.prepare_threshold is not None
-        except BaseException:  # nobody else knows of this connection yet
+            is_direct = not is_pooled(made, made.execute(WHO_ANSWERS).fetchone())
+        except BaseException:  # this connection is known nowhere else yet
             made.close()
             raise
-        return made
+        return Link(made, PREPARED if is_direct and self._address.prepares else frozenset())
 
     def close(self) -> None:
-        """Close what is idle. Whoever runs a verb right now gives its connection back to the pool."""
+        """Close what is idle. A verb that runs right now gives its connection back to the pool."""
         if self._pid == os.getpid():
             with suppress(IndexError):
                 while True:
                     self._idle.pop().close()
-            self._watchdog.stop()
 
 
-class _Begun:
-    """A statement that was sent on a connection and not yet answered."""
+# -- one event loop ------------------------------------------------------------------------------------
 
-    __slots__ = ("connection", "error")
+# Which connections a verb may take, and how many there are. Claim and finish go at once, and wait for
+# nothing else that a worker sends; heartbeats never queue behind a large payload.
+LANES = {"claim": "work", "finish": "work", "offer": "work"} | dict.fromkeys(
+    ("beat", "start_session", "end_session"), "beat"
+)
+SIZES = {"work": 2, "beat": 1, "rest": 2}
+# On connections of the working lane all statements are kept prepared, with their plans: reading and
+# planning a claim of 500 jobs anew took a tenth of it. A plan made for an empty table would look
+# through a full one (statements.PREPARED), so the planner is left with the indexes. Compiling is for
+# long queries.
+KEEP_PLANS = (
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;"
+    " SET jit = off"
+)
 
-    def __init__(self, connection: Own) -> None:
-        self.connection: Own = connection
-        self.error: Exception | None = None
+
+class AsyncPool:
+    """Carries verbs out without blocking its event loop."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lanes = {
+            name: _Lane(address, size, keeps_plans=name == "work") for name, size in SIZES.items()
+        }
+
+    async def run(self, verb: Verb[T]) -> T:
+        lane = self._lanes[LANES.get(verb.name, "rest")]
+        for tries in range(1, TRIES + 1):
+            progress = Progress()
+            try:
+                return await lane.run(verb, progress)
+            except (psycopg.Error, OSError) as error:  # OSError: of the event loop, or of the system
+                if getattr(error, "sqlstate", None) in START_OVER and tries < TRIES:
+                    await asyncio.sleep(start_over_delay(tries))
+                    continue
+                raise translated(error, self._address, maybe_applied=progress.maybe_applied) from error
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Close what is idle, also from outside when the event loop is gone."""
+        for lane in self._lanes.values():
+            lane.close()
 
 
-class _Halves(Generic[T]):
-    """A verb of one statement, written ahead."""
+class _Lane:
+    """Up to `size` connections that wait for no verb of another lane."""
 
-    def __init__(
-        self,
-        pool: SyncPool,
-        verb: Verb[T],
-        progress: Progress,
-        steps: Generator[Action, Rows, T],
-        written: libpq.Written,
-    ) -> None:
-        self._pool = pool
-        self._verb = verb
-        self._progress = progress
-        self._steps = steps
-        self._written = written
-        self._begun: _Begun | None = None
+    def __init__(self, address: Address, size: int, *, keeps_plans: bool) -> None:
+        self._address = address
+        self._keeps_plans = keeps_plans and address.prepares
+        self._free = asyncio.Semaphore(size)
+        self._idle: list[Link] = []
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
 
-    def send(self) -> None:
-        self._begun = self._pool.begin(self._written)
-
-    def answer(self) -> T:
-        if self._begun is None:
-            return self._pool.run(self._verb)
+    async def run(self, verb: Verb[T], progress: Progress) -> T:
+        if self._free.locked():
+            await self._until_free()
+        else:
+            await self._free.acquire()
         try:
-            self._pool.end(self._begun, self._progress)
-        except psycopg.Error:  # the server wants it to be started over
-            return self._pool.run(self._verb)
+            link = self._fit() or await self._connect()
+            deadline = self._loop.time() + self._address.timeout
+            cut = self._loop.call_at(deadline, link.cut)
+            sending = script(verb, progress)
+            try:
+                action = next(sending)
+                while True:
+                    action = sending.send(await libpq.arun(link, action))
+            except StopIteration as stop:
+                self._put_back(link)
+                result: T = stop.value
+                return result
+            except BaseException as error:
+                await self._recover(link, error)
+                if is_connection_lost(error) and self._loop.time() >= deadline:
+                    raise no_answer(self._address, maybe_applied=progress.maybe_applied) from error
+                raise
+            finally:
+                cut.cancel()
+        finally:
+            self._free.release()
+
+    async def _until_free(self) -> None:
         try:
-            self._steps.send([])
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        raise AssertionError("the verb has more than one statement")
+            async with asyncio.timeout(self._address.timeout):
+                await self._free.acquire()
+        except TimeoutError:
+            raise StorageUnavailable(
+                f"{self._address.describe()}: all connections were busy for {self._address.timeout:g} s"
+            ) from None
+
+    async def _recover(self, link: Link, error: BaseException) -> None:
+        """Keep a connection that only heard an error; close any other, also a cancelled one."""
+        try:
+            if _is_to_roll_back(link, error):
+                await libpq.arun(link, "rollback")
+            if _is_clean(link, error):
+                self._put_back(link)
+                return
+        except psycopg.Error:
+            pass
+        except BaseException:  # cancelled
+            link.close()
+            raise
+        link.close()
+
+    def _put_back(self, link: Link) -> None:
+        """Keep it for the next verb, unless the lane was closed while this one was under way."""
+        if self._is_closed:
+            link.close()
+        else:
+            self._idle.append(link)
+
+    def _fit(self) -> Link | None:
+        while self._idle:
+            link = self._idle.pop()
+            if link.is_fit:
+                return link
+            link.close()
+        return None
+
+    async def _connect(self) -> Link:
+        made = await AsyncConnection.connect(**{**self._address.params, **_CONNECT})
+        try:
+            is_direct = not is_pooled(made, await (await made.execute(WHO_ANSWERS)).fetchone())
+            if self._keeps_plans and is_direct:
+                await made.execute(KEEP_PLANS)
+        except BaseException:  # cancelled, mostly: this connection is known nowhere else yet
+            await made.close()
+            raise
+        if not is_direct or not self._address.prepares:
+            return Link(made)
+        return Link(made, frozenset(STATEMENTS) if self._keeps_plans else PREPARED)
+
+    def close(self) -> None:
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
+# -- both ----------------------------------------------------------------------------------------------
+
+
+def _is_to_roll_back(link: Link, error: BaseException) -> bool:
+    """Whether the connection is good, and in a transaction that an error has ended."""
+    is_whole = isinstance(error, Exception) and not is_connection_lost(error) and link.is_open
+    return is_whole and link.pgconn.transaction_status in (
+        TransactionStatus.INTRANS,
+        TransactionStatus.INERROR,
+    )
+
+
+def _is_clean(link: Link, error: BaseException) -> bool:
+    """Whether the connection is good for the next verb."""
+    is_whole = isinstance(error, Exception) and not is_connection_lost(error) and link.is_open
+    return is_whole and link.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def is_pooled(
     connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: Row | None
 ) -> bool:
     """Whether a pooler stands between: the process that greeted is not the one that answers. Named
-    prepares, and LISTEN, are then somebody else's the next moment."""
+    prepares, and LISTEN, are then on another session the next moment."""
     return answer is not None and answer[0] != connection.info.backend_pid
 
 
@@ -306,57 +313,3 @@ def is_readable(fileno: int) -> bool:
     poll = select.poll()
     poll.register(fileno, select.POLLIN)
     return bool(poll.poll(0))
-
-
-class Watchdog:
-    """Cuts connections that have been busy for longer than `timeout`: a thread that only ticks while
-    somebody is busy, because a timer for each statement costs more than the statement's own Python."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._busy: dict[Own, float] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
-
-    def watch(self, connection: Own) -> None:
-        self._busy[connection] = time.monotonic() + self._timeout
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._stopped.clear()
-                    self._thread = threading.Thread(
-                        target=self._watch_over, name="winch-watchdog", daemon=True
-                    )
-                    self._thread.start()
-
-    def unwatch(self, connection: Own) -> None:
-        self._busy.pop(connection, None)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopped.set()
-            self._thread = None
-
-    def _watch_over(self) -> None:
-        try:
-            self._tick()
-        except BaseException:
-            self._thread = None  # the next connection that gets busy starts a new one
-            raise
-
-    def _tick(self) -> None:
-        stopped, every, quiet = self._stopped, min(0.5, self._timeout / 4), 0
-        while not stopped.wait(every):
-            now = time.monotonic()
-            for connection, deadline in list(self._busy.items()):
-                if deadline < now and self._busy.pop(connection, None) is not None:
-                    connection.is_cut = True
-                    with suppress(psycopg.Error):  # closed already
-                        sever(connection.fileno())
-            quiet = 0 if self._busy else quiet + 1
-            if quiet * every > 30:
-                with self._lock:
-                    if not self._busy:
-                        self._thread = None
-                        return

@@ -20,8 +20,13 @@ from psycopg.pq.abc import PGconn
 from psycopg.rows import tuple_row
 
 from winch.drivers.postgres.address import Address
-from winch.drivers.postgres.connections.apool import AsyncConnection
-from winch.drivers.postgres.connections.pool import WHO_ANSWERS, Connection, is_pooled, is_readable
+from winch.drivers.postgres.connections.pool import (
+    WHO_ANSWERS,
+    AsyncConnection,
+    Connection,
+    is_pooled,
+    is_readable,
+)
 from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.statements import Row
 

@@ -1,9 +1,14 @@
-"""Offers: claims that wait in the store, so that a producer can assign a job to a worker.
+"""Hand-over: a producer that stores a plain job assigns it to a worker that waits.
 
-An offer is a claim, under a token of its own, that finds nothing yet. A producer that stores a plain job
-while an offer stands stores the job as claimed under that token, and notifies the channel of the
-worker's listener (`take_offer`, a function of the schema). This saves the worker's claim: one round trip
-and one commit on the way from enqueue to start. Equals a ring followed by the claim.
+The worker leaves an offer in the store: a claim, under a token of its own, that finds nothing yet. The
+producer stores one plain job and asks for an offer (`LoneEnqueue`). The store takes the offer, stores
+the job as claimed under its token, and notifies the channel of the worker's listener (`hand_over`, a
+trigger of the schema). The worker hears the notification and starts the job (`ClaimingPostgresBell`).
+
+This saves the worker's claim: one round trip and one commit between enqueue and start. With an idle
+worker on a busy machine, p99 from enqueue to start is 1.4 times as long without it (17 and 24 ms, 63 and
+86 ms); the median is the same. Equals `EnqueueVerbs.enqueue`, and `PostgresBell.wait` followed by the
+claim: that is what happens on a connection of the caller, and for a job with more than arguments.
 
 A notification that is lost, or has no room for the job, makes the start slower, never wrong: when the
 wait ends, the offer is withdrawn, and jobs assigned without a notification are looked up by the token. A
@@ -13,15 +18,22 @@ worker that dies leaves an offer that is valid for a second or two, or until its
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim, from_micros
+from winch.drivers.postgres.connections.libpq import Lone
 from winch.drivers.postgres.records import read_claims
-from winch.drivers.postgres.statements import Body, Statement
+from winch.drivers.postgres.statements import Body, Ids, Sql, Statement, Texts
+from winch.drivers.postgres.verbs.base import Base
+from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
+from winch.drivers.postgres.wakeups.listen import Listener, PostgresBell
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Verb
 
 log: logging.Logger = logging.getLogger("winch.postgres")
@@ -30,6 +42,55 @@ log: logging.Logger = logging.getLogger("winch.postgres")
 LONGER = 1.0
 
 _word = msgspec.json.Decoder(list[Any])
+
+# -- the producer ------------------------------------------------------------------------------------
+
+# What a plain job has, and what it must not have: all other fields, also those of a later release.
+_OWN = ("id", "args", "terms", "task", "version", "queue", "priority", "max_attempts")
+_rest = attrgetter(*(field for field in NewJob.__struct_fields__ if field not in _OWN))
+_nothing = _rest(NewJob(id="", task="", args=""))
+
+
+class LoneEnqueue:
+    """`EnqueueVerbs` for one plain job, which a worker may get at once."""
+
+    def __init__(self, base: Base, plain: EnqueueVerbs) -> None:
+        self._base = base
+        self._plain = plain
+        self._alike = base.sql["enqueue.alike"]
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        if is_repeat or now is not None or len(jobs) != 1 or _rest(jobs[0]) != _nothing:
+            return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
+        [job] = jobs
+        values = {
+            "ids": Ids([job.id]),
+            "args": Texts([job.args]),
+            "headers": None,
+            "tags": None,
+            "task": job.task,
+            "version": job.version,
+            "queue": job.queue,
+            "priority": job.priority,
+            "options": None,
+            "expires_seconds": None,
+            "max_attempts": job.max_attempts,
+            "keep_seconds": None,
+            "now": None,
+            "may_hand_over": True,
+            "is_noted": self._base.keeps_events,
+        }
+        statement = Statement(self._alike, values, is_alone=True)
+        return Verb(
+            "enqueue",
+            lambda: self._plain.enqueue(jobs).steps(),
+            lone=Lone(statement, [Enqueued(job.id, True)]),
+        )
+
+
+# -- the worker --------------------------------------------------------------------------------------
 
 
 def values_of(verb: Verb[list[Claim]]) -> Mapping[str, Any] | None:
@@ -86,11 +147,9 @@ class Offer:
 class Offers:
     """Makes offers and ends them."""
 
-    def __init__(
-        self, run: Callable[[Verb[Any]], Awaitable[Any]], statement: Callable[..., Statement]
-    ) -> None:
+    def __init__(self, run: Callable[[Verb[Any]], Awaitable[Any]], sql: Mapping[str, Sql]) -> None:
         self._run = run
-        self._statement = statement
+        self._sql = sql
         # Not where the role may not: with the grants of an earlier release it works all the same.
         self.may_be_made: bool = True
 
@@ -98,16 +157,15 @@ class Offers:
         """Leave the offer in the store, if that may be."""
 
         def body() -> Body[None]:
-            yield self._statement(
-                "wait.offer",
-                is_alone=True,
-                token=offer.token,
-                session=offer.session,
-                queues=offer.queues,
-                tasks=offer.tasks,
-                channel=offer.channel,
-                for_seconds=seconds + LONGER,
-            )
+            values = {
+                "token": offer.token,
+                "session": offer.session,
+                "queues": offer.queues,
+                "tasks": offer.tasks,
+                "channel": offer.channel,
+                "for_seconds": seconds + LONGER,
+            }
+            yield Statement(self._sql["wait.offer"], values, is_alone=True)
 
         try:
             await self._run(Verb("offer", body))
@@ -125,11 +183,70 @@ class Offers:
                 offer.add(await self._run(Verb("taken", lambda: self._taken(offer), is_read=True)))
 
     def _withdrawn(self, offer: Offer) -> Body[int]:
-        ((stood,),) = yield self._statement("wait.withdrawn", is_alone=True, token=offer.token)
+        ((stood,),) = yield Statement(self._sql["wait.withdrawn"], {"token": offer.token}, is_alone=True)
         return int(stood)
 
     def _taken(self, offer: Offer) -> Body[list[Claim]]:
-        rows = yield self._statement(
-            "wait.taken", is_alone=True, token=offer.token, session=offer.session
-        )
+        values = {"token": offer.token, "session": offer.session}
+        rows = yield Statement(self._sql["wait.taken"], values, is_alone=True)
         return read_claims(rows, offer.token, offer.queues)
+
+
+class ClaimingPostgresBell(PostgresBell):
+    """A bell whose claim waits in the store, as an offer, while its worker waits."""
+
+    stays_armed = True
+
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        queues: Sequence[str],
+        run: Callable[[Verb[Any]], Awaitable[Any]],
+        base: Base,
+    ) -> None:
+        super().__init__(listeners, queues, due=False)
+        self._run = run
+        self._offers = Offers(run, base.sql)
+        self.on_claims: Callable[[list[Claim]], None] | None = None
+        self._offer: Offer | None = None
+
+    def hand(self, word: bytes) -> None:
+        claims = None if self._offer is None else self._offer.hear(word)
+        if claims is not None:
+            if claims and self.on_claims is not None:
+                self.on_claims(claims)
+            self._wake(False)
+
+    async def claim_when_rung(
+        self, verb: Verb[list[Claim]], timeout: float, *, is_idle: bool = False
+    ) -> list[Claim]:
+        is_wanted = is_idle and self._listener.is_up and self._offers.may_be_made
+        values = values_of(verb) if is_wanted else None
+        if values is None:
+            return await self._claim(verb, timeout)
+        offer = self._offer = Offer(values, self._listener.own_channel)
+        claims: list[Claim] = []
+        try:
+            await self._offers.make(offer, timeout)
+            if not offer.is_taken:  # else it was before the wait began
+                claims = await self._claim(verb, timeout)
+            await self._offers.ended(offer)
+        except StorageUnavailable as error:
+            # Jobs that are known may run already, so their token must not be given up: what else is
+            # under it is released when they are done with. Without any, the claim's answer was lost.
+            if not claims and not offer.claims:
+                raise StorageUnavailable(str(error), maybe_applied=True) from error
+            log.warning("an offer could not be withdrawn, its time ends it: %s", error)
+        finally:
+            self._offer = None
+        # One token for both, so that a look for the jobs of a token finds all of them.
+        known = {claim.id for claim in claims}
+        return claims + [claim for claim in offer.claims if claim.id not in known]
+
+    async def _claim(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
+        has_rung = await self._wait(timeout)
+        claims: list[Claim] = [] if has_rung is False else await self._run(verb)
+        return claims
+
+    def rouse(self) -> None:
+        self._wake(False)

@@ -485,15 +485,14 @@ CREATE UNLOGGED TABLE {schema}.offer (
 );
 -- By time, too: while a snapshot is held, those that are gone pile up, and only the last seconds of them are met.
 CREATE INDEX offer_standing ON {schema}.offer (queue, until);
-COMMENT ON INDEX {schema}.offer_standing IS 'serves take_offer';
+COMMENT ON INDEX {schema}.offer_standing IS 'serves hand_over';
 
--- Takes an offer for a plain job that is about to be stored under it, and notifies its worker; NULL where there is
--- none, and then it has rung for the queue. Locks: an offer, and its session FOR KEY SHARE, past offers that other
--- transactions have and sessions that are about to end. Waits for no lock. With the rights of its owner: a producer need
--- not see sessions.
-CREATE FUNCTION {schema}.take_offer(
-    job_id uuid, job_queue text, job_task text, job_version integer, job_args text, at timestamptz, may_hand_over boolean
-) RETURNS {schema}.offer
+-- Takes an offer for a plain job that is about to be stored, stores the job as claimed under it, and notifies the worker;
+-- rings for the queue where there is none. Locks: an offer, and its session FOR KEY SHARE, past offers that other
+-- transactions have and sessions that are about to end. Waits for no lock. A trigger, and with the rights of its owner:
+-- the token of the claim goes into the row and to the worker alone. A producer, which may insert jobs and read neither
+-- offers nor tokens, never sees it; with it, it could end the worker's claims.
+CREATE FUNCTION {schema}.hand_over() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
 AS $$
@@ -501,38 +500,52 @@ DECLARE
     taken {schema}.offer;
     word text;
 BEGIN
-    IF may_hand_over THEN
-        DELETE FROM {schema}.offer
-        WHERE ctid = (
-            SELECT offer.ctid
-            FROM {schema}.offer
-            JOIN {schema}.session ON session.id = offer.session AND session.ended_at IS NULL
-            WHERE offer.queue = job_queue
-                AND offer.until > clock_timestamp()
-                AND (offer.tasks IS NULL OR job_task = ANY (offer.tasks))
-                AND EXISTS (SELECT FROM {schema}.queue WHERE name = job_queue AND paused_at IS NULL)
-            ORDER BY offer.queue DESC, offer.until DESC
-            LIMIT 1
-            FOR UPDATE OF offer SKIP LOCKED
-            FOR KEY SHARE OF session SKIP LOCKED
-        )
-        RETURNING * INTO taken;
-    END IF;
+    NEW.fence := 0;
+    DELETE FROM {schema}.offer
+    WHERE ctid = (
+        SELECT offer.ctid
+        FROM {schema}.offer
+        JOIN {schema}.session ON session.id = offer.session AND session.ended_at IS NULL
+        WHERE offer.queue = NEW.queue
+            AND offer.until > clock_timestamp()
+            AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
+            AND NEW.state = 'ready'
+            AND NEW.gate IS NULL
+            AND EXISTS (SELECT FROM {schema}.queue WHERE name = NEW.queue AND paused_at IS NULL)
+        ORDER BY offer.queue DESC, offer.until DESC
+        LIMIT 1
+        FOR UPDATE OF offer SKIP LOCKED
+        FOR KEY SHARE OF session SKIP LOCKED
+    )
+    RETURNING * INTO taken;
     IF taken.token IS NULL THEN
-        PERFORM pg_notify('winch_' || md5('{schema}'), json_build_array(job_queue)::text);
-        RETURN NULL;
+        PERFORM pg_notify('winch_' || md5('{schema}'), json_build_array(NEW.queue)::text);
+        RETURN NEW;
     END IF;
+    NEW.state := 'running';
+    NEW.filed := 'running';
+    NEW.attempt := 1;
+    NEW.fence := {schema}.micros(NEW.created_at);
+    NEW.token := taken.token;
+    NEW.session := taken.session;
+    NEW.claimed_at := NEW.created_at;
     word := json_build_array(
-        taken.token, job_id, job_queue, job_task, job_args, job_version, {schema}.micros(at)
+        taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence
     )::text;
     -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
     PERFORM pg_notify(
         taken.channel,
         CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
     );
-    RETURN taken;
+    RETURN NEW;
 END
 $$;
+REVOKE EXECUTE ON FUNCTION {schema}.hand_over FROM PUBLIC;
+
+-- A fence below zero is the producer's wish for an offer: no stored job has one. After job_has_gates, by name.
+CREATE TRIGGER job_is_handed_over BEFORE INSERT ON {schema}.job
+    FOR EACH ROW WHEN (NEW.fence < 0)
+    EXECUTE FUNCTION {schema}.hand_over();
 
 -- Gates: limits, rates, FIFO keys, tenants and scopes ------------------------------------------------
 

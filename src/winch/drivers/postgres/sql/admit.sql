@@ -87,7 +87,7 @@ WITH RECURSIVE tenants (tenant) AS (
         AND tenant IS NULL
         AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
     ORDER BY queue, sort_key, id
-    LIMIT :limit + :ahead
+    LIMIT :limit::bigint + :ahead::bigint
 )
 UNION ALL
 (
@@ -102,7 +102,7 @@ UNION ALL
             AND job.tenant = tenants.tenant
             AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
         ORDER BY job.queue, job.tenant, job.sort_key, job.id
-        LIMIT :limit + :spare
+        LIMIT :limit::bigint + :spare::bigint
     ) AS first
 )
 UNION ALL
@@ -226,7 +226,7 @@ granted AS (
 )
 SELECT
     sort_key, id::text, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
-    expires_at, headers, options, checkpoint, NULL
+    expires_at, headers, options, checkpoint
 FROM taken;
 
 -- admit.ring: whoever opens gates may have to do so sooner than it sleeps.

@@ -87,7 +87,7 @@ SET state = 'running',
 WHERE ctid = ANY ((SELECT places FROM chosen)::tid[])
 RETURNING
     sort_key, id::text, CASE WHEN cardinality(:queues::text[]) > 1 THEN queue END, task, args, attempt, fence,
-    created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint, ctid;
+    created_at, run_at, claimed_at, version, is_suspect, expires_at, headers, options, checkpoint;
 
 -- claim.few: the wary claim of a worker that waits, of a few jobs from one queue: the same locks in the same order,
 -- the session first, and the same rows. Parts that such a claim does not use cost it a tenth of the server's time
@@ -143,4 +143,4 @@ WHERE ctid = ANY (ARRAY(
 ))
 RETURNING
     sort_key, id::text, NULL::text, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
-    expires_at, headers, options, checkpoint, ctid;
+    expires_at, headers, options, checkpoint;

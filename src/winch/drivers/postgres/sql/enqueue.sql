@@ -42,20 +42,34 @@ FROM stored;
 -- enqueue.alike: the same for jobs that differ in nothing but id, args and headers and are ready at once, as
 -- one job is, and most of those that are stored by the thousand. What they share is written and worked out
 -- once, and the lists are no JSON: half the cost. Rings as enqueue does, by what `ring` would do for one queue.
+-- With `may_hand_over` (one job with nothing but arguments) the job asks for the offer of a worker, by a fence below zero,
+-- where a worker waits for the queue: the trigger job_is_handed_over takes the offer, or rings. Never in the transaction
+-- of a caller, where the offer that was taken would be of no use until that ends. With `is_noted` the triggers for
+-- events learn the verb in the statement itself: a transaction of several would hold the offer for longer.
 WITH clock AS MATERIALIZED (
     SELECT
         now,
         {schema}.sort_key(now, :priority::integer) AS sort_key,
-        now + make_interval(secs => :expires_seconds::float8) AS expires_at
+        now + make_interval(secs => :expires_seconds::float8) AS expires_at,
+        CASE
+            WHEN :may_hand_over::boolean AND EXISTS (
+                SELECT FROM {schema}.queue WHERE name = :queue::text AND waiting_until > clock_timestamp()
+            ) THEN -1
+            ELSE 0
+        END AS fence
     FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now) AS given
+    WHERE CASE
+        WHEN :is_noted::boolean THEN set_config('winch.at', '', true) || set_config('winch.verb', 'enqueue', true) <> ''
+        ELSE true
+    END
 ),
 stored AS (
     INSERT INTO {schema}.job (
-        id, created_at, run_at, sort_key, version, priority, state, queue, task, args, expires_at,
+        id, created_at, run_at, sort_key, fence, version, priority, state, queue, task, args, expires_at,
         keep_seconds, max_attempts, tags, headers, options
     )
     SELECT
-        new.id, clock.now, clock.now, clock.sort_key, :version::integer, :priority::integer, 'ready',
+        new.id, clock.now, clock.now, clock.sort_key, clock.fence, :version::integer, :priority::integer, 'ready',
         :queue::text, :task::text, new.args, clock.expires_at, :keep_seconds::float8,
         :max_attempts::integer, :tags::text[], new.headers, :options::text
     FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
@@ -63,42 +77,8 @@ stored AS (
 SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text)
 FROM {schema}.queue
 WHERE name = :queue::text
-    AND waiting_until > clock_timestamp();
-
--- enqueue.one: the same for one job: what most callers wait for. No list to take apart: a fifth less than enqueue.alike
--- takes for one. The clock is that of the statement's arrival. Where a worker waits, take_offer rings for it; with
--- `may_hand_over` it may return the worker's offer instead, and then the job is stored as claimed under the offer's token.
--- Never in the transaction of a caller, where the offer that was taken would be of no use until that ends. With `is_noted`
--- the triggers for events learn the verb in the statement itself: a transaction of several would hold the offer for longer.
-INSERT INTO {schema}.job (
-    id, created_at, run_at, sort_key, version, priority, state, filed, queue, task, args, expires_at, keep_seconds,
-    max_attempts, headers, options, attempt, fence, token, session, claimed_at
-)
-SELECT
-    :id::uuid, new.at, new.at, {schema}.sort_key(new.at, :priority::integer), :version::integer, :priority::integer,
-    CASE WHEN (new.offer).token IS NULL THEN 'ready' ELSE 'running' END,
-    CASE WHEN (new.offer).token IS NULL THEN 'ready' ELSE 'running' END,
-    :queue::text, :task::text, :args::text, new.at + make_interval(secs => :expires_seconds::float8),
-    :keep_seconds::float8, :max_attempts::integer, :headers::text, :options::text,
-    CASE WHEN (new.offer).token IS NULL THEN 0 ELSE 1 END,
-    CASE WHEN (new.offer).token IS NULL THEN 0 ELSE {schema}.micros(new.at) END,
-    (new.offer).token, (new.offer).session, CASE WHEN (new.offer).token IS NOT NULL THEN new.at END
-FROM (
-    SELECT moment.at, (
-        SELECT {schema}.take_offer(
-            :id::uuid, name, :task::text, :version::integer, :args::text, moment.at, :may_hand_over::boolean
-        )
-        FROM {schema}.queue
-        WHERE name = :queue::text
-            AND waiting_until > clock_timestamp()
-    ) AS offer
-    FROM (SELECT coalesce(:now::timestamptz, statement_timestamp()) AS at) AS moment
-    OFFSET 0
-) AS new
-WHERE CASE
-    WHEN :is_noted::boolean THEN set_config('winch.at', '', true) || set_config('winch.verb', 'enqueue', true) <> ''
-    ELSE true
-END;
+    AND waiting_until > clock_timestamp()
+    AND NOT :may_hand_over::boolean;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves

@@ -1,10 +1,8 @@
 -- finish: running -> completed. Fenced by (id, token), pairwise. Locks: the job rows, then leases.
 -- Answers NULL where all took, else the ids that did. A token is there exactly while the job runs, so the
--- state needs no look of its own. The delete goes to where the claim left the rows (:places, a hint: places.py);
--- a job without one is looked up by its id first. A planner that knew the places would scan the table. In a join, a planner that believes the table empty compares
--- every running job with every outcome, which was ten times slower. The look at the pairs is the fence: a place
--- may have been taken by another row, and a row may change hands while the delete waits for it. In a CASE, so
--- that it becomes no join.
+-- state needs no look of its own. The jobs are looked up by id and deleted by ctid: in a join, a planner that believes the
+-- table empty compares every running job with every outcome, which was ten times slower. The look at the pairs is the fence: a
+-- row may change hands while the delete waits for it. In a CASE, so that it becomes no join.
 -- A lease is counted down only where the whole call took: it must not fall below what still runs. A row that was only written to meanwhile (progress, a requested
 -- cancel) may be missed, depending on the server's version; the caller finds it live and asks again.
 -- Results that differ come as one object by id: looked for in a list, each would cost as much as the list is long.
@@ -16,13 +14,13 @@ WITH clock AS MATERIALIZED (
 gone AS (
     DELETE FROM {schema}.job
     WHERE ctid = ANY (ARRAY(
-            SELECT coalesce(outcome.place, (
+            SELECT (
                 SELECT job.ctid
                 FROM {schema}.job
                 WHERE job.id = outcome.job
                     AND job.token = outcome.by_token
-            ))
-            FROM unnest(:ids::uuid[], :tokens::uuid[], :places::tid[]) AS outcome (job, by_token, place)
+            )
+            FROM unnest(:ids::uuid[], :tokens::uuid[]) AS outcome (job, by_token)
         ))
         AND CASE
             WHEN (id, token) IN (

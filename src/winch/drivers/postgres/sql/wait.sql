@@ -13,7 +13,7 @@ ORDER BY waited.name
 ON CONFLICT (name) DO UPDATE
 SET waiting_until = excluded.waiting_until;
 
--- wait.offer: leaves a claim in the store, one row for each queue (take_offer). Locks nothing. It is not durable,
+-- wait.offer: leaves a claim in the store, one row for each queue (hand_over). Locks nothing. It is not durable,
 -- and need not be.
 INSERT INTO {schema}.offer (token, session, queue, tasks, channel, until)
 SELECT
@@ -35,7 +35,7 @@ FROM gone;
 -- index of running jobs, of which there are few: claims by the hundred are not in it, and no offer is one.
 SELECT
     sort_key, id::text, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
-    expires_at, headers, options, checkpoint, ctid
+    expires_at, headers, options, checkpoint
 FROM {schema}.job
 WHERE filed = 'running'
     AND token = :token::uuid

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import wraps
+from inspect import getmembers, ismethod, signature
+from typing import Any, ParamSpec, TypeVar
 
-from winch.drivers.postgres.binary import Tids
-from winch.drivers.postgres.statements import Body, Rows, SchemaStatements, Statement
+from winch.drivers.postgres.statements import Body, Sql, Statement
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 # Below every sort key.
 BEGINNING = -(1 << 63)
@@ -36,36 +38,19 @@ class ClaimStarts:
         """A claim of these queues got fewer jobs than it wanted."""
 
 
-class RowHints:
-    """Where the rows of claimed jobs lie: unknown, so that a finish looks them up by id.
-    `fast/row_hints.py` remembers."""
-
-    def learn(self, rows: Rows) -> None:
-        """The rows of a claim: the id is the second column, the row's ctid the last."""
-
-    def forget(self, job: str) -> None:
-        """The job's row was written again, so its ctid has changed."""
-
-    def take(self, ids: Sequence[str]) -> Tids:
-        """The ctids of these jobs, which are about to end; None where unknown."""
-        return Tids([None] * len(ids))
-
-
 class Base:
     """What every family of verbs receives from the driver."""
 
     def __init__(
         self,
-        sql: SchemaStatements,
+        sql: Mapping[str, Sql],
         *,
         keeps_events: bool,
         claim_starts: ClaimStarts,
-        row_hints: RowHints,
     ) -> None:
         self.sql = sql
         self.keeps_events = keeps_events
         self.claim_starts = claim_starts
-        self.row_hints = row_hints
         # A claim of at least this many jobs writes one row for all of them: see claim.sql.
         self.batch_from: int = MANY
 
@@ -77,16 +62,32 @@ class Base:
     def read(self, name: str, body: Callable[[], Body[T]]) -> Verb[T]:
         return Verb(name, body, is_read=True)
 
-    def write(self, name: str, body: Callable[[], Body[T]], now: datetime | None = None) -> Verb[T]:
-        if not self.keeps_events:
-            return Verb(name, body)
 
-        def witnessed() -> Body[T]:
-            at = None if now is None else now.isoformat()
-            yield self.statement("events.hint", verb=name, at=at)
-            return (yield from body())
+def witness(family: object, hint: Sql) -> None:
+    """Make each verb of a family that can change a job send the hint for the triggers of events."""
+    for name, make in getmembers(family, ismethod):
+        if not name.startswith("_") and "now" in signature(make).parameters:
+            setattr(family, name, _witnessed(make, hint))
 
-        return Verb(name, witnessed)
+
+def _witnessed(make: Callable[P, Verb[T]], hint: Sql) -> Callable[P, Verb[T]]:
+    """The verbs that `make` returns, with the hint before what they write."""
+
+    @wraps(make)
+    def with_hint(*args: P.args, **kwargs: P.kwargs) -> Verb[T]:
+        verb = make(*args, **kwargs)
+        if verb.is_read:
+            return verb
+        now = kwargs.get("now")
+        at = now.isoformat() if isinstance(now, datetime) else None
+
+        def steps() -> Body[T]:
+            yield Statement(hint, {"verb": verb.name, "at": at})
+            return (yield from verb.steps())
+
+        return Verb(verb.name, steps, lone=verb.lone)
+
+    return with_hint
 
 
 def rounds(keys: Sequence[Hashable]) -> list[list[int]]:

@@ -20,50 +20,50 @@ class ClaimVerbs:
     def __init__(self, base: Base, gated: GatedClaims) -> None:
         self._base = base
         self._gated = gated
+        self._claim, self._claim_few = base.sql["claim"], base.sql["claim.few"]
+        self._has_gated = base.sql["has_gated"]
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         # The first place of a queue counts: a second one would find what the first has locked.
         queues = list(dict.fromkeys(params.queues))
 
+        tasks = None if params.tasks is None else list(params.tasks)
+        is_batch = params.limit >= self._base.batch_from
+
         def statement(starts: list[int], *, is_wary: bool = False) -> Statement:
-            return self._base.statement(
-                "claim",
-                is_alone=True,
-                is_fixed=is_wary,  # it begins at the beginning, wherever others have come
-                session=params.session,
-                token=params.token,
-                queues=queues,
-                starts=starts,
-                tasks=None if params.tasks is None else list(params.tasks),
-                limit=params.limit,
-                is_batch=params.limit >= self._base.batch_from,
-                is_wary=is_wary,
-                now=now,
-            )
+            values = {
+                "session": params.session,
+                "token": params.token,
+                "queues": queues,
+                "starts": starts,
+                "tasks": tasks,
+                "limit": params.limit,
+                "is_batch": is_batch,
+                "is_wary": is_wary,
+                "now": now,
+            }
+            # A wary one begins at the beginning, however far other claims have come.
+            return Statement(self._claim, values, is_alone=True, is_fixed=is_wary)
 
         def wary_statement() -> Statement:
-            if len(queues) != 1 or params.limit >= self._base.batch_from:
+            if len(queues) != 1 or is_batch:
                 return statement([BEGINNING] * len(queues), is_wary=True)
-            return self._base.statement(
-                "claim.few",
-                is_alone=True,
-                is_fixed=True,
-                session=params.session,
-                token=params.token,
-                queue=queues[0],
-                tasks=None if params.tasks is None else list(params.tasks),
-                limit=params.limit,
-                now=now,
-            )
+            values = {
+                "session": params.session,
+                "token": params.token,
+                "queue": queues[0],
+                "tasks": tasks,
+                "limit": params.limit,
+                "now": now,
+            }
+            return Statement(self._claim_few, values, is_alone=True, is_fixed=True)
 
         def wary() -> Body[list[Claim]]:
             # Jobs with gates are rare: one statement where there are none, else a transaction.
-            if not self._gated.may_be_needed(queues):
-                rows = yield wary_statement()
-                if rows:
-                    self._base.row_hints.learn(rows)
+            if tuple(queues) not in self._gated.with_gates:
+                if rows := (yield wary_statement()):
                     return read_claims(rows, params.token, queues)
-                ((has_gated,),) = yield self._base.statement("has_gated", is_alone=True, queues=queues)
+                ((has_gated,),) = yield Statement(self._has_gated, {"queues": queues}, is_alone=True)
                 if not has_gated:
                     return []
             return (yield from self._gated.claim(params, now))
@@ -71,8 +71,8 @@ class ClaimVerbs:
         def body() -> Body[list[Claim]]:
             if params.gated != 0:
                 return (yield from wary())
-            starts_at, tasks = self._base.claim_starts, params.tasks
-            starts = starts_at.starts(queues, tasks)
+            starts_at = self._base.claim_starts
+            starts = starts_at.starts(queues, params.tasks)
             sent = monotonic()
             rows = yield statement(starts)
             if not rows and any(start > BEGINNING for start in starts):
@@ -81,13 +81,12 @@ class ClaimVerbs:
                 rows = yield statement(starts)
             seconds = monotonic() - sent
             claims = read_claims(rows, params.token, queues)
-            self._base.row_hints.learn(rows)
             if len(claims) < params.limit:
-                starts_at.emptied(queues, tasks)
+                starts_at.emptied(queues, params.tasks)
             elif params.limit >= MANY:
                 place = queues.index(claims[-1].queue)
-                starts_at.emptied(queues[:place], tasks)
-                starts_at.reached(queues[place], tasks, starts[place], rows[-1][0], seconds)
+                starts_at.emptied(queues[:place], params.tasks)
+                starts_at.reached(queues[place], params.tasks, starts[place], rows[-1][0], seconds)
             return claims
 
-        return self._base.write("claim", body, now)
+        return Verb("claim", body)

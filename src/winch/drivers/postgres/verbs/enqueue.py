@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
 from winch.core.errors import ConfigError
 from winch.core.policy.unique import Duplicate
-from winch.drivers.postgres.records import write_alike, write_jobs, write_one
-from winch.drivers.postgres.statements import Body
+from winch.drivers.postgres.records import write_span
+from winch.drivers.postgres.statements import Body, Ids, Texts
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.decide.unique import Holder, filled, planned, takes_over
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Verb
 
+_encode = msgspec.json.encode
+
 
 class EnqueueVerbs:
-    """See storage/families.py for the contract. `fast/lone_enqueue.py` adds a fast path for one job."""
+    """See storage/families.py for the contract. `fast/handover.py` adds a fast path for one job."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
@@ -40,19 +44,17 @@ class EnqueueVerbs:
                 return (yield from self._insert_keyed(jobs, is_repeat, now))
             return (yield from self._insert(jobs, is_repeat, now))
 
-        return self._base.write("enqueue", body, now)
+        return Verb("enqueue", body)
 
     def _insert(
         self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
     ) -> Body[list[Enqueued]]:
         if is_repeat or any(job.is_given_id for job in jobs):
             return (yield from self._insert_checked(jobs, is_repeat, now))
-        if len(jobs) == 1 and (one := write_one(jobs[0], now)):
-            yield self._base.statement("enqueue.one", is_alone=True, **one)
-        elif alike := write_alike(jobs):
+        if alike := _write_alike(jobs):
             yield self._base.statement("enqueue.alike", is_alone=True, now=now, **alike)
         else:
-            text = write_jobs(jobs)
+            text = _write_jobs(jobs)
             yield self._base.statement(
                 "enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS
             )
@@ -65,7 +67,7 @@ class EnqueueVerbs:
         rows = yield self._base.statement(
             "enqueue.checked",
             is_alone=not is_repeat,
-            jobs=write_jobs(_each_once(jobs)),
+            jobs=_write_jobs(_each_once(jobs)),
             now=now,
             soon_seconds=SOON_SECONDS,
         )
@@ -121,7 +123,7 @@ class EnqueueVerbs:
             yield self._base.statement("enqueue.unkey", keys=won)
         if plan.replace:
             changed = [msgspec.structs.replace(new, id=i) for i, new in plan.replace.items()]
-            text = write_jobs(changed)
+            text = _write_jobs(changed)
             yield self._base.statement("enqueue.replace", jobs=text, now=now, soon_seconds=SOON_SECONDS)
         return filled(plan, stored)
 
@@ -150,3 +152,108 @@ def _each_once(jobs: Sequence[NewJob]) -> Collection[NewJob]:
     for job in jobs:
         found.setdefault(job.id, job)
     return found.values()
+
+
+# -- what is written ---------------------------------------------------------------------------------
+
+
+class _NewRow(msgspec.Struct, omit_defaults=True):
+    id: str
+    task: str
+    version: int
+    args: str
+    queue: str
+    priority: int
+    is_given_id: bool
+    delay_seconds: float | None = None
+    run_at: datetime | None = None
+    tenant: str | None = None
+    fifo: str | None = None
+    unique_key: str | None = None
+    tags: tuple[str, ...] | None = None
+    headers: str | None = None
+    options: str | None = None
+    expires_seconds: float | None = None
+    max_attempts: int | None = None
+    keep_seconds: float | None = None
+    max_wait_seconds: float | None = None
+
+
+def _write_jobs(jobs: Iterable[NewJob]) -> str:
+    """The jobs as the one JSON text that `enqueue` takes."""
+    return _encode(
+        [
+            _NewRow(
+                job.id,
+                job.task,
+                job.version,
+                job.args,
+                job.queue,
+                job.priority,
+                job.is_given_id,
+                write_span(job.delay),
+                job.run_at,
+                job.tenant,
+                job.fifo,
+                job.unique_key,
+                job.tags or None,
+                _write_headers(job),
+                job.options,
+                write_span(job.expires),
+                job.max_attempts,
+                write_span(job.keep),
+                write_span(job.max_wait),
+            )
+            for job in jobs
+        ]
+    ).decode()
+
+
+# What jobs stored by `enqueue.alike` may differ in (terms are stored elsewhere), what they share, and
+# what they must not have: all other fields, also those that a later release adds.
+_OWN = ("id", "args", "headers", "terms")
+_SHARED = ("task", "version", "queue", "priority", "options", "expires", "max_attempts", "keep", "tags")
+_ABSENT = tuple(field for field in NewJob.__struct_fields__ if field not in (*_OWN, *_SHARED))
+_plain_job = NewJob(id="", task="", args="")
+_absent = attrgetter(*_ABSENT)
+_without_own = attrgetter(*_SHARED, *_ABSENT)
+_nothing = _absent(_plain_job)
+
+
+def _write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
+    """The parameters of `enqueue.alike`; None where the jobs are not alike."""
+    first = jobs[0]
+    if _absent(first) != _nothing:
+        return None
+    if len(jobs) > 1:
+        usual = _without_own(first)
+        if any(_without_own(job) != usual for job in jobs):
+            return None
+    return {
+        "ids": Ids(job.id for job in jobs),
+        "args": Texts(job.args for job in jobs),
+        "headers": _alike_headers(jobs),
+        "tags": Texts(first.tags) if first.tags else None,
+        "task": first.task,
+        "version": first.version,
+        "queue": first.queue,
+        "priority": first.priority,
+        "options": first.options,
+        "expires_seconds": write_span(first.expires),
+        "max_attempts": first.max_attempts,
+        "keep_seconds": write_span(first.keep),
+        "may_hand_over": False,
+        "is_noted": False,
+    }
+
+
+def _alike_headers(jobs: Sequence[NewJob]) -> Texts | None:
+    first = jobs[0].headers
+    if all(job.headers is first for job in jobs):  # the members of a flow share the very object
+        text = _write_headers(jobs[0])
+        return None if text is None else Texts([text] * len(jobs))
+    return Texts(map(_write_headers, jobs)) if any(job.headers for job in jobs) else None
+
+
+def _write_headers(job: NewJob) -> str | None:
+    return _encode(job.headers).decode() if job.headers else None

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, Note, SuspectRule
+from winch.core.job import CRASH_RULE, Failure, Note, SuspectRule
 from winch.core.lifecycle import JobState
-from winch.drivers.postgres.records import (
-    read_ended,
-    write_claims,
-    write_completed,
-    write_outcomes,
-    write_span,
-)
-from winch.drivers.postgres.statements import Body, Statement
+from winch.core.values.codec import clean_text
+from winch.core.values.fingerprint import trace
+from winch.drivers.postgres.records import read_ended, write_claims, write_span
+from winch.drivers.postgres.statements import Body, Ids, Statement
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base, rounds
 from winch.drivers.postgres.verbs.crashes import crash_statement
 from winch.drivers.postgres.verbs.gated_finish import finish_gated
 from winch.storage.params import Answer, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
+
+# The engine has cut texts to size already; here only what cannot be stored is taken out.
+_NO_LIMIT = 1 << 30
+# A finish of fewer jobs does not count leases down.
+COUNTED = 16
+
+_encode = msgspec.json.encode
 
 
 class FinishVerbs:
@@ -30,11 +35,12 @@ class FinishVerbs:
 
     def __init__(self, base: Base) -> None:
         self._base = base
+        self._finish = base.sql["finish"]
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         gated = [o for o in outcomes if o.is_gated or o.brake is not None]
         if not gated:
-            return self._base.write("finish", lambda: self._finished(outcomes, now), now)
+            return Verb("finish", lambda: self._finished(outcomes, now))
         plain = [o for o in outcomes if not (o.is_gated or o.brake is not None)]
 
         def body() -> Body[list[Answer]]:
@@ -49,7 +55,7 @@ class FinishVerbs:
             )
             return [next(rest if o.is_gated or o.brake is not None else first) for o in outcomes]
 
-        return self._base.write("finish", body, now)
+        return Verb("finish", body)
 
     def _finished(
         self, outcomes: Sequence[Finish], now: datetime | None, *, is_alone: bool = True
@@ -57,7 +63,7 @@ class FinishVerbs:
         may_be_alone = is_alone
 
         def others(places: Sequence[int], *, is_alone: bool) -> Statement:
-            text = write_outcomes([outcomes[place] for place in places])
+            text = _write_outcomes([outcomes[place] for place in places])
             return self._base.statement(
                 "finish.other", is_alone=is_alone, outcomes=text, soon_seconds=SOON_SECONDS, now=now
             )
@@ -72,8 +78,7 @@ class FinishVerbs:
             is_alone = may_be_alone and is_all and not has_waits
             made = []
             if completed:
-                values = write_completed(completed, None)
-                made.append(self._base.statement("finish", is_alone=is_alone, now=now, **values))
+                made.append(Statement(self._finish, _write_completed(completed, now), is_alone))
             if rest:
                 made.append(others(rest, is_alone=is_alone))
             return made
@@ -81,10 +86,7 @@ class FinishVerbs:
         has_waits = any(outcome.to is JobState.BLOCKED for outcome in outcomes)
         took: Sequence[str] | None = None
         if outcomes and all(map(_is_plain, outcomes)) and _are_unlike(outcomes):
-            values = write_completed(
-                outcomes, self._base.row_hints.take([outcome.id for outcome in outcomes])
-            )
-            ((took,),) = yield self._base.statement("finish", is_alone=may_be_alone, now=now, **values)
+            ((took,),) = yield Statement(self._finish, _write_completed(outcomes, now), may_be_alone)
             if took is None:
                 return [Answer.TOOK] * len(outcomes)
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
@@ -110,7 +112,7 @@ class FinishVerbs:
             return [statement]
 
         ends = [(JobState.READY, changes.RELEASED)] * len(claims)
-        return self._base.write("release", lambda: self._end_claims(claims, statements, ends), now)
+        return Verb("release", lambda: self._end_claims(claims, statements, ends))
 
     def _end_claims(
         self,
@@ -174,7 +176,7 @@ class FinishVerbs:
             )
             return int(count)
 
-        return self._base.write("give_up", body, now)
+        return Verb("give_up", body)
 
     def crash(
         self,
@@ -189,11 +191,10 @@ class FinishVerbs:
                 crash_statement(self._base, None, [claims[place] for place in places], cause, rule, now)
             ]
 
-        return self._base.write("crash", lambda: self._end_claims(claims, statements), now)
+        return Verb("crash", lambda: self._end_claims(claims, statements))
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
-            self._base.row_hints.forget(claim.id)
             rows = yield self._base.statement(
                 "note",
                 is_alone=True,
@@ -259,3 +260,87 @@ def _are_unlike(outcomes: Sequence[Finish]) -> bool:
 def _is_plain(outcome: Finish) -> bool:
     """Whether the outcome goes the short way: completed, with nothing to add to the row."""
     return outcome.to is JobState.COMPLETED and outcome.log is None and outcome.reason is None
+
+
+# -- what is written ---------------------------------------------------------------------------------
+
+
+class _OutcomeRow(msgspec.Struct, omit_defaults=True):
+    job: str
+    by_token: str
+    state: str
+    what: str
+    delay_seconds: float
+    counts: bool
+    result: str | None = None
+    error: Failure | None = None
+    said: str | None = None
+    more_log: str | None = None
+    fingerprint: str | None = None
+    trace: str | None = None
+
+
+def _write_completed(outcomes: Sequence[Finish], now: datetime | None) -> dict[str, Any]:
+    """The parameters of `finish`: mostly all results are one, and then it is written once.
+
+    Leases are counted down only by calls for many jobs. A single one may be part of the application's
+    own transaction, and others would wait for its commit.
+    """
+    found = {outcome.result for outcome in outcomes}
+    is_one = len(found) == 1
+    leases: Counter[str] = Counter()
+    if len(outcomes) >= COUNTED:
+        leases.update(outcome.token for outcome in outcomes)
+    return {
+        "now": now,
+        "leases": Ids(leases) if leases else None,
+        "numbers": list(leases.values()) if leases else None,
+        "ids": Ids(outcome.id for outcome in outcomes),
+        "tokens": Ids(outcome.token for outcome in outcomes),
+        "results": None if is_one else _encode({o.id: o.result for o in outcomes}).decode(),
+        "result": found.pop() if is_one else None,
+    }
+
+
+def _write_outcomes(outcomes: Iterable[Finish]) -> str:
+    return _encode(
+        [
+            _OutcomeRow(
+                o.id,
+                o.token,
+                o.to.value,
+                o.what,
+                o.delay.total_seconds(),
+                o.counts,
+                o.result,
+                _clean_error(o.error),
+                _clean(o.reason),
+                _clean(o.log),
+                o.fingerprint,
+                _trace(o),
+            )
+            for o in outcomes
+        ]
+    ).decode()
+
+
+def _trace(outcome: Finish) -> str | None:
+    """What the store makes a fingerprint of, for a job that dies without one."""
+    if outcome.to is not JobState.DEAD or outcome.fingerprint is not None:
+        return None
+    return trace(changes.died_of(outcome))
+
+
+def _clean(text: str | None) -> str | None:
+    """Text that no person wrote: one odd character in it must not fail the batch it is written with."""
+    return None if text is None else clean_text(text, _NO_LIMIT)
+
+
+def _clean_error(error: Failure | None) -> Failure | None:
+    if error is None:
+        return None
+    return Failure(
+        clean_text(error.type, _NO_LIMIT),
+        clean_text(error.message, _NO_LIMIT),
+        _clean(error.traceback),
+    )

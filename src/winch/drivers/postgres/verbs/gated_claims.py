@@ -28,11 +28,7 @@ class GatedClaims:
     def __init__(self, base: Base) -> None:
         self._base = base
         # Queues, as claims name them, that had ready jobs with gates at the last look: a hint.
-        self._with_gates: set[tuple[str, ...]] = set()
-
-    def may_be_needed(self, queues: Sequence[str]) -> bool:
-        """Whether these queues had jobs with gates at the last look."""
-        return tuple(queues) in self._with_gates
+        self.with_gates: set[tuple[str, ...]] = set()
 
     def claim(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
         """Claims from queues that may have jobs with gates; those without go the plain way."""
@@ -62,9 +58,9 @@ class GatedClaims:
     def _met_gates(self, queues: Sequence[str], *, is_any: bool) -> None:
         """Remember whether the next claim of these queues may count on there being no gates."""
         if not is_any:
-            self._with_gates.discard(tuple(queues))
-        elif len(self._with_gates) < KNOWN_ORDERS:
-            self._with_gates.add(tuple(queues))
+            self.with_gates.discard(tuple(queues))
+        elif len(self.with_gates) < KNOWN_ORDERS:
+            self.with_gates.add(tuple(queues))
 
     def _claim_queue(
         self, params: ClaimParams, queue: str, limit: int, gated: int, now: datetime | None

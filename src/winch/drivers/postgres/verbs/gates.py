@@ -43,7 +43,7 @@ class GateVerbs:
             ((next_at, at),) = yield self._base.statement("admit.next", is_alone=True, now=now)
             return Promoted(count, None if next_at is None else read_moment(next_at), read_moment(at))
 
-        return self._base.write("admit", body, now)
+        return Verb("admit", body)
 
     def set_limits(
         self,
@@ -73,7 +73,7 @@ class GateVerbs:
                 yield self._base.statement("admit.lock_keys", keys=keys)
                 yield from open_gates(self._base, keys, now)
 
-        return self._base.write("set_limits", body, now)
+        return Verb("set_limits", body)
 
     def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
         def body() -> Body[list[bool]]:
@@ -83,7 +83,7 @@ class GateVerbs:
             }
             return [change.id in took for change in changes]
 
-        return self._base.write("rebind", body, now)
+        return Verb("rebind", body)
 
     def limits(self) -> Verb[list[LimitInfo]]:
         def body() -> Body[list[LimitInfo]]:

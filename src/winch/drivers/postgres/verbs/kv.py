@@ -35,7 +35,7 @@ class KvVerbs:
                 now=now,
             )
 
-        return self._base.write("kv_put", body, now)
+        return Verb("kv_put", body)
 
     def kv_swap(
         self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
@@ -59,7 +59,7 @@ class KvVerbs:
                     return there
             raise StorageUnavailable(f"the record {record.key!r} comes and goes while it is read")
 
-        return self._base.write("kv_swap", body, now)
+        return Verb("kv_swap", body)
 
     def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
         def body() -> Body[list[KvRecord]]:
@@ -82,4 +82,4 @@ class KvVerbs:
                 (yield self._base.statement("strike_lines", is_alone=True, book=book, keys=list(keys)))
             )
 
-        return self._base.write("kv_delete", body)
+        return Verb("kv_delete", body)

@@ -52,7 +52,7 @@ class OperatorVerbs:
                 yield self._base.statement("enqueue.unkey", keys=[row[2] for row in rows])
             return [held[job_id] if job_id in held else next(acted) for job_id in ids]
 
-        return self._base.write("retry", body, now)
+        return Verb("retry", body)
 
     def _take_again(self, ids: Sequence[str], rows: Rows) -> Body[dict[str, Acted]]:
         """Take the keys of final jobs again; returns the answers for those whose key is held."""
@@ -75,7 +75,7 @@ class OperatorVerbs:
     def _operate(
         self, verb: str, ids: Sequence[str], at: datetime | None, **values: Any
     ) -> Verb[list[Acted]]:
-        return self._base.write(verb, lambda: self._operated(verb, ids, values), at)
+        return Verb(verb, lambda: self._operated(verb, ids, values))
 
     def _operated(self, verb: str, ids: Sequence[str], values: dict[str, Any]) -> Body[list[Acted]]:
         answers: dict[int, Acted] = {}
@@ -111,10 +111,10 @@ class OperatorVerbs:
         def body() -> Body[None]:
             yield self._base.statement("pause", is_alone=True, queue=queue, reason=reason, now=now)
 
-        return self._base.write("pause", body, now)
+        return Verb("pause", body)
 
     def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._base.statement("resume", is_alone=True, queue=queue)
 
-        return self._base.write("resume", body, now)
+        return Verb("resume", body)

@@ -76,7 +76,7 @@ class ScheduleVerbs:
                     return Changed(answer=effect.answer, row=effect.row, runs=runs)
             raise StorageUnavailable(f"schedule {name!r} comes and goes faster than it can be changed")
 
-        return self._base.write("change_schedule", body, now)
+        return Verb("change_schedule", body)
 
     def _write_row(self, name: str, is_new: bool, effect: Effect) -> Body[bool]:
         row = effect.row

@@ -46,7 +46,7 @@ class SessionVerbs:
                 )
             return read_moment(moment)
 
-        return self._base.write("start_session", body, now)
+        return Verb("start_session", body)
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
@@ -55,7 +55,7 @@ class SessionVerbs:
             beats = {row[1]: row[2] for row in rows}
             return [Pulse(s, is_live=s in beats, beats=beats.get(s, 0), now=at) for s in sessions]
 
-        return self._base.write("beat", body, now)
+        return Verb("beat", body)
 
     def end_session(
         self,
@@ -74,7 +74,7 @@ class SessionVerbs:
             rows = yield crash_statement(self._base, session, started, cause, rule, now)
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in rows]
 
-        return self._base.write("end_session", body, now)
+        return Verb("end_session", body)
 
     def held(self, session: str) -> Verb[list[ClaimRef]]:
         def body() -> Body[list[ClaimRef]]:

@@ -53,7 +53,7 @@ class UpkeepVerbs:
             yield self._base.statement("rescue.file", most=OLD_LEASES, old_seconds=OLD_SECONDS, now=now)
             return [Rescued(row[0], row[1], row[2], JobState(row[3])) for row in rows]
 
-        return self._base.write("rescue", body, now)
+        return Verb("rescue", body)
 
     def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
@@ -63,7 +63,7 @@ class UpkeepVerbs:
             later = None if next_at is None else read_moment(next_at)
             return Promoted(count, later, read_moment(at))
 
-        return self._base.write("promote", body, now)
+        return Verb("promote", body)
 
     def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
         def body() -> Body[int]:
@@ -83,7 +83,7 @@ class UpkeepVerbs:
             )
             return int(count)
 
-        return self._base.write("prune", body, now)
+        return Verb("prune", body)
 
     def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
         def over(task: str, count: int | None, most_bytes: int | None) -> dict[str, Any]:
@@ -137,4 +137,4 @@ class UpkeepVerbs:
             ((gone,),) = yield self._base.statement("trim.delete", is_alone=True, ids=ids[: which.limit])
             return int(gone)
 
-        return self._base.write("trim", body, now)
+        return Verb("trim", body)

@@ -30,7 +30,7 @@ class WaitVerbs:
             )
             return Sent(id, is_new=bool(rows))
 
-        return self._base.write("signal", body, now)
+        return Verb("signal", body)
 
     def take_signal(
         self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
@@ -44,7 +44,7 @@ class WaitVerbs:
                 rows = yield self._base.statement("take_signal.first", **values)
             return Taken(Answer.TOOK, rows[0][0] if rows else None)
 
-        return self._base.write("take_signal", body, now)
+        return Verb("take_signal", body)
 
     def enqueue_after(
         self,
@@ -82,7 +82,7 @@ class WaitVerbs:
                 )
             return answers
 
-        return self._base.write("enqueue_after", body, now)
+        return Verb("enqueue_after", body)
 
     def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
@@ -115,4 +115,4 @@ class WaitVerbs:
             # Keys that another has in hand were passed over.
             return Promoted(limit if len(keys) == limit else count, later, read_moment(at), is_more=True)
 
-        return self._base.write("unblock", body, now)
+        return Verb("unblock", body)

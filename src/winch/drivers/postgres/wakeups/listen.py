@@ -4,7 +4,7 @@ A wake-up is a hint. A waiting worker announces itself in the store (`arm`), loo
 Producers notify only while an announcement is valid. A failure here (a connection that breaks or hangs,
 a pooler that cannot carry LISTEN) makes waking slower, never wrong: the waiting worker polls as well.
 
-The event loop itself reads the socket. `fast/claiming_bell.py` sends the claim in that moment.
+The event loop itself reads the socket. `fast/handover.py` receives a job in that moment.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Listener:
                     over.set_exception(error)
 
         def stop() -> None:
-            """As `libpq.PendingResult.stop`: libpq closes the socket of a lost connection."""
+            """As `libpq.Answer`: libpq closes the socket of a lost connection."""
             nonlocal is_read
             if is_read:
                 is_read = False
