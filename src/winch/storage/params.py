@@ -75,8 +75,8 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
     """Take up to `limit` ready jobs from `queues`, the first queue first. `tasks`: None is any.
 
-    `gated`: how many of them may be jobs that hold permits, which are never claimed ahead of a free
-    slot; None is all, 0 looks at plain jobs only.
+    `gated`: 0 looks at plain jobs only. Else how many of them may be under a scope: what a brake or a
+    breaker may hold any moment is not claimed ahead of a free slot. None is any number.
     """
 
     session: str

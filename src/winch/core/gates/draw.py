@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from winch.core.gates.passes import Admission, Candidate
-from winch.core.gates.uses import decoded_state
+from winch.core.gates.uses import decoded_state, has_scope
 
 T = TypeVar("T")
 
@@ -49,9 +49,11 @@ def tenant_key(queue: str) -> str:
 
 @dataclass(slots=True)
 class Draw:
-    """What a claim takes from one queue, in order: ids of gated jobs, None for the next plain one."""
+    """What a claim takes from one queue, in order: ids of gated jobs, None for the next plain one.
+    `scoped`: how many of them are under a scope."""
 
     order: list[str | None] = field(default_factory=list)
+    scoped: int = 0
 
     @property
     def plain(self) -> int:
@@ -71,12 +73,13 @@ def draw(
     fair: Fair | None,
     *,
     limit: int,
-    gated: int,
+    scoped: int,
 ) -> Draw:
     """Go through one queue's jobs in order: by sort key, and between tenants by turn.
 
-    `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `gated`
-    of those that hold permits: they are never claimed ahead of a free slot.
+    `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `scoped`
+    of those under a scope: what a brake or a breaker may hold any moment is not claimed ahead of a free
+    slot.
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
@@ -90,7 +93,6 @@ def draw(
     for line in lines.values():
         line.reverse()
     result = Draw()
-    holding = 0
     while lines and len(result.order) < limit:
         tenant = fair.next(lines) if fair is not None else next(iter(lines))
         line = lines[tenant]
@@ -100,12 +102,14 @@ def draw(
         if item is None:
             result.order.append(None)
         else:
-            if item.gates and holding >= gated:
+            is_scoped = has_scope(item.gates)
+            if is_scoped and result.scoped >= scoped:
                 continue
             if not admission.admit(item):
                 continue
-            holding += bool(item.gates)
+            result.scoped += is_scoped
             result.order.append(item.id)
         if fair is not None:
             fair.served(tenant)
+    admission.written()
     return result

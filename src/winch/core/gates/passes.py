@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from winch.core.gates.rates import rate_next, rate_taken
+from winch.core.gates.rates import RateUse, rate_use, written
 from winch.core.gates.scopes import scope_passes, scope_state, scope_taken
 from winch.core.gates.uses import FIFO, LIMIT, RATE, GateUse, Look
 
@@ -48,12 +48,16 @@ class Admission:
     held: dict[str, str] = field(default_factory=dict)
     """Jobs that wait, by the key of the gate they wait at."""
     changed: dict[str, Look] = field(default_factory=dict)
+    _rates: dict[str, RateUse] = field(default_factory=dict)
 
     def admit(self, job: Candidate) -> bool:
         """Grant all that the job needs, or hold it at the first gate that is closed."""
         for use in job.gates:
             look = self.looks[use.key]
-            is_open, next_at = passes(look, use, job.id, job.attempt, self.now)
+            if use.kind == RATE:
+                is_open, next_at = self._rate_passes(look, use, job)
+            else:
+                is_open, next_at = passes(look, use, job.id, job.attempt, self.now)
             if not is_open:
                 self.held[job.id] = use.key
                 if next_at is not None and (look.open_at is None or look.open_at > next_at):
@@ -65,13 +69,31 @@ class Admission:
         self.taken.append(job.id)
         return True
 
+    def written(self) -> None:
+        """Write the rates that were taken from into the state of their gates, once for all jobs."""
+        for key, rate in self._rates.items():
+            if key in self.changed:
+                self.changed[key].state = written(rate)
+
+    def _rate(self, look: Look, use: GateUse) -> RateUse:
+        rate = self._rates.get(use.key)
+        if rate is None:
+            rate = self._rates[use.key] = rate_use(look, use)
+        return rate
+
+    def _rate_passes(self, look: Look, use: GateUse, job: Candidate) -> tuple[bool, int | None]:
+        if use.is_for_retries and job.attempt == 0:
+            return True, None
+        next_at = self._rate(look, use).next_at(use.weight, self.now)
+        return next_at is None, next_at
+
     def _grant(self, look: Look, use: GateUse, job: Candidate) -> None:
         match use.kind:
             case "limit":
                 look.used += use.weight
                 self.permits.append(Granted(use.key, job.id, use.weight))
             case "rate" if job.attempt > 0 or not use.is_for_retries:
-                look.state = rate_taken(look, use, use.weight, self.now)
+                self._rate(look, use).take(use.weight, self.now)
                 self.changed[use.key] = look
             case "fifo" if look.turn is None:
                 look.turn = job.id
@@ -88,16 +110,11 @@ class Admission:
 
 
 def passes(look: Look, use: GateUse, job_id: str, attempt: int, now: int) -> tuple[bool, int | None]:
-    """Whether the gate is open for this job; if not, the moment it may be, where one is known."""
+    """Whether a gate other than a rate is open for this job; if not, the moment it may be, if known."""
     match use.kind:
         case "limit":
             n = use.n if look.spec is None else look.spec.n
             return look.used + use.weight <= n, None
-        case "rate":
-            if use.is_for_retries and attempt == 0:
-                return True, None
-            wait_until = rate_next(look, use, use.weight, now)
-            return wait_until is None, wait_until
         case "fifo":
             first = look.turn or look.head
             return first is None or first == job_id, None
@@ -115,14 +132,19 @@ def room(look: Look, use: GateUse, now: int, most: int) -> tuple[int, int | None
         return max(0, min(most, (n - look.used) // use.weight)), None
     if use.kind == FIFO:
         return (1 if look.turn is None else 0), None
+    if use.kind == RATE:
+        rate = rate_use(look, use)
+        for count in range(most):
+            if (next_at := rate.next_at(use.weight, now)) is not None:
+                return count, next_at
+            rate.take(use.weight, now)
+        return most, now
     tried = Look(look.key, look.used, look.state, look.spec)
     for count in range(most):
         is_open, next_at = passes(tried, use, "", 1, now)
         if not is_open:
             return count, next_at
-        if use.kind == RATE:
-            tried.state = rate_taken(tried, use, use.weight, now)
-        elif (state := scope_state(tried.state)) is not None:
+        if (state := scope_state(tried.state)) is not None:
             tried.used += 1
             tried.state = scope_taken(state, now)
     return most, now

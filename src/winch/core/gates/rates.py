@@ -3,61 +3,143 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from typing import Any
 
 import msgspec
 
 from winch.core.gates.uses import BUCKET, FIXED, LONGEST, GateSpec, GateUse, Look, decoded_state
 
+# A sliding window with more takes than this joins those that lie closest together.
+MANY_TAKES = 256
 
-def _numbers(look: Look, use: GateUse) -> GateSpec:
-    return look.spec or GateSpec(use.n, use.per, use.how, use.burst)
+
+class RateUse(ABC):
+    """How much of a rate is used. A claim reads it, takes from it job by job, and writes it once."""
+
+    def __init__(self, spec: GateSpec) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    def next_at(self, weight: int, now: int) -> int | None:
+        """None: there is room now. Else the moment at which there is, if nothing else is taken."""
+
+    @abstractmethod
+    def take(self, weight: int, now: int) -> None:
+        """Take this weight, for which there is room."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What the store keeps."""
 
 
-def rate_next(look: Look, use: GateUse, weight: int, now: int) -> int | None:
-    """None: there is room now. Else the moment at which there will be, if nobody else takes it."""
-    spec = _numbers(look, use)
-    state = decoded_state(look.state)
-    if spec.how == FIXED:
-        window = now // spec.per * spec.per
-        used = state.get("used", 0) if state.get("from") == window else 0
-        return None if used + weight <= spec.n else window + spec.per
-    if spec.how == BUCKET:
-        level = _level(spec, state, now)
+class _FixedWindow(RateUse):
+    def __init__(self, spec: GateSpec, state: dict[str, Any]) -> None:
+        super().__init__(spec)
+        self._from: int = state.get("from", 0)
+        self._used: int = state.get("used", 0)
+
+    def _turn(self, now: int) -> None:
+        window = now // self.spec.per * self.spec.per
+        if window != self._from:
+            self._from, self._used = window, 0
+
+    def next_at(self, weight: int, now: int) -> int | None:
+        self._turn(now)
+        return None if self._used + weight <= self.spec.n else self._from + self.spec.per
+
+    def take(self, weight: int, now: int) -> None:
+        self._turn(now)
+        self._used += weight
+
+    def state(self) -> dict[str, Any]:
+        return {"from": self._from, "used": self._used}
+
+
+class _Bucket(RateUse):
+    def __init__(self, spec: GateSpec, state: dict[str, Any]) -> None:
+        super().__init__(spec)
+        self._most = spec.burst or spec.n
+        self._level: float | None = state.get("level")
+        self._at: int = state.get("at", 0)
+
+    def _level_at(self, now: int) -> float:
+        if self._level is None:
+            return self._most
+        grown = max(0, now - self._at) * self.spec.n / self.spec.per
+        return float(min(self._most, self._level + grown))
+
+    def next_at(self, weight: int, now: int) -> int | None:
+        level = self._level_at(now)
         if level >= weight - 1e-6:
             return None
-        return now + min(max(1, math.ceil((weight - level) * spec.per / spec.n)), LONGEST)
-    takes = [take for take in state.get("takes", ()) if take[0] + spec.per > now]
-    over = sum(take[1] for take in takes) + weight - spec.n
-    if over <= 0:
-        return None
-    for moment, taken in takes:
-        over -= taken
+        wait = math.ceil((weight - level) * self.spec.per / self.spec.n)
+        return now + min(max(1, wait), LONGEST)
+
+    def take(self, weight: int, now: int) -> None:
+        self._level, self._at = self._level_at(now) - weight, now
+
+    def state(self) -> dict[str, Any]:
+        return {} if self._level is None else {"level": round(self._level, 6), "at": self._at}
+
+
+class _SlidingWindow(RateUse):
+    """Takes are (moment, weight), oldest first; those of one moment are one."""
+
+    def __init__(self, spec: GateSpec, state: dict[str, Any]) -> None:
+        super().__init__(spec)
+        self._takes: list[list[int]] = [list(take) for take in state.get("takes", ())]
+        self._used = sum(weight for _, weight in self._takes)
+
+    def _slide(self, now: int) -> None:
+        gone = 0
+        for moment, weight in self._takes:
+            if moment + self.spec.per > now:
+                break
+            gone += 1
+            self._used -= weight
+        if gone:
+            del self._takes[:gone]
+
+    def next_at(self, weight: int, now: int) -> int | None:
+        self._slide(now)
+        over = self._used + weight - self.spec.n
         if over <= 0:
-            return int(moment + spec.per)
-    return now + spec.per  # heavier than the whole rate: nothing but a change of it helps
+            return None
+        for moment, taken in self._takes:
+            over -= taken
+            if over <= 0:
+                return moment + self.spec.per
+        return now + self.spec.per  # heavier than the whole rate: nothing but a change of it helps
+
+    def take(self, weight: int, now: int) -> None:
+        self._slide(now)
+        self._used += weight
+        takes = self._takes
+        if takes and takes[-1][0] == now:
+            takes[-1][1] += weight
+        elif len(takes) >= MANY_TAKES and now - takes[-2][0] < self.spec.per // MANY_TAKES:
+            # The last take moves to this moment, so it counts for a little longer, never shorter. The
+            # one before it stays where it is, so takes cannot be put off for ever.
+            takes[-1] = [now, takes[-1][1] + weight]
+        else:
+            takes.append([now, weight])
+
+    def state(self) -> dict[str, Any]:
+        return {"takes": self._takes}
 
 
-def rate_taken(look: Look, use: GateUse, weight: int, now: int) -> str:
-    """The state after this weight was taken."""
-    spec = _numbers(look, use)
+def rate_use(look: Look, use: GateUse) -> RateUse:
+    """How much of the rate of this gate is used, by the numbers that are set for it or the job's own."""
+    spec = look.spec or GateSpec(use.n, use.per, use.how, use.burst)
     state = decoded_state(look.state)
-    after: dict[str, Any]
     if spec.how == FIXED:
-        window = now // spec.per * spec.per
-        used = state.get("used", 0) if state.get("from") == window else 0
-        after = {"from": window, "used": used + weight}
-    elif spec.how == BUCKET:
-        after = {"level": round(_level(spec, state, now) - weight, 6), "at": now}
-    else:
-        takes = [take for take in state.get("takes", ()) if take[0] + spec.per > now]
-        after = {"takes": [*takes, [now, weight]]}
-    return msgspec.json.encode(after).decode()
+        return _FixedWindow(spec, state)
+    if spec.how == BUCKET:
+        return _Bucket(spec, state)
+    return _SlidingWindow(spec, state)
 
 
-def _level(spec: GateSpec, state: Mapping[str, Any], now: int) -> float:
-    most = spec.burst or spec.n
-    if "level" not in state:
-        return most
-    return float(min(most, state["level"] + max(0, now - state["at"]) * spec.n / spec.per))
+def written(rate: RateUse) -> str:
+    """The state of a rate as the store keeps it."""
+    return msgspec.json.encode(rate.state()).decode()

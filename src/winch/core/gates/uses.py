@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -69,6 +70,11 @@ _gated = msgspec.json.Decoder(_Gated)
 _of_tenant = msgspec.json.Decoder(_OfTenant)
 
 
+def has_scope(gates: Sequence[GateUse]) -> bool:
+    """Whether a brake or a breaker may hold a job with these gates."""
+    return any(use.kind == SCOPE for use in gates)
+
+
 def is_gated(options: str | None) -> bool:
     return options is not None and options.startswith(MARK)
 
@@ -84,6 +90,12 @@ def gates_of(options: str | None) -> tuple[GateUse, ...]:
     rather than waits for ever."""
     if options is None or not options.startswith(MARK):
         return ()
+    return _gates_in(options)
+
+
+# Jobs of one key carry the same text, and a claim reads hundreds of them.
+@lru_cache(maxsize=4096)
+def _gates_in(options: str) -> tuple[GateUse, ...]:
     try:
         return _gated.decode(options).gates
     except msgspec.DecodeError:

@@ -114,7 +114,7 @@ class Gates:
                 if f"tenant:{tenant}" in self.settings
             }
             fair = Fair.of(self.states.get(key), weights)
-        drawn = draw(admission, candidates, plain, fair, limit=limit, gated=gated)
+        drawn = draw(admission, candidates, plain, fair, limit=limit, scoped=gated)
         if fair is not None:
             self.states[key] = fair.dump()
         for look in admission.changed.values():

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import QueueFull, StorageUnavailable
-from winch.core.gates.rates import rate_next, rate_taken
+from winch.core.gates.rates import rate_use, written
 from winch.core.gates.uses import GateUse, Look
 from winch.core.policy.limits import name_of, value_text
 from winch.core.values.duration import format_duration
@@ -71,14 +71,16 @@ def _take(
     state: str | None = None
     for _ in range(TRIES):
         look = Look(key, state=state)
-        next_at = rate_next(look, use, weight, at)
+        used = rate_use(look, use)
+        next_at = used.next_at(weight, at)
         if next_at is not None:
             raise QueueFull(
                 f"{key}: no more than {spec.n:,} may be enqueued in {format_duration(rate.per)}; "
                 "nothing was enqueued. Try again later",
                 max((next_at - at) * _MICROSECOND, timedelta(milliseconds=1)),
             )
-        line = KvRecord(book=BOOK, key=key, body=rate_taken(look, use, weight, at), keep=keep)
+        used.take(weight, at)
+        line = KvRecord(book=BOOK, key=key, body=written(used), keep=keep)
         swap = driver.kv_swap(line, instead_of=state)
         # From a thread: who brings a connection of their own may have no pool in their event loop.
         state = yield Blocking(partial(driver.run, swap)) if is_apart else swap

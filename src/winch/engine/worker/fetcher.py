@@ -93,7 +93,7 @@ class Fetcher(Service):
         self._tasks = tuple(settings.tasks)
         self._poll = settings.poll
         self._taker = taker
-        # Jobs that hold permits are claimed for free slots only. A worker whose tasks have gates always
+        # Jobs under a scope are claimed for free slots only. A worker whose tasks have gates always
         # looks for them. Another one checks now and then whether jobs with a FIFO key or a tenant were
         # stored, so that claims of plain jobs stay as they are.
         self._is_gated = settings.is_gated

@@ -48,11 +48,11 @@ class GatedClaims:
                 found += read_claims(rows, params.token, plain)
             plain = []
             if queue is not None and len(found) < params.limit:
-                claims, holding = yield from self._claim_queue(
+                claims, scoped = yield from self._claim_queue(
                     params, queue, params.limit - len(found), gated, now
                 )
                 found += claims
-                gated = max(gated - holding, 0)
+                gated = max(gated - scoped, 0)
         return found
 
     def _met_gates(self, queues: Sequence[str], *, is_any: bool) -> None:
@@ -66,7 +66,7 @@ class GatedClaims:
         self, params: ClaimParams, queue: str, limit: int, gated: int, now: datetime | None
     ) -> Body[tuple[list[Claim], int]]:
         found: list[Claim] = []
-        holding = 0
+        scoped = 0
         for _ in range(ROUNDS):
             left = limit - len(found)
             rows = yield self._base.statement(
@@ -84,7 +84,7 @@ class GatedClaims:
             ]
             standing = [(row[1], row[0]) for row in rows if row[5]]
             admission, drawn = yield from self._drawn(
-                candidates, standing, queue, left, gated - holding, now
+                candidates, standing, queue, left, gated - scoped, now
             )
             claims: list[Claim] = []
             if candidates:
@@ -94,10 +94,10 @@ class GatedClaims:
                 plain_rows = yield self._claim_plain(params, [queue], drawn.plain, now)
                 plain = read_claims(plain_rows, params.token, [queue])
             found += drawn.arranged({claim.id: claim for claim in claims}, plain)
-            holding += sum(1 for claim in claims if gates_of(claim.options))
+            scoped += drawn.scoped
             if len(found) >= limit or not admission.held or len(candidates) < left + AHEAD:
                 break
-        return found, holding
+        return found, scoped
 
     def _claim_plain(
         self, params: ClaimParams, queues: Sequence[str], limit: int, now: datetime | None
@@ -143,7 +143,7 @@ class GatedClaims:
                 if (look := looks[f"tenant:{tenant}"]).spec is not None
             }
             fair = Fair.of(looks[turn].state, weights)
-        drawn = draw(admission, candidates, standing, fair, limit=limit, gated=gated)
+        drawn = draw(admission, candidates, standing, fair, limit=limit, scoped=gated)
         if fair is not None:
             admission.changed[turn] = Look(turn, state=fair.dump())
         return admission, drawn

@@ -1,6 +1,6 @@
 -- claim: ready -> running, for a session that is live. Lowest sort key first, then the lower id.
--- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any; gated: how many may have
---         gates (nil: plain jobs only)
+-- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any; gated: how many may be
+--         under a scope (nil: plain jobs only)
 -- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}; {now, 'more'}: nothing
 --         yet, because so many were held; call again. Where the caller told of jobs that are away, last of all: how
 --         many of those have their turn before each
@@ -43,7 +43,7 @@ for _, queue in ipairs(A.queues) do
     ids = {}
   elseif is_odd and gated and call('EXISTS', K.gated(queue), K.tenanted(queue)) > 0 then
     drawn = draw(queue, free, gated, task_of)
-    ids, envelopes, gated = drawn.ids, drawn.envelopes, gated - drawn.holding
+    ids, envelopes, gated = drawn.ids, drawn.envelopes, gated - drawn.scoped
     is_more = is_more or drawn.is_more
   elseif is_mixed(queue) then
     local at = 0

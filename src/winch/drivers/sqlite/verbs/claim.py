@@ -35,9 +35,9 @@ class ClaimVerbs:
                     break
                 left = params.limit - len(claims)
                 if gated:
-                    found, holding = yield from _claim_queue(params, queue, left, gated, at)
+                    found, scoped = yield from _claim_queue(params, queue, left, gated, at)
                     claims += found
-                    gated = max(gated - holding, 0)
+                    gated = max(gated - scoped, 0)
                 else:
                     claims += yield from _claim_plain(params, queue, left, at)
             return claims
@@ -149,13 +149,13 @@ class _Moments(dict[int, datetime]):
 def _claim_queue(
     params: ClaimParams, queue: str, limit: int, gated: int, at: int
 ) -> Body[tuple[list[Claim], int]]:
-    """Claims from one queue that may have jobs with gates; and how many of them hold permits."""
+    """Claims from one queue that may have jobs with gates; and how many of them are under a scope."""
     tasks = None if params.tasks is None else to_json(params.tasks)
     plain_only = yield from _claim_unless_gated(params, queue, limit, at)
     if plain_only is not None:  # as mostly
         return plain_only, 0
     found: list[Claim] = []
-    holding = 0
+    scoped = 0
     for _ in range(ROUNDS):
         left = limit - len(found)
         asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": left + AHEAD}
@@ -165,16 +165,16 @@ def _claim_queue(
         if not rows:  # no job with gates is ready: nothing to draw between
             found += yield from _claim_plain(params, queue, left, at)
             break
-        admission, drawn = yield from _drawn(rows, queue, tasks, left, gated - holding, at)
+        admission, drawn = yield from _drawn(rows, queue, tasks, left, gated - scoped, at)
         claims = yield from _taken(admission, params, at)
         plain: list[Claim] = []
         if drawn.plain:
             plain = yield from _claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
-        holding += sum(1 for claim in claims if gates_of(claim.options))
+        scoped += drawn.scoped
         if len(found) >= limit or is_all or not admission.held:
             break
-    return found, holding
+    return found, scoped
 
 
 def _drawn(
@@ -197,7 +197,7 @@ def _drawn(
         weights = {name.removeprefix("tenant:"): spec.n for name, spec in specs.items()}
         found = yield from query("admit.look", keys=to_json([key]))
         fair = Fair.of(found[0][1], weights)
-    drawn = draw(admission, candidates, plain, fair, limit=limit, gated=gated)
+    drawn = draw(admission, candidates, plain, fair, limit=limit, scoped=gated)
     if fair is not None:
         admission.changed[key] = Look(key, state=fair.dump())
     return admission, drawn

@@ -9,7 +9,7 @@ local MOST_VIRTUAL = 2 ^ 20
 
 local function draw(queue, free, gated, task_of)
   local G, looks = gates(), {}
-  local order, held, holding, is_more = {}, {}, 0, false
+  local order, held, scoped, is_more = {}, {}, 0, false
 
   local function cursor(key, step, is_plain)
     return {key = key, at = 0, step = step, items = {}, place = 1, is_plain = is_plain}
@@ -141,9 +141,13 @@ local function draw(queue, free, gated, task_of)
         local _, env = read(item.e)
         item.state, item.tenant = item.s and read(item.s) or {}, tenant
         item.uses, item.attempt = G.uses(env[11]), item.state.a or 0
-        if #item.uses > 0 and holding >= gated then
-          -- Nothing more that holds permits; tenants whose next job has no gates go on.
-          item.from.items, item.from.is_over = {}, true
+        local is_scoped = false
+        for _, use in ipairs(item.uses) do is_scoped = is_scoped or use.kind == 'scope' end
+        if is_scoped and scoped >= gated then
+          -- It stays where it is: what a brake or a breaker may hold any moment is claimed for free slots only.
+          local from = item.from
+          from.passed = (from.passed or 0) + 1
+          if from.passed > STRETCH then from.items, from.is_over = {}, true end
         elseif #held >= MOST_HELD then
           is_more = true
           others.items, others.is_over = {}, true
@@ -152,7 +156,7 @@ local function draw(queue, free, gated, task_of)
           end
         else
           is_taken = admit(item)
-          if is_taken and #item.uses > 0 then holding = holding + 1 end
+          if is_taken and is_scoped then scoped = scoped + 1 end
         end
       end
       if is_taken then
@@ -194,7 +198,7 @@ local function draw(queue, free, gated, task_of)
       touched[item.tenant] = item.from.key
     end
   end
-  local drawn = {ids = {}, envelopes = {}, holds = {}, behind = {}, holding = holding, is_more = is_more}
+  local drawn = {ids = {}, envelopes = {}, holds = {}, behind = {}, scoped = scoped, is_more = is_more}
   local elsewhere = 0
   for _, item in ipairs(order) do
     if item.from == away then

@@ -5,6 +5,9 @@ local function rates()
   if made_rates then return made_rates end
   local R = {}
 
+  -- A sliding window with more takes than this joins those that lie closest together.
+  local MANY_TAKES = 256
+
   local function numbers(look, use)
     local spec = look.spec or use
     return spec.n, math.max(1, spec.per or 0), spec.how or 'sliding', spec.burst or 0
@@ -16,12 +19,19 @@ local function rates()
     return math.min(most, state.level + math.max(0, now - state.at) * n / per)
   end
 
-  local function recent(state, per)
-    local takes = {}
-    for _, take in ipairs(state.takes or {}) do
-      if take[1] + per > now then takes[#takes + 1] = take end
+  -- The takes of a sliding window that still count, and their weight: worked out once for all jobs of a call.
+  local function recent(look, per)
+    if not look.takes then
+      local takes, total = {}, 0
+      for _, take in ipairs((look.state or {}).takes or {}) do
+        if take[1] + per > now then
+          takes[#takes + 1] = take
+          total = total + take[2]
+        end
+      end
+      look.takes, look.total = takes, total
     end
-    return takes
+    return look.takes
   end
 
   local function used_in(state, window)
@@ -41,8 +51,8 @@ local function rates()
       if there >= weight - 1e-6 then return nil end
       return now + math.min(math.max(1, math.ceil((weight - there) * per / n)), LONGEST)
     end
-    local takes, over = recent(state, per), weight - n
-    for _, take in ipairs(takes) do over = over + take[2] end
+    local takes = recent(look, per)
+    local over = look.total + weight - n
     if over <= 0 then return nil end
     for _, take in ipairs(takes) do
       over = over - take[2]
@@ -63,9 +73,11 @@ local function rates()
       local most = burst > 0 and burst or n
       return {level = left, at = now}, now + math.min(math.ceil((most - left) * per / n), LONGEST)
     end
-    local takes = recent(state, per)
+    local takes = recent(look, per)
+    look.total = look.total + weight
     local last = takes[#takes]
-    if last and last[1] == now then
+    if last and (last[1] == now
+        or #takes >= MANY_TAKES and now - takes[#takes - 1][1] < math.floor(per / MANY_TAKES)) then
       takes[#takes] = {now, last[2] + weight}
     else
       takes[#takes + 1] = {now, weight}

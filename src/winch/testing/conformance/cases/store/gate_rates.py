@@ -101,6 +101,33 @@ def scope(spec: BreakerSpec | None = None) -> GateUse:
 
 
 @case()
+def jobs_under_a_scope_are_claimed_for_free_slots_only(bench: Bench) -> None:
+    """A brake or a breaker may hold them any moment; jobs under a limit come along by the hundred."""
+    under_scope = bench.add_many(3, **gated(scope()))
+    under_limit = bench.add_many(3, **gated(limit(9)))
+    assert ids_of(bench.claim(gated=1)) == [under_scope[0], *under_limit]
+    assert ids_of(bench.claim(gated=2)) == under_scope[1:]
+
+
+@case()
+def a_job_behind_many_of_a_scope_is_still_found(bench: Bench) -> None:
+    bench.add_many(20, **gated(scope()))
+    behind = bench.add(**gated(limit(9)))
+    assert behind in ids_of(bench.claim(limit=10, gated=1))
+
+
+@case()
+def a_rate_is_taken_for_all_jobs_of_a_claim_at_once(bench: Bench) -> None:
+    ids = bench.add_many(8, **gated(rate(5)))
+    assert ids_of(bench.claim()) == ids[:5]
+    bench.advance(59 * SECOND)
+    assert bench.claim() == []
+    bench.advance(SECOND)
+    admit(bench)
+    assert ids_of(bench.claim()) == ids[5:]
+
+
+@case()
 def a_brake_holds_every_job_of_its_scope(bench: Bench) -> None:
     first, *rest = bench.add_many(4, **gated(scope()))
     other = bench.add()
