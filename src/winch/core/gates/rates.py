@@ -77,10 +77,10 @@ class _Bucket(RateUse):
         return now + min(max(1, wait), LONGEST)
 
     def take(self, weight: int, now: int) -> None:
-        self._level, self._at = self._level_at(now) - weight, now
+        self._level, self._at = round(self._level_at(now) - weight, 6), now
 
     def state(self) -> dict[str, Any]:
-        return {} if self._level is None else {"level": round(self._level, 6), "at": self._at}
+        return {} if self._level is None else {"level": self._level, "at": self._at}
 
 
 class _SlidingWindow(RateUse):
