@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format bench chaos chaos-pairs mutations soak fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs mutations soak fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -46,7 +46,7 @@ test-all: setup ## every test, the slow ones too, then again with the oldest dep
 	@test -x $(BIN)/promtool || test "$$(id -u)" != 0 || scripts/promtool.sh $(BIN)
 	@command -v systemd-analyze >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends systemd
 	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e,docs]'
 	$(BIN)/python scripts/test_parts.py --slow
 	$(BIN)/python scripts/oldest.py
 
@@ -65,6 +65,31 @@ format: setup ## format, and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Beside the stamp of setup, so that only documentation needs the tools of the extra `docs`.
+DOCS_STAMP := .venv/.docs-installed
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,docs]'
+	@touch $@
+
+site: $(DOCS_STAMP) ## the documentation into build/site/VERSION/, by two builders that both fail on a warning
+	$(BIN)/python scripts/site.py
+
+reference: setup ## the pages and diagrams that follow from the code: docs/reference, docs/lifecycle.md, docs/images/diagrams
+	$(BIN)/python scripts/reference_pages.py
+	$(BIN)/python scripts/lifecycle_page.py
+	$(BIN)/python scripts/diagrams.py
+
+# A browser is no Python package; see test-all.
+site-look: site ## open every page of the built site in Chromium; screenshots go to build/site-look
+	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e,docs]'
+	$(BIN)/python -m pytest tests/docs/test_site.py -q
+
+shots: setup ## pictures of the dashboard for README and docs: a real browser, real jobs
+	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'
+	$(BIN)/python scripts/screenshots.py
+
 STORE ?= sqlite
 SECONDS ?= 60
 shop: setup ## examples/shop under kills: STORE=sqlite|postgres|redis|redis+cluster SECONDS=60
@@ -72,6 +97,9 @@ shop: setup ## examples/shop under kills: STORE=sqlite|postgres|redis|redis+clus
 
 bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
+
+bench-picture: setup ## the picture of README and docs/benchmarks.md, from the newest file in bench/results
+	$(BIN)/python -m bench.picture
 
 SEED ?= 1
 AT_ONCE ?= $(if $(filter 1,$(QUICK)),1,2)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.catalog import PEERS, WINCH
+from bench.picture import draw
 from bench.plot import plot
 from bench.scenario import Results, Series
 from bench.table import CLOSING, Row
@@ -64,8 +65,9 @@ def write(run: Run, folder: Path = RESULTS, page: Path = PAGE) -> Path:
     drawn.write_text(plot(run.results))
     text = page.read_text()
     text = with_part(text, "settings", settings_part())
-    text = with_part(text, "results", results_part(run, f"../bench/results/{drawn.name}"))
+    text = with_part(text, "results", results_part(run))
     page.write_text(text)
+    draw(page.parent / "images", folder)
     return path
 
 
@@ -175,7 +177,7 @@ def table_text(rows: Sequence[Row]) -> str:
     return "\n".join(line.rstrip() for line in text)
 
 
-def results_part(run: Run, image: str) -> str:
+def results_part(run: Run) -> str:
     """The results part of docs/benchmarks.md."""
     kind = "QUICK=1" if run.is_quick else "whole"
     parts = [
@@ -183,7 +185,10 @@ def results_part(run: Run, image: str) -> str:
         "",
         _about(run),
         "",
-        f"![Jobs per second by store]({image})",
+        *(
+            f"![Jobs run per second by store](images/benchmarks-{theme}.svg#gh-{theme}-mode-only)"
+            for theme in ("light", "dark")
+        ),
         "",
     ]
     parts += _markdown([HEAD, *map(cells, run.rows)])

@@ -5,47 +5,39 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from winch.core.lifecycle import ENQUEUED, FINAL, TRANSITIONS, JobState
+from winch.core.lifecycle import TRANSITIONS, JobState
 
 PAGE = Path(__file__).parent.parent / "docs" / "lifecycle.md"
 MEANING = {
     JobState.SCHEDULED: "waits for its time",
-    JobState.BLOCKED: "waits at a gate: other jobs, a turn, a limit, a signal",
+    JobState.BLOCKED: "waits for another job, its turn, a limit or a signal",
     JobState.READY: "waits for a free slot",
     JobState.RUNNING: "claimed by a worker",
     JobState.RETRYING: "failed, waits for its next attempt",
-    JobState.COMPLETED: "done (final)",
-    JobState.CANCELLED: "no longer wanted (final)",
-    JobState.DEAD: "given up, kept for people to look at (final)",
+    JobState.COMPLETED: "the handler returned (final)",
+    JobState.CANCELLED: "stopped on request (final)",
+    JobState.DEAD: "given up, kept with every error for an operator (final)",
 }
 
 
 def page() -> str:
     lines = [
-        "# The life of a job",
+        "# Jobs and states",
         "",
-        "Written by `scripts/lifecycle_page.py` from `src/winch/core/lifecycle.py`; do not edit.",
+        "<!-- Written by scripts/lifecycle_page.py from src/winch/core/lifecycle.py; do not edit. -->",
+        "",
+        "A **task** is a function that you registered. A **job** is one stored request to run it. An **attempt** is one try;",
+        "a job that fails and has attempts left is tried again. A job is always in exactly one of eight states, and one table in",
+        "the code decides which changes are possible.",
         "",
         "| state | meaning |",
         "|---|---|",
         *(f"| {state} | {MEANING[state]} |" for state in JobState),
         "",
-        "```mermaid",
-        "stateDiagram-v2",
-        *(f"    [*] --> {state}: enqueue" for state in JobState if state in ENQUEUED),
-    ]
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for verb, table in TRANSITIONS.items():
-        for source, targets in table.items():
-            for target in targets:
-                arrows.setdefault((source, target), []).append(verb)
-    lines += [
-        f"    {source} --> {target}: {', '.join(verbs)}"
-        for (source, target), verbs in sorted(arrows.items())
-    ]
-    lines += [
-        *(f"    {state} --> [*]: prune" for state in JobState if state in FINAL),
-        "```",
+        "![The states of a job](images/diagrams/life-light.svg#gh-light-mode-only)",
+        "![The states of a job](images/diagrams/life-dark.svg#gh-dark-mode-only)",
+        "",
+        "The picture shows the everyday arrows. The table has every verb, and no other change of state is possible on any store.",
         "",
         "| verb | may be applied in | leads to |",
         "|---|---|---|",
@@ -57,9 +49,11 @@ def page() -> str:
         lines.append(f"| {verb} | {sources} | {leads} |")
     lines += [
         "",
-        "`cancel` of a running job leaves a request; the end of its claim carries it out. A job that",
-        "has something to undo is made ready by a cancel, to do that. A verb that is not listed for a",
-        "state changes nothing there and says so.",
+        "- A new job is `ready`, `scheduled` (it has a delay) or `blocked` (it waits for another job, a limit or a signal).",
+        "- `cancel` of a running job stores a request. The job becomes `cancelled` when its attempt ends.",
+        "- `cancel` of a job with [steps to undo](howto/workflows.md) makes it `ready`, so that a worker undoes them first.",
+        "- A verb that the table does not allow in a state changes nothing and reports so.",
+        "- `delete` and `prune` remove the job. Workers prune final jobs after their retention, 7 days unless the task sets another.",
     ]
     return "\n".join(lines) + "\n"
 

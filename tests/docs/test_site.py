@@ -1,0 +1,102 @@
+"""A real browser opens every page of the built site: light, dark and on a phone. Slow.
+
+No page may ask another host for anything, write an error to the console, or have what axe calls serious.
+Pictures of all pages are kept in build/site-look for a person to look at.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import winch
+from tests.web.test_browser import chromium
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "build/site"
+PICTURES = ROOT / "build/site-look"
+VIEWS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (390, "light")}
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and logs nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The built site, served on loopback."""
+    if not (SITE / winch.__version__ / "index.html").exists():
+        subprocess.run([sys.executable, "scripts/site.py"], cwd=ROOT, check=True)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def paths() -> list[str]:
+    home = SITE / winch.__version__
+    return sorted(str(page.parent.relative_to(home)) for page in home.rglob("index.html"))
+
+
+def test_every_page_in_a_browser(address: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import sync_playwright
+
+    shutil.rmtree(PICTURES, ignore_errors=True)
+    wrong: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        for view, (width, scheme) in VIEWS.items():
+            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page = context.new_page()
+            page.on("request", partial(_elsewhere, address, wrong))
+            page.on(
+                "console",
+                lambda line: wrong.append(f"{page.url}: {line.text}") if line.type == "error" else None,
+            )
+            page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
+            for path in paths():
+                answer = page.goto(f"{address}/{winch.__version__}/{path}/")
+                assert answer.status == 200, path
+                picture = PICTURES / view / f"{path.replace('/', '-')}.png"
+                picture.parent.mkdir(parents=True, exist_ok=True)
+                page.screenshot(path=picture)
+                if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                    wrong.append(f"{view} {path}: wider than the window")
+                found = Axe().run(page).response["violations"]
+                wrong += [
+                    f"{view} {path}: {one['id']} {one['nodes'][0]['target']}"
+                    for one in found
+                    if one["impact"] in ("serious", "critical")
+                ]
+            context.close()
+        browser.close()
+    assert wrong == [], "\n".join(wrong)
+
+
+def _elsewhere(address: str, wrong: list[str], request: Any) -> None:
+    if not request.url.startswith((address, "data:", "blob:")):
+        wrong.append(f"asks {request.url}")
+
+
+def test_the_root_leads_to_the_newest_version(address: str) -> None:
+    assert f"url={winch.__version__}/" in (SITE / "index.html").read_text()
+    for name in ("llms.txt", "llms-full.txt"):
+        assert (SITE / winch.__version__ / name).stat().st_size > 1000
