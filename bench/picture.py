@@ -1,6 +1,6 @@
-"""The picture of the README and docs/benchmarks.md: jobs per second that one worker process runs, drawn from the newest results.
+"""The picture of README and docs/benchmarks.md: jobs per second that one worker process runs.
 
-python -m bench.picture            docs/images/benchmarks-light.svg and -dark.svg, from the newest file in bench/results
+python -m bench.picture      docs/images/benchmarks-{light,dark}.svg, from the newest bench/results
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import griffe
 _OPERATION = re.compile(r"^Operation\[(.*)\]$", flags=re.DOTALL)
 
 
-class Twins(griffe.Extension):
+class Twins(griffe.Extension):  # type: ignore[misc]  # griffe comes with the extra docs
     """Unwrap `Operation[…]` and give each twin the parameters of its original."""
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:

@@ -21,6 +21,8 @@ from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import winch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -134,7 +136,8 @@ def full(pages: list[tuple[str, str, str]]) -> str:
 def described(name: str) -> str:
     """A public name with its signature and docstrings, as the reference shows them."""
     import griffe
-    from griffe_twins import Twins
+
+    from scripts.griffe_twins import Twins
 
     package = _loaded.get("winch")
     if package is None:

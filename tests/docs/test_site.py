@@ -67,11 +67,8 @@ def test_every_page_in_a_browser(address: str) -> None:
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page = context.new_page()
             page.on("request", partial(_elsewhere, address, wrong))
-            page.on(
-                "console",
-                lambda line: wrong.append(f"{page.url}: {line.text}") if line.type == "error" else None,
-            )
-            page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
+            page.on("console", partial(_complains, page, wrong))
+            page.on("pageerror", partial(_fails, page, wrong))
             for path in paths():
                 answer = page.goto(f"{address}/{winch.__version__}/{path}/")
                 assert answer.status == 200, path
@@ -94,6 +91,15 @@ def test_every_page_in_a_browser(address: str) -> None:
 def _elsewhere(address: str, wrong: list[str], request: Any) -> None:
     if not request.url.startswith((address, "data:", "blob:")):
         wrong.append(f"asks {request.url}")
+
+
+def _complains(page: Any, wrong: list[str], line: Any) -> None:
+    if line.type == "error":
+        wrong.append(f"{page.url}: {line.text}")
+
+
+def _fails(page: Any, wrong: list[str], error: Any) -> None:
+    wrong.append(f"{page.url}: {error}")
 
 
 def test_the_root_leads_to_the_newest_version(address: str) -> None:
