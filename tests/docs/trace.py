@@ -1,6 +1,8 @@
-"""The files that one plain job visits, found by watching a real one.
+"""The files that one job visits, found by watching a real one.
 
-    python -m tests.docs.trace                      SQLite, the default configuration
+    python -m tests.docs.trace                      a plain job on SQLite, the default configuration
+    python -m tests.docs.trace --walk failure       a job whose handler fails for the last time
+    python -m tests.docs.trace --walk limit         a job under a limit
     python -m tests.docs.trace --store postgres     PostgreSQL, on a server of its own
     python -m tests.docs.trace --functions          with the functions that were called
 
@@ -28,7 +30,7 @@ from types import FrameType
 from typing import Any
 
 from tests.servers import PostgresServer
-from winch import App, JobState
+from winch import App, JobState, Limit, Retry
 from winch.storage.verbs import Verb
 
 PACKAGE = Path(__file__).parents[2] / "src/winch"
@@ -38,7 +40,7 @@ ROUNDS = 12
 # A loop that runs anyway is called more often with the job by chance, but not in so many rounds.
 ENOUGH_ROUNDS = 9
 MOST_ROUNDS = 40
-WARM_UP, SECONDS = 0.4, 0.15
+WARM_UP, SECONDS = 0.3, 0.15
 
 Function = tuple[str, str]
 """The file, relative to the package, and the function's qualified name."""
@@ -126,36 +128,54 @@ def on_path(rounds: Sequence[tuple[Counter[Function], Counter[Function]]]) -> Tr
     return Trace(tuple(found), frozenset(file for file, _ in order))
 
 
-def trace(url: str, *, is_async: bool) -> Trace:
-    """The path of a plain job on this store."""
+def trace(url: str, *, is_async: bool, walk: str = "success") -> Trace:
+    """The path of a job on this store."""
     watch = Watch()
     with watch.installed():
-        return asyncio.run(_trace(watch, url, is_async=is_async))
+        return asyncio.run(_trace(watch, url, is_async=is_async, walk=walk))
 
 
-async def _trace(watch: Watch, url: str, *, is_async: bool) -> Trace:
+class Expected(Exception):
+    """What the handler of the walk `failure` raises."""
+
+
+WALKS: dict[str, dict[str, Any]] = {
+    "success": {},
+    "failure": {"retry": Retry.fixed("1s", attempts=1)},
+    "limit": {"limit": Limit(5)},
+}
+
+
+async def _trace(watch: Watch, url: str, *, is_async: bool, walk: str) -> Trace:
     app = App(url)
+    fails = walk == "failure"
+    end = JobState.DEAD if fails else JobState.COMPLETED
 
-    async def coroutine(n: int) -> None: ...
+    async def coroutine(n: int) -> None:
+        if fails:
+            raise Expected
 
-    def function(n: int) -> None: ...
+    def function(n: int) -> None:
+        if fails:
+            raise Expected
 
-    task = app.task(name="plain")(coroutine if is_async else function)
+    task = app.task(name="plain", **WALKS[walk])(coroutine if is_async else function)
     app.ready()
     rounds: list[tuple[Counter[Function], Counter[Function]]] = []
     async with app.worker():
-        for _ in range(MOST_ROUNDS):
+        for number in range(MOST_ROUNDS):
             await _produced(lambda: task.enqueue(n=0))
-            await asyncio.sleep(WARM_UP)
+            # Rounds of one length would meet a loop that runs every second at the same place each time.
+            await asyncio.sleep(WARM_UP + number * 0.618 % 1)
             # The same time for both counts, whatever an enqueue takes: loops run by the clock.
-            end = _starts(watch)
+            until = _starts(watch)
             job = await _produced(lambda: task.enqueue(n=1))
-            await _until(end)
+            await _until(until)
             with_job = watch.stop()
-            is_completed = (await job.arefresh()).state is JobState.COMPLETED
-            end = _starts(watch)
+            is_completed = (await job.arefresh()).state is end
+            until = _starts(watch)
             await _produced(lambda: None)
-            await _until(end)
+            await _until(until)
             without_job = watch.stop()
             if is_completed:  # a busy machine may need longer: the round does not count
                 rounds.append((with_job, without_job))
@@ -218,12 +238,13 @@ def main() -> None:
         prog="python -m tests.docs.trace", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--walk", choices=tuple(WALKS), default="success")
     parser.add_argument("--functions", action="store_true", help="with the functions that were called")
     args = parser.parse_args()
     with store_url(args.store) as url:
         for title, is_async in (("async def", True), ("def", False)):
-            traced = trace(url, is_async=is_async)
-            text = show(f"{args.store}, {title}", traced, has_functions=args.functions)
+            traced = trace(url, is_async=is_async, walk=args.walk)
+            text = show(f"{args.store}, {args.walk}, {title}", traced, has_functions=args.functions)
             sys.stdout.write(f"{text}\n\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from inspect import isfunction
+from typing import Final
 
 from winch.storage.families import (
     ClaimVerbs,
@@ -60,55 +61,55 @@ class ComposedDriver:
     `_adopt`, so a call goes straight to the family.
     """
 
-    enqueue = EnqueueVerbs.enqueue
-    claim = ClaimVerbs.claim
-    finish = FinishVerbs.finish
-    release = FinishVerbs.release
-    give_up = FinishVerbs.give_up
-    crash = FinishVerbs.crash
-    note = FinishVerbs.note
-    standing = FinishVerbs.standing
-    start_session = SessionVerbs.start_session
-    beat = SessionVerbs.beat
-    end_session = SessionVerbs.end_session
-    held = SessionVerbs.held
-    cancels = SessionVerbs.cancels
-    rescue = UpkeepVerbs.rescue
-    promote = UpkeepVerbs.promote
-    prune = UpkeepVerbs.prune
-    trim = UpkeepVerbs.trim
-    admit = GateVerbs.admit
-    set_limits = GateVerbs.set_limits
-    rebind = GateVerbs.rebind
-    limits = GateVerbs.limits
-    has_gated = GateVerbs.has_gated
-    signal = WaitVerbs.signal
-    take_signal = WaitVerbs.take_signal
-    enqueue_after = WaitVerbs.enqueue_after
-    unblock = WaitVerbs.unblock
-    due_schedules = ScheduleVerbs.due_schedules
-    change_schedule = ScheduleVerbs.change_schedule
-    schedules = ScheduleVerbs.schedules
-    schedule_runs = ScheduleVerbs.schedule_runs
-    cancel = OperatorVerbs.cancel
-    retry = OperatorVerbs.retry
-    delete = OperatorVerbs.delete
-    pause = OperatorVerbs.pause
-    resume = OperatorVerbs.resume
-    get = ReadVerbs.get
-    results = ReadVerbs.results
-    list_jobs = ReadVerbs.list_jobs
-    groups = ReadVerbs.groups
-    counts = ReadVerbs.counts
-    queues = ReadVerbs.queues
-    depth = ReadVerbs.depth
-    sessions = ReadVerbs.sessions
-    explain = ReadVerbs.explain
-    events = ReadVerbs.events
-    kv_put = KvVerbs.kv_put
-    kv_swap = KvVerbs.kv_swap
-    kv_list = KvVerbs.kv_list
-    kv_delete = KvVerbs.kv_delete
+    enqueue: Final = EnqueueVerbs.enqueue
+    claim: Final = ClaimVerbs.claim
+    finish: Final = FinishVerbs.finish
+    release: Final = FinishVerbs.release
+    give_up: Final = FinishVerbs.give_up
+    crash: Final = FinishVerbs.crash
+    note: Final = FinishVerbs.note
+    standing: Final = FinishVerbs.standing
+    start_session: Final = SessionVerbs.start_session
+    beat: Final = SessionVerbs.beat
+    end_session: Final = SessionVerbs.end_session
+    held: Final = SessionVerbs.held
+    cancels: Final = SessionVerbs.cancels
+    rescue: Final = UpkeepVerbs.rescue
+    promote: Final = UpkeepVerbs.promote
+    prune: Final = UpkeepVerbs.prune
+    trim: Final = UpkeepVerbs.trim
+    admit: Final = GateVerbs.admit
+    set_limits: Final = GateVerbs.set_limits
+    rebind: Final = GateVerbs.rebind
+    limits: Final = GateVerbs.limits
+    has_gated: Final = GateVerbs.has_gated
+    signal: Final = WaitVerbs.signal
+    take_signal: Final = WaitVerbs.take_signal
+    enqueue_after: Final = WaitVerbs.enqueue_after
+    unblock: Final = WaitVerbs.unblock
+    due_schedules: Final = ScheduleVerbs.due_schedules
+    change_schedule: Final = ScheduleVerbs.change_schedule
+    schedules: Final = ScheduleVerbs.schedules
+    schedule_runs: Final = ScheduleVerbs.schedule_runs
+    cancel: Final = OperatorVerbs.cancel
+    retry: Final = OperatorVerbs.retry
+    delete: Final = OperatorVerbs.delete
+    pause: Final = OperatorVerbs.pause
+    resume: Final = OperatorVerbs.resume
+    get: Final = ReadVerbs.get
+    results: Final = ReadVerbs.results
+    list_jobs: Final = ReadVerbs.list_jobs
+    groups: Final = ReadVerbs.groups
+    counts: Final = ReadVerbs.counts
+    queues: Final = ReadVerbs.queues
+    depth: Final = ReadVerbs.depth
+    sessions: Final = ReadVerbs.sessions
+    explain: Final = ReadVerbs.explain
+    events: Final = ReadVerbs.events
+    kv_put: Final = KvVerbs.kv_put
+    kv_swap: Final = KvVerbs.kv_swap
+    kv_list: Final = KvVerbs.kv_list
+    kv_delete: Final = KvVerbs.kv_delete
 
     def _adopt(self, families: Families) -> None:
         for field in fields(families):

@@ -110,14 +110,14 @@ class Link:
         connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
         keeps: frozenset[str] = frozenset(),
     ) -> None:
-        self.connection = connection
+        self.connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] = connection
         self.pgconn: PGconn = connection.pgconn
-        self.keeps = keeps
+        self.keeps: frozenset[str] = keeps
         self.kept: set[str] = set()
         self.readers: dict[str, Transformer] = {}
         self.answer: Answer | None = None  # the last that an event loop waited for
         self.is_cut: bool = False
-        self.poll = select.poll()
+        self.poll: select.poll = select.poll()
         self.poll.register(self.pgconn.socket, select.POLLIN)
 
     @property
