@@ -43,3 +43,18 @@ def test_a_plain_job_visits_the_documented_files_on_sqlite(sqlite_path: Path) ->
 @pytest.mark.servers
 def test_a_plain_job_visits_the_documented_files_on_postgres(postgres_server: Databases) -> None:
     check(postgres_server.new_store(), "### On PostgreSQL")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "walk, heading", [("failure", "### When the handler fails"), ("limit", "### Under a limit")]
+)
+def test_the_other_walks_visit_the_files_that_the_page_names(
+    walk: str, heading: str, sqlite_path: Path
+) -> None:
+    traced = trace(f"sqlite:///{sqlite_path}", is_async=True, walk=walk)
+    plain = documented("### In the engine") | documented("### On SQLite")
+    named = {file for file in documented(heading) if not file.startswith("core/")}
+    assert named
+    assert named.isdisjoint(plain)
+    assert named <= {*traced.files()}

@@ -142,7 +142,7 @@ class Expected(Exception):
 WALKS: dict[str, dict[str, Any]] = {
     "success": {},
     "failure": {"retry": Retry.fixed("1s", attempts=1)},
-    "limit": {"limit": Limit(5)},
+    "limit": {"limit": Limit(5, key="n")},
 }
 
 

@@ -1,5 +1,5 @@
 """What a plain job costs on PostgreSQL: statements, rows and WAL bytes, never time. A change that makes
-the hot path pay more fails here; docs/internals.md has the figures."""
+the hot path pay more fails here; docs/performance.md has the figures."""
 
 from __future__ import annotations
 
