@@ -38,6 +38,11 @@ def fails(*, ctx: Context) -> None:
 
 
 @app.task(isolate="process")
+def whose(*, ctx: Context) -> str:
+    return ctx.worker
+
+
+@app.task(isolate="process")
 def discards() -> None:
     raise Discard("worthless")
 

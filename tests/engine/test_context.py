@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.engine.test_worker import new_app, run, until
-from winch import Context, Job, JobState, LostClaim, Retry
+from winch import Context, Job, JobState, LostClaim, Retry, Snooze
 
 
 def test_progress_is_seen_while_the_job_runs() -> None:
@@ -102,5 +102,34 @@ def test_a_handler_learns_that_its_claim_is_lost() -> None:
     async def body(_: Any) -> None:
         await until(await task.aenqueue(), JobState.COMPLETED)  # type: ignore[call-arg]
         assert found == [True, False]
+
+    run(app, body)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_handler_knows_its_worker_and_how_often_its_job_was_claimed(kind: str) -> None:
+    app = new_app()
+    seen: list[tuple[int, int, str]] = []
+
+    def count(ctx: Context, claims: int) -> None:
+        seen.append((ctx.attempt, claims, ctx.worker))
+        if len(seen) == 1:
+            raise Snooze("1ms")
+        if len(seen) == 2:
+            raise ValueError("again")
+
+    async def on_loop(*, ctx: Context) -> None:
+        count(ctx, await ctx.aclaims())
+
+    def in_thread(*, ctx: Context) -> None:
+        count(ctx, ctx.claims)
+
+    function: Any = on_loop if kind == "async" else in_thread
+    task: Any = app.task(name="t", retry=Retry.fixed("10ms", attempts=5))(function)
+
+    async def body(worker: Any) -> None:
+        job = await until(await task.aenqueue(), JobState.COMPLETED)
+        assert [(attempt, claims) for attempt, claims, _ in seen] == [(1, 1), (1, 2), (2, 3)]
+        assert {worker for *_, worker in seen} == {worker.session} == {job.record.session}
 
     run(app, body)

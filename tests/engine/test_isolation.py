@@ -63,6 +63,14 @@ def test_outcomes_come_back_as_from_anywhere_else() -> None:
     run(body, concurrency=1)
 
 
+def test_an_isolated_handler_knows_its_worker() -> None:
+    async def body(worker: Any) -> None:
+        job: Job[str] = await tasks.whose.aenqueue()  # type: ignore[call-arg]  # ctx is injected
+        assert await job == worker.session
+
+    run(body, concurrency=1)
+
+
 @pytest.mark.parametrize(
     "how, cause",
     [("SIGKILL", "killed by SIGKILL"), ("SIGSEGV", "killed by SIGSEGV"), ("exit", "exit code 7")],

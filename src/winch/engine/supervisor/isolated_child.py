@@ -69,7 +69,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
 
     async def run(order: RunJob) -> None:
         nonlocal running
-        claim = order.claim
+        claim, executor.worker = order.claim, order.worker
         plan = executor.chooser.plan(claim)
         settled: Settled | None
         is_finished = False

@@ -20,7 +20,7 @@ from winch.engine.tasks.transaction import Transaction
 from winch.storage.params import Answer, ClaimRef, Standing
 
 if TYPE_CHECKING:
-    from winch.core.job import Claim
+    from winch.core.job import Claim, JobRecord
     from winch.core.policy.retry import Retry
     from winch.engine.client.client import Client
     from winch.engine.durable.steps import Steps
@@ -76,6 +76,7 @@ class Context:
             ctx.progress(10, "reading")
 
     Winch supplies it when the first parameter is `ctx: Context`; callers of `enqueue` leave it out.
+    `worker` is the id of the session that runs the attempt.
     """
 
     def __init__(
@@ -94,8 +95,11 @@ class Context:
         lease: float | None = None,
         batch: Callable[[Context], Batch],
         durable: Callable[[bool], Steps | None] | None = None,
+        worker: str = "",
     ) -> None:
         self._claim = claim
+        self.worker: str = worker
+        self._claims: int | None = None
         self._reports = reports
         self._deadline = deadline
         self._monotonic = monotonic
@@ -148,6 +152,24 @@ class Context:
     def created_at(self) -> datetime:
         """When the job was enqueued, in UTC."""
         return self._claim.created_at
+
+    @property
+    def claims(self) -> int:
+        """How often the job was claimed, this time included: snoozes, releases and crashes count, which
+        `attempt` leaves out. Reads the job's history from the store, once; use `aclaims` on a loop."""
+        if self._claims is None:
+            driver = self._store()
+            [record] = driver.run(driver.get([self.job_id]))
+            self._claims = _claims(record)
+        return self._claims
+
+    async def aclaims(self) -> int:
+        """`claims` without blocking the event loop."""
+        if self._claims is None:
+            driver = self._store()
+            [record] = await driver.arun(driver.get([self.job_id]))
+            self._claims = _claims(record)
+        return self._claims
 
     @property
     def queue_latency(self) -> timedelta:
@@ -388,6 +410,13 @@ class Context:
                 f"job {self._claim.id} is no longer this attempt's; its checkpoint is not kept"
             )
         self._reports.sign()
+
+
+def _claims(record: JobRecord | None) -> int:
+    """The claims that the history holds, and the one that runs now."""
+    if record is None:
+        return 1
+    return 1 + sum(entry.claimed_at is not None for entry in record.history)
 
 
 def _checkpoint(state: object) -> str:

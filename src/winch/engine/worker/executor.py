@@ -76,6 +76,8 @@ class Executor:
         self._monotonic = monotonic
         self._store = store
         self._processes = processes
+        self.worker: str = ""
+        """The id of the session whose jobs run here."""
         self._durable = DurableJobs(runtime, threads, monotonic, rng, store)
         self.settler: Settler = Settler(runtime, rng)
         self.chooser: Chooser = Chooser(
@@ -109,7 +111,7 @@ class Executor:
         self, processes: IsolatedProcesses, attempt: Attempt, plan: JobPlan
     ) -> Settled | Crash | None:
         timeout = None if plan.timeout is None else plan.timeout.total_seconds()
-        ended = await processes.run(attempt, timeout)
+        ended = await processes.run(attempt, timeout, self.worker)
         if ended is not None or attempt.is_finished:
             return ended
         outcome = interrupted(attempt, plan)
@@ -300,6 +302,7 @@ class Executor:
             lease=self._runtime.lease().total_seconds(),
             batch=batch_of,
             durable=functools.partial(self._durable.steps, attempt, claim, task),
+            worker=self.worker,
         )
 
     async def _on_loop(

@@ -265,7 +265,7 @@ class Worker:
             schedules=self._declared(),
         )
         await self._driver.arun(self._driver.start_session(session))
-        self._jobs.session = session.id
+        self._jobs.session = self._executor.worker = session.id
         self._on_session(session.id)
 
     def _set_for_queues(self, settings: Mapping[str, QueueSettings]) -> None:

@@ -62,6 +62,7 @@ class RunJob(msgspec.Struct, frozen=True, tag="run"):
     timeout: float | None
     is_first: bool = True
     weighs: bool = False
+    worker: str = ""
 
 
 class StopJob(msgspec.Struct, frozen=True, tag="stop"):
@@ -138,7 +139,13 @@ class IsolatedProcess:
         return cls(process, reader, writer)
 
     async def run(
-        self, claim: Claim, timeout: float | None, on_sign: Callable[[], None], *, weighs: bool
+        self,
+        claim: Claim,
+        timeout: float | None,
+        on_sign: Callable[[], None],
+        *,
+        weighs: bool,
+        worker: str = "",
     ) -> JobEnded | Crash | Unstarted:
         """Run one job to its end, or to the process's."""
         self.jobs += 1
@@ -148,7 +155,7 @@ class IsolatedProcess:
         # Reading it costs more than many jobs do: what was killed within a second counts as this one.
         if time.monotonic() - self._ooms_at > OOMS_EVERY:
             self._ooms, self._ooms_at = oom_kills(), time.monotonic()
-        order = RunJob(claim, timeout, is_first=self.jobs == 1, weighs=weighs)
+        order = RunJob(claim, timeout, is_first=self.jobs == 1, weighs=weighs, worker=worker)
         self._writer.write(_encode(order) + b"\n")
         while True:
             try:
@@ -206,7 +213,9 @@ class IsolatedProcesses:
         self._idle: list[IsolatedProcess] = []
         self._busy: set[IsolatedProcess] = set()
 
-    async def run(self, attempt: Attempt, timeout: float | None) -> Settled | Crash | None:
+    async def run(
+        self, attempt: Attempt, timeout: float | None, worker: str = ""
+    ) -> Settled | Crash | None:
         """Run the attempt's job in a process. A process that was killed because its job would not end
         is no crash: None, as for any interrupted handler without an outcome. Raises IsolationFailed
         where no process can be started."""
@@ -233,7 +242,7 @@ class IsolatedProcesses:
             process.interrupt(attempt.interrupted)
         try:
             weighs = self._max_memory is not None
-            ended = await process.run(attempt.claim, timeout, on_sign, weighs=weighs)
+            ended = await process.run(attempt.claim, timeout, on_sign, weighs=weighs, worker=worker)
         finally:
             self._busy.discard(process)
         if process.is_usable and not self._is_worn(process):
