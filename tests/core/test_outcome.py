@@ -19,7 +19,7 @@ from winch.core.outcome import (
     Snooze,
     settle,
 )
-from winch.core.policy.retry import Retry
+from winch.core.policy.retry import Retry, from_stored, to_stored
 
 ERROR = Failure("ValueError", "no such user")
 POLICY = Retry.fixed("10s", attempts=3, total="1h")
@@ -103,3 +103,17 @@ def test_every_outcome_is_one_that_the_table_allows(outcome: Outcome, attempt: i
 def test_a_directive_refuses_a_bare_number(directive: type[RetryAfter | Snooze]) -> None:
     with pytest.raises(ConfigError, match=f"{directive.__name__} delay"):
         directive(5)  # type: ignore[arg-type]  # what a caller without types may pass
+
+
+def test_a_policy_on_request_retries_only_what_the_handler_asks_for() -> None:
+    policy = Retry.on_request(attempts=2)
+    error = ValueError("no")
+
+    def ended(outcome: Outcome, attempt: int) -> Settled:
+        return settle(outcome, attempt=attempt, age=timedelta(0), policy=policy, rng=random.Random(1))
+
+    assert ended(Failed(ERROR, policy.for_error(error)), 1).to is JobState.DEAD
+    asked = ended(RetryAfter("5s"), 1)
+    assert (asked.to, asked.delay) == (JobState.RETRYING, timedelta(seconds=5))
+    assert ended(RetryAfter("5s"), 2).to is JobState.DEAD
+    assert from_stored(to_stored(policy)).for_error(error) is None

@@ -13,6 +13,7 @@ from winch.engine.client.client import Client
 from winch.engine.client.job import Job
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_states
+from winch.engine.tasks.transaction import Statements
 from winch.storage.params import JobFilter
 
 
@@ -23,9 +24,12 @@ class Jobs:
         self._client = client
 
     @blocking
-    def get(self, job_id: str) -> Operation[Job[Any]]:
-        """The job with this id. Raises JobNotFound."""
-        record = yield from operations.get(self._client.driver(), job_id)
+    def get(self, job_id: str, *, conn: object = None) -> Operation[Job[Any]]:
+        """The job with this id. Raises JobNotFound. With `conn=` it is read inside the caller's transaction, which
+        sees the jobs that the transaction itself has enqueued."""
+        if isinstance(conn, Statements):
+            conn = conn.connection
+        record = yield from operations.get(self._client.driver(), job_id, conn)
         return Job(self._client, job_id, record)
 
     @twin(get)

@@ -19,7 +19,7 @@ from winch.core.values.duration import Duration, format_duration, parse_duration
 JITTERS = ("none", "full", "decorrelated")
 # What every store can count.
 MAX_ATTEMPTS = 2**31 - 1
-KINDS = ("fixed", "linear", "exponential", "polynomial", "sidekiq", "custom")
+KINDS = ("fixed", "linear", "exponential", "polynomial", "sidekiq", "custom", "on_request")
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,12 +132,17 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """One attempt, without a retry."""
         return _build("fixed", "0s", 1.0, None, 1, "none", None, None)
 
+    @classmethod
+    def on_request(cls, *, attempts: int = 12, total: Duration | None = None) -> Retry:
+        """Only where the handler raises or returns RetryAfter; any other error is the job's last."""
+        return _build("on_request", "0s", 1.0, None, attempts, "none", total, None)
+
     def for_error(self, error: BaseException) -> Retry | None:
         """The policy for this error: the most specific entry of `on`, or this policy."""
         for kind in type(error).__mro__:
             if self.on is not None and kind in self.on:
                 return self.on[kind]
-        return self
+        return None if self.kind == "on_request" else self
 
     def delay(self, attempt: int, rng: random.Random) -> timedelta:
         """The delay after failed attempt number `attempt` (from 1), with its jitter."""

@@ -20,7 +20,7 @@ from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import parse_id
 from winch.engine.base.encryption import Keyring, unseal
-from winch.engine.base.operation import Operation, Pause
+from winch.engine.base.operation import OnConnection, Operation, Pause
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.why import explain
 from winch.storage.params import Acted
@@ -41,8 +41,9 @@ def _known(job_id: str) -> str:
         raise JobNotFound(str(job_id)[:100]) from error
 
 
-def get(driver: Driver, job_id: str) -> Operation[JobRecord]:
-    [record] = yield driver.get([_known(job_id)])
+def get(driver: Driver, job_id: str, conn: object = None) -> Operation[JobRecord]:
+    verb = driver.get([_known(job_id)])
+    [record] = yield verb if conn is None else OnConnection(conn, verb)
     if record is None:
         raise JobNotFound(job_id)
     found: JobRecord = record

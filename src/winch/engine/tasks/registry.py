@@ -17,11 +17,21 @@ if TYPE_CHECKING:
     from winch.engine.tasks.task import Task
 
 
+Resolver = Callable[[str], "Task[Any, Any] | None"]
+
+
 class Registry:
     """The tasks of one app."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[Any, Any]] = {}
+        self._resolvers: list[Resolver] = []
+
+    def resolve_with(self, resolver: Resolver) -> None:
+        """Ask `resolver` for a task whose name is not registered. It registers the task and returns it,
+        or returns None: the name comes from the store, so it must import nothing that the application
+        has not allowed."""
+        self._resolvers.append(resolver)
 
     def add(self, task: Task[Any, Any]) -> None:
         other = self._tasks.get(task.name)
@@ -36,7 +46,11 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(name, self._tasks) from None
+            pass
+        for resolver in self._resolvers:
+            if (task := resolver(name)) is not None:
+                return task
+        raise UnknownTask(name, self._tasks)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tasks
