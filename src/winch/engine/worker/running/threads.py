@@ -38,7 +38,8 @@ from winch.engine.worker.running.choose import JobPlan, Way
 from winch.engine.worker.settle import COMPLETED
 
 if TYPE_CHECKING:
-    from winch.engine.worker.running.parts import Parts
+    from winch.engine.worker.running.django_connections import close_old
+from winch.engine.worker.running.parts import Parts
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 
@@ -239,6 +240,7 @@ class Threads:
 
 
 def _make(call: ThreadCall) -> None:
+    close_old()
     while True:
         try:
             if not call.has_run:
@@ -248,6 +250,7 @@ def _make(call: ThreadCall) -> None:
             call.error = call.error or error
         else:
             call.conclude()
+            close_old()
             return
 
 

@@ -1,0 +1,43 @@
+"""Django's database connections around a handler, where the application has loaded Django.
+
+A request in Django begins and ends with `close_old_connections`: it closes a connection that broke or
+is older than CONN_MAX_AGE. A job is such a unit of work too. Without the call, one lost connection makes
+every later job of its thread fail. A worker without Django pays for one look at the loaded modules.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from winch.engine.base.log import log
+
+
+def is_loaded() -> bool:
+    """Whether the application has loaded Django's database layer and its settings."""
+    return _database() is not None
+
+
+def close_old() -> None:
+    """Close the connections of this thread that are broken or too old."""
+    database = _database()
+    if database is not None:
+        try:
+            database.close_old_connections()
+        except Exception:  # the job's own outcome counts
+            log.exception("Django's old connections could not be closed")
+
+
+async def aclose_old() -> None:
+    """`close_old` in the thread in which Django runs the queries of coroutines."""
+    if is_loaded():
+        from asgiref.sync import sync_to_async  # Django brings it
+
+        await sync_to_async(close_old)()
+
+
+def _database() -> ModuleType | None:
+    database = sys.modules.get("django.db")
+    if database is None or not hasattr(database, "close_old_connections"):
+        return None
+    return database if sys.modules["django.conf"].settings.configured else None
