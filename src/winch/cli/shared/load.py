@@ -12,8 +12,8 @@ from winch.engine.base.settings import load
 
 
 def load_app(spec: str | None, config: str | None = None) -> App:
-    """The App at 'module:attribute', or the one that 'module:function()' returns; raises ConfigError with
-    what to do when it cannot be had."""
+    """The App at 'module:attribute', or the one that 'module:function()' returns; raises ConfigError
+    with what to do when it cannot be had."""
     spec = spec or load(config=config).settings.app
     if spec is None:
         raise ConfigError("which app? Give -A module:app, set $WINCH_APP, or app in [tool.winch]")
