@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.engine.test_worker import new_app, run, until
-from winch import Context, Job, JobState, LostClaim, Retry, Snooze
+from winch import Cancel, Context, Discard, Job, JobState, LostClaim, Retry, RetryAfter, Snooze
 
 
 def test_progress_is_seen_while_the_job_runs() -> None:
@@ -133,3 +133,22 @@ def test_a_handler_knows_its_worker_and_how_often_its_job_was_claimed(kind: str)
         assert {worker for *_, worker in seen} == {worker.session} == {job.record.session}
 
     run(app, body)
+
+
+def test_a_handler_knows_whether_an_error_ends_its_job() -> None:
+    app = new_app()
+    seen: list[list[bool]] = []
+
+    @app.task(name="t", retry=Retry.fixed("1ms", attempts=2, on={KeyError: None}))
+    def t(*, ctx: Context) -> None:
+        errors = [ValueError(), KeyError(), RetryAfter("1s"), Snooze("1s"), Discard("no"), Cancel("no")]
+        seen.append([ctx.gives_up(error) for error in errors])
+        raise ValueError
+
+    async def body(_: Any) -> None:
+        job: Job[Any] = await t.aenqueue()  # type: ignore[call-arg]  # ctx is injected
+        await until(job, JobState.DEAD)
+
+    run(app, body)
+    first = [False, True, False, False, True, True]
+    assert seen == [first, [True, True, True, False, True, True]]

@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from winch.core import steps
 from winch.core.errors import ConfigError, LostClaim
 from winch.core.gates.uses import holds_something
 from winch.core.job import LOG_LIMIT, Note
+from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
 from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
 from winch.engine.base.encryption import Keyring, seal
@@ -96,10 +97,12 @@ class Context:
         batch: Callable[[Context], Batch],
         durable: Callable[[bool], Steps | None] | None = None,
         worker: str = "",
+        retry: Retry | None = None,
     ) -> None:
         self._claim = claim
         self.worker: str = worker
         self._claims: int | None = None
+        self._retry = retry
         self._reports = reports
         self._deadline = deadline
         self._monotonic = monotonic
@@ -192,6 +195,17 @@ class Context:
     def cancelled(self) -> bool:
         """True after a cancel request, or after the worker lost the job. Stop when convenient."""
         return self._is_cancelled()
+
+    def gives_up(self, error: BaseException) -> bool:
+        """Whether the job has no attempt left if this one ends with `error`."""
+        if isinstance(error, Snooze):
+            return False
+        if isinstance(error, Cancel | Discard) or self._retry is None:
+            return True
+        is_asked = isinstance(error, RetryAfter)
+        policy = self._retry if is_asked else self._retry.for_error(error)
+        age = datetime.now(UTC) - self._claim.created_at
+        return policy is None or policy.gives_up(self._claim.attempt, age)
 
     @property
     def last_checkpoint(self) -> Any:

@@ -239,7 +239,7 @@ class Executor:
             return Discard(f"malformed: {error}")
 
         def call() -> Coroutine[Any, Any, Any]:
-            made = self._call(attempt, claim, task, args, kwargs)
+            made = self._call(attempt, claim, plan, args, kwargs)
             return in_own_context(made) if task.is_async or self._runtime.middleware else made
 
         try:
@@ -271,14 +271,15 @@ class Executor:
         self,
         attempt: Attempt,
         claim: Claim,
-        task: Task[Any, Any],
+        plan: JobPlan,
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Coroutine[Any, Any, Any]:
         """The handler inside the app's middleware."""
+        task = plan.task
         wants = task.arguments.injected
         hooks = self._runtime.middleware
-        ctx = self._context(attempt, claim, task) if wants or hooks else None
+        ctx = self._context(attempt, claim, plan) if wants or hooks else None
         if task.is_async:
             attempt.handler = OnLoop(asyncio.current_task())
             handler = functools.partial(self._on_loop, task, args, kwargs, ctx)
@@ -288,7 +289,8 @@ class Executor:
             handler = functools.partial(middleware.run, ctx, handler)  # type: ignore[arg-type]
         return handler()
 
-    def _context(self, attempt: Attempt, claim: Claim, task: Task[Any, Any]) -> Context:
+    def _context(self, attempt: Attempt, claim: Claim, plan: JobPlan) -> Context:
+        task = plan.task
         return Context(
             claim,
             attempt.reports,
@@ -304,6 +306,7 @@ class Executor:
             batch=batch_of,
             durable=functools.partial(self._durable.steps, attempt, claim, task),
             worker=self.worker,
+            retry=plan.retry,
         )
 
     async def _on_loop(
