@@ -95,6 +95,9 @@ SECONDS ?= 60
 shop: setup ## examples/shop under kills: STORE=sqlite|postgres|redis|redis+cluster SECONDS=60
 	$(BIN)/python -m examples.shop.drive --store $(STORE) --seconds $(SECONDS)
 
+django: setup ## Django's own tests of its tasks (5.2, 6.0, 6.1) with Winch as the backend, on every store; ONLY=6.1
+	$(BIN)/python scripts/django_suite.py $(if $(ONLY),--only $(ONLY))
+
 bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from winch.integrations.django import from_settings
+from winch.integrations.django.dashboard import from_settings
 
 app_name = "winch"
 _serve = from_settings()

@@ -1,0 +1,130 @@
+"""`TASKS = {"default": {"BACKEND": "winch.integrations.django.WinchBackend"}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from winch.core.errors import JobNotFound, UnknownTask
+from winch.core.job import JobRecord
+from winch.engine.client.job import Job
+from winch.integrations.django.api import BaseTaskBackend, TaskResultDoesNotExist, task_enqueued
+from winch.integrations.django.decorators import WinchTask
+from winch.integrations.django.handlers import RUNNERS, register, send
+from winch.integrations.django.results import RUN_AFTER, aware, moment, new_result, result_of
+from winch.integrations.django.stores import ON_COMMIT, Store, check_options, store_of
+
+
+class WinchBackend(BaseTaskBackend):
+    """Django's tasks as Winch jobs."""
+
+    task_class = WinchTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        check_options(alias, self.options)
+
+    @property
+    def store(self) -> Store:
+        """The app and the database of this entry of TASKS."""
+        return store_of(self.alias, self.options)
+
+    # -- enqueue -----------------------------------------------------------------------------------
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Store a job. Inside `atomic()` it belongs to the transaction, or waits for its commit."""
+        self.validate_task(task)
+        result = new_result(task, args, kwargs, self.alias)
+        store = self.store
+        if store.mode == ON_COMMIT and store.connection.in_atomic_block:
+            return self._defer(store, result)
+        conn = store.joined
+        self._fill(result, store, self._send(store, result, conn=conn), conn)
+        send(task_enqueued, result)
+        return result
+
+    def _defer(self, store: Store, result: Any) -> Any:
+        """Store the job when the transaction commits. Until then the result exists for this transaction
+        only, and a rollback takes it back."""
+        job_id = store.app.client.draw_id()
+        object.__setattr__(result, "id", job_id)
+        object.__setattr__(result, "enqueued_at", moment(timezone.now()))
+        transaction.on_commit(Deferred(self, store, result), using=store.database)
+        return result
+
+    def store_deferred(self, store: Store, result: Any) -> None:
+        """The transaction has committed: store the job of this result."""
+        self._fill(result, store, self._send(store, result, id=result.id), None)
+        send(task_enqueued, result)
+
+    def _send(self, store: Store, result: Any, **options: Any) -> Job[Any]:
+        task = result.task
+        given: dict[str, Any] = {"queue": task.queue_name, "priority": task.priority, **options}
+        if task.run_after is not None:
+            given["run_at"] = aware(task.run_after)
+            given["headers"] = {RUN_AFTER: aware(task.run_after).isoformat()}
+        own = register(store.app, task, self.alias, self.options)
+        return own.using(**given).enqueue(*result.args, **result.kwargs)
+
+    def _fill(self, result: Any, store: Store, job: Job[Any], conn: object) -> None:
+        """Write into the result what the store knows of the job. A held unique key gives another job."""
+        record = store.app.jobs.get(job.id, conn=conn).record
+        found = result_of(store.app.client.revealed(record), result.task, self.alias)
+        for name in ("id", "status", "enqueued_at", "started_at", "last_attempted_at", "worker_ids"):
+            object.__setattr__(result, name, getattr(found, name))
+
+    # -- results -----------------------------------------------------------------------------------
+
+    def get_result(self, result_id: str) -> Any:
+        """The result of a job, as its transaction sees it. Raises TaskResultDoesNotExist."""
+        store = self.store
+        for result in self.waiting(store):
+            if result.id == result_id:
+                return result
+        conn = store.joined
+        try:
+            record = store.app.jobs.get(str(result_id), conn=conn).record
+            return self._read(store, record)
+        except (JobNotFound, UnknownTask) as error:
+            raise TaskResultDoesNotExist(result_id) from error
+
+    def _read(self, store: Store, record: JobRecord) -> Any:
+        task = store.app.tasks.get(record.task)
+        if task not in RUNNERS:  # a task of Winch's own
+            raise UnknownTask(record.task, ())
+        return result_of(store.app.client.revealed(record), RUNNERS[task].task, self.alias)
+
+    @staticmethod
+    def waiting(store: Store) -> list[Any]:
+        """The results that wait for the commit of this thread's transaction."""
+        if store.mode != ON_COMMIT or not store.connection.in_atomic_block:
+            return []
+        calls = (entry[1] for entry in store.connection.run_on_commit)
+        return [call.result for call in calls if isinstance(call, Deferred)]
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def check(self, **kwargs: Any) -> Iterable[Any]:
+        """What is wrong with this entry of TASKS, for `manage.py check`."""
+        from winch.integrations.django.checks import check_backend
+
+        return check_backend(self)
+
+
+class Deferred:
+    """An enqueue that waits for a commit."""
+
+    def __init__(self, backend: WinchBackend, store: Store, result: Any) -> None:
+        self._backend = backend
+        self._store = store
+        self.result = result
+
+    def __call__(self) -> None:
+        self._backend.store_deferred(self._store, self.result)
