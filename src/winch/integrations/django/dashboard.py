@@ -2,7 +2,7 @@
 
     urlpatterns = [path("jobs/", include("winch.integrations.django.urls"))]
 
-with `WINCH_APP = "shop.jobs:app"` in the settings. It works under WSGI and ASGI alike: the site runs on
+It shows the store of the project's TASKS, or `WINCH_APP = "shop.jobs:app"` of the settings. It works under WSGI and ASGI alike: the site runs on
 an event loop in a thread of its own, and a view waits for its answer. Streams (server-sent events) would
 hold a worker of the web server each and are refused; the pages poll instead.
 
@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -133,20 +134,32 @@ def _scope(request: HttpRequest, rest: str) -> dict[str, Any]:
 
 
 def from_settings() -> Callable[..., HttpResponse]:
-    """The view that the settings ask for."""
-    spec = getattr(settings, "WINCH_APP", None)
-    if not spec:
-        raise ConfigError('settings.WINCH_APP must name the app, like "shop.jobs:app"')
-    app = spec if isinstance(spec, App) else _named(spec, ":")
-    if not isinstance(app, App):
-        raise ConfigError(f"settings.WINCH_APP must name a winch.App, got {app!r}")
+    """The view that the settings ask for. Its app is settings.WINCH_APP, or the one behind the entry of
+    TASKS that settings.WINCH_BACKEND names ("default" where there is none)."""
     who = getattr(settings, "WINCH_ACCESS", None)
-    found: Who = default_access if who is None else who if callable(who) else _named(who, ".")
-    return view(app, found, read_only=getattr(settings, "WINCH_READ_ONLY", False))
+    found: Who = default_access if who is None else who if callable(who) else _named(who)
+    is_read_only = getattr(settings, "WINCH_READ_ONLY", False)
+    views: WeakKeyDictionary[App, Callable[..., HttpResponse]] = WeakKeyDictionary()
+
+    def serve(request: HttpRequest, rest: str = "") -> HttpResponse:
+        app = _app()
+        if app not in views:
+            views[app] = view(app, found, read_only=is_read_only)
+        return views[app](request, rest)
+
+    exempt: Callable[..., HttpResponse] = csrf_exempt(serve)
+    return exempt
 
 
-def _named(spec: str, mark: str) -> Any:
-    module, found, name = spec.rpartition(mark)
+def _app() -> App:
+    from winch.integrations.django.stores import app_of, named_app
+
+    given = getattr(settings, "WINCH_APP", None)
+    return app_of(getattr(settings, "WINCH_BACKEND", "default")) if given is None else named_app(given)
+
+
+def _named(spec: str) -> Any:
+    module, found, name = spec.rpartition(".")
     if not found:
-        raise ConfigError(f"expected something like shop.jobs{mark}name, got {spec!r}")
+        raise ConfigError(f"settings.WINCH_ACCESS is named like shop.jobs.who, got {spec!r}")
     return getattr(import_module(module), name)

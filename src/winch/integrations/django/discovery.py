@@ -12,6 +12,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
@@ -24,6 +25,7 @@ from winch.integrations.django.decorators import SCHEDULES
 from winch.integrations.django.handlers import Announcer, register
 
 TASKS = "tasks"
+_discovered: WeakSet[App] = WeakSet()
 
 
 def prepare(app: App, alias: str, options: Mapping[str, Any]) -> None:
@@ -65,6 +67,9 @@ def _installed() -> Iterator[Any]:
 
 def discover(app: App, alias: str, options: Mapping[str, Any]) -> None:
     """Import the modules of tasks, and register every task in them: what a worker does at its start."""
+    if app in _discovered:
+        return
+    _discovered.add(app)
     autodiscover_modules(TASKS)
     for config in _installed():
         package = sys.modules.get(f"{config.name}.{TASKS}")

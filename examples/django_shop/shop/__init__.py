@@ -1,0 +1,1 @@
+"""The shop itself: orders, receipts and the tasks that write them."""

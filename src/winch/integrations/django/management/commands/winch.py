@@ -1,0 +1,142 @@
+"""`manage.py winch worker|migrate|doctor|prune|dead|schedules`.
+
+The worker is `winch worker` itself, in this process's place, with the project's settings. The other
+words act on the store of one entry of TASKS; the rest of the command line of `winch` works as well:
+`winch jobs list -A "winch.integrations.django.worker:make_app()"`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import ENVIRONMENT_VARIABLE
+from django.core.management.base import BaseCommand, CommandError
+
+from winch.core.errors import WinchError
+from winch.integrations.django.backend import WinchBackend
+from winch.integrations.django.worker import ENV, SPEC
+
+# What each word becomes on the command line of `winch`, before the word's own arguments.
+WORDS = {
+    "doctor": ["doctor"],
+    "dead": ["dead"],
+    "schedules": ["schedules"],
+}
+
+
+class Command(BaseCommand):
+    """Workers and the store behind Django's tasks."""
+
+    help = "Run Winch's workers and look after its store."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--backend", default="default", help="The entry of TASKS (default: default).")
+        words = parser.add_subparsers(dest="word", required=True)
+        worker = words.add_parser("worker", help="Run jobs until stopped.")
+        self._add_worker(worker)
+        words.add_parser("migrate", help="Bring the store's schema up to date.")
+        prune = words.add_parser("prune", help="Delete final jobs whose retention is over, now.")
+        prune.add_argument("--batch-size", type=int, default=1000)
+        for word in WORDS:
+            added = words.add_parser(word, help=f"`winch {word}` for this store.", add_help=False)
+            added.add_argument("rest", nargs="...")
+
+    def _add_worker(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument
+        add("-Q", "--queue-name", "--queues", default=None, help="Queues, with commas; '*' for all.")
+        add("--exclude-queues", default="", help="Queues to leave out, with commas.")
+        add("--batch", "--burst", action="store_true", help="Exit when no job is ready.")
+        add("--reload", action="store_true", help="Replace processes when the code changes.")
+        add("--max-tasks", "--max-jobs", type=int, help="Replace a process after so many jobs.")
+        add("-c", "--concurrency", type=int, help="Jobs at once in each process.")
+        add("-p", "--processes", type=int, help="Worker processes.")
+        add("--grace", help="How long running jobs may go on after a stop, like 30s.")
+        add("--max-memory", help="Replace a process that holds more, like 512MB.")
+        add("--max-lifetime", help="Replace a process after so long, like 1h.")
+        add("--health-port", type=int, help="Answer /livez, /readyz and /metrics there.")
+        add("--health-host", help="The address of --health-port.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        word, alias = options["word"], options["backend"]
+        backend = self._backend(alias)
+        if word == "worker":
+            _become(worker_command(backend, options), alias)
+        elif word in WORDS:
+            _become([*WORDS[word], *options["rest"], "-A", SPEC], alias)
+        try:
+            if word == "migrate":
+                self._migrate(backend)
+            elif word == "prune":
+                self._prune(backend, options["batch_size"])
+        except WinchError as error:
+            raise CommandError(str(error)) from error
+        finally:
+            backend.store.app.close()
+
+    def _backend(self, alias: str) -> WinchBackend:
+        from winch.integrations.django.api import task_backends
+
+        backend = task_backends[alias]
+        if not isinstance(backend, WinchBackend):
+            raise CommandError(
+                f"TASKS[{alias!r}] is {type(backend).__qualname__}, not a WinchBackend; "
+                "name another entry with --backend"
+            )
+        return backend
+
+    def _migrate(self, backend: WinchBackend) -> None:
+        steps = backend.store.app.migrate()
+        for step in steps:
+            self.stdout.write(f"applied {step}")
+        if not steps:
+            self.stdout.write("the schema is up to date")
+
+    def _prune(self, backend: WinchBackend, size: int) -> None:
+        app = backend.store.app
+        pruned = 0
+        while deleted := app.client.run(_pruning(app, size)):
+            pruned += deleted
+            if deleted < size:
+                break
+        self.stdout.write(f"deleted {pruned} jobs")
+
+
+def _pruning(app: Any, size: int) -> Any:
+    return (yield app.driver.prune(limit=size))
+
+
+def worker_command(backend: WinchBackend, options: dict[str, Any]) -> list[str]:
+    """The words of `winch worker` for what `manage.py winch worker` was given."""
+    queues = options["queue_name"] or ",".join(sorted(backend.queues)) or "*"
+    excluded = [name for name in options["exclude_queues"].split(",") if name]
+    if excluded and "*" in queues.split(","):
+        queues = ",".join([queues, *(f"-{name}" for name in excluded)])
+    elif excluded:
+        queues = ",".join(name for name in queues.split(",") if name not in excluded)
+        if not queues:
+            raise CommandError("no queue is left: --exclude-queues names all of them")
+    command = ["worker", "-A", SPEC, "-Q", queues]
+    for name in ("concurrency", "processes", "grace", "max_memory", "max_lifetime"):
+        if options[name] is not None:
+            command += [f"--{name.replace('_', '-')}", str(options[name])]
+    for name in ("health_port", "health_host"):
+        if options[name] is not None:
+            command += [f"--{name.replace('_', '-')}", str(options[name])]
+    if options["max_tasks"] is not None:
+        command += ["--max-jobs", str(options["max_tasks"])]
+    return command + ["--burst"] * options["batch"] + ["--reload"] * options["reload"]
+
+
+def _become(words: list[str], alias: str) -> None:
+    """Go on as `winch` in this process: signals, exit codes and the process id are its own."""
+    env = {**os.environ, ENV: alias}
+    if ENVIRONMENT_VARIABLE not in env:
+        raise CommandError(f"{ENVIRONMENT_VARIABLE} must name the project's settings")
+    # manage.py finds the project by the folder it is in; its processes must too.
+    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "winch", *words], env)  # noqa: S606  # no shell
