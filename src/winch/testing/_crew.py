@@ -43,7 +43,14 @@ class InlineThreads(Threads):
         super().__init__(0, loop)
 
     def start(self, call: ThreadCall) -> None:
-        call.execute()
+        # A thread of a worker runs no loop. Django looks for one: it refuses queries beside it, and
+        # opens other connections than those of the test.
+        loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            call.execute()
+        finally:
+            asyncio._set_running_loop(loop)
         if call.done is not None:
             call.done.set_result(None)
 

@@ -107,7 +107,7 @@ class WinchBackend(BaseTaskBackend):
         if store.mode != ON_COMMIT or not store.connection.in_atomic_block:
             return []
         calls = (entry[1] for entry in store.connection.run_on_commit)
-        return [call.result for call in calls if isinstance(call, Deferred)]
+        return [call.result for call in calls if isinstance(call, Deferred) and not call.is_stored]
 
     # -- checks ------------------------------------------------------------------------------------
 
@@ -125,6 +125,9 @@ class Deferred:
         self._backend = backend
         self._store = store
         self.result = result
+        self.is_stored = False
+        """A test may run what waits for a commit, and keep it in the list."""
 
     def __call__(self) -> None:
+        self.is_stored = True
         self._backend.store_deferred(self._store, self.result)

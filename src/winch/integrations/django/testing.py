@@ -16,7 +16,6 @@ fixture `django_capture_on_commit_callbacks` of pytest-django.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,7 +25,6 @@ from winch.integrations.django.stores import close_all
 from winch.testing import World, virtual
 
 __all__ = ["close_all", "jobs"]
-_ALLOW = "DJANGO_ALLOW_ASYNC_UNSAFE"
 
 
 @contextmanager
@@ -35,15 +33,5 @@ def jobs(alias: str = "default") -> Iterator[World]:
     backend = task_backends[alias]
     app = backend.store.app
     discover(app, alias, backend.options)
-    # The virtual worker calls handlers on the test's thread, where its event loop runs. Nothing else
-    # runs on that loop meanwhile, so a query of Django's blocks nothing.
-    before = os.environ.get(_ALLOW)
-    os.environ[_ALLOW] = "true"
-    try:
-        with virtual(app) as world:
-            yield world
-    finally:
-        if before is None:
-            del os.environ[_ALLOW]
-        else:
-            os.environ[_ALLOW] = before
+    with virtual(app) as world:
+        yield world
