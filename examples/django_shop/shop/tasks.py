@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from examples.django_shop.shop.models import Order, Receipt
-from winch import Retry
+from winch import Retry, Unique
 from winch.integrations.django import schedule, task
 
 
@@ -17,7 +17,7 @@ from winch.integrations.django import schedule, task
     takes_context=True,
     retry=Retry.exponential("100ms", max="2s", attempts=20),
     timeout="30s",
-    unique="receipt",
+    unique=Unique("number"),
 )
 def write_receipt(context: Any, number: str) -> str:
     """Write the receipt of an order; a second run finds it and writes nothing."""

@@ -2,9 +2,10 @@
 
     urlpatterns = [path("jobs/", include("winch.integrations.django.urls"))]
 
-It shows the store of the project's TASKS, or `WINCH_APP = "shop.jobs:app"` of the settings. It works under WSGI and ASGI alike: the site runs on
-an event loop in a thread of its own, and a view waits for its answer. Streams (server-sent events) would
-hold a worker of the web server each and are refused; the pages poll instead.
+It shows the store of the project's TASKS, or the app that `WINCH_APP = "shop.jobs:app"` names. It works
+under WSGI and ASGI alike: the site runs on an event loop in a thread of its own, and a view waits for
+its answer. Streams (server-sent events) would hold a worker of the web server each and are refused; the
+pages poll instead.
 
 Django decides about access: `WINCH_ACCESS = "shop.jobs.who"` names a function that takes the
 request and returns a `winch.web.Access`, or None for no access. Without it superusers may do everything,

@@ -33,7 +33,9 @@ class Command(BaseCommand):
     help = "Run Winch's workers and look after its store."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--backend", default="default", help="The entry of TASKS (default: default).")
+        parser.add_argument(
+            "--backend", default="default", help="The entry of TASKS (default: default)."
+        )
         words = parser.add_subparsers(dest="word", required=True)
         worker = words.add_parser("worker", help="Run jobs until stopped.")
         self._add_worker(worker)
