@@ -38,8 +38,14 @@ def main(url: str, rounds: int) -> dict[str, Any]:
     from django.core.management import call_command
     from django.db import connections
 
+    from django.urls import get_resolver
+
+    from winch.integrations.django import app_of
+
     call_command("migrate", verbosity=0)
     connections.close_all()
+    # What a master loads before it forks: the code, and nothing that is open.
+    _ = get_resolver().url_patterns, app_of()
     shared = mmap.mmap(-1, 16)
     kills: Counter[str] = Counter()
     for number in range(rounds):
@@ -61,6 +67,7 @@ def _round(shared: mmap.mmap, number: int) -> str:
         if time.monotonic() - began > PATIENCE:
             os.kill(pid, signal.SIGKILL)
             raise SystemExit(f"round {number}: the web process never came to {NAMES[wanted]} COMMIT")
+        time.sleep(0 if wanted == DURING else 0.0002)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if not os.WIFSIGNALED(status):
