@@ -131,7 +131,7 @@ def prepared(series: str) -> Leg:
     if not stamp.exists() or stamp.read_text() != " ".join(wanted):
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([base, "-m", "venv", folder], check=True)
-        install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         subprocess.run([*install, *wanted, "-e", f"{ROOT}[postgres,redis,web]"], check=True)
         stamp.write_text(" ".join(wanted))
     if not is_old:

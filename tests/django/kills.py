@@ -37,7 +37,6 @@ def main(url: str, rounds: int) -> dict[str, Any]:
     django.setup()
     from django.core.management import call_command
     from django.db import connections
-
     from django.urls import get_resolver
 
     from winch.integrations.django import app_of
@@ -135,4 +134,4 @@ def _audit(url: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
+    sys.stdout.write(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

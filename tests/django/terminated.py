@@ -1,6 +1,6 @@
 """Django's connections are terminated while a worker runs jobs: no job is dead.
 
-    python -m tests.django.terminated POSTGRES_URL JOBS
+python -m tests.django.terminated POSTGRES_URL JOBS
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def main(url: str, count: int) -> dict[str, Any]:
             write_receipt.enqueue(str(number))
     connections.close_all()
     terminated, stopped = 0, threading.Event()
+    states: Counter[str] = Counter()
 
     def terminate() -> None:
         nonlocal terminated
@@ -85,4 +86,4 @@ def _all(app: Any) -> list[Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
+    sys.stdout.write(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

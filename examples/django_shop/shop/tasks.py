@@ -30,7 +30,7 @@ def write_receipt(context: Any, number: str) -> str:
 @task()
 async def count_orders() -> int:
     """How many orders there are."""
-    return await Order.objects.acount()
+    return int(await Order.objects.acount())
 
 
 @schedule("0 3 * * *", tz="Europe/Berlin")

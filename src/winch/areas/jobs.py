@@ -25,8 +25,8 @@ class Jobs:
 
     @blocking
     def get(self, job_id: str, *, conn: object = None) -> Operation[Job[Any]]:
-        """The job with this id. Raises JobNotFound. With `conn=` it is read inside the caller's transaction, which
-        sees the jobs that the transaction itself has enqueued."""
+        """The job with this id. Raises JobNotFound. `conn=` reads it inside the caller's transaction,
+        which sees the jobs that it has enqueued itself."""
         if isinstance(conn, Statements):
             conn = conn.connection
         record = yield from operations.get(self._client.driver(), job_id, conn)

@@ -51,7 +51,7 @@ class JobAdmin(admin.ModelAdmin):
                 name="winch_job_act",
             )
         ]
-        return own + super().get_urls()
+        return [*own, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The newest jobs of a state, a page at a time."""

@@ -35,11 +35,11 @@ from winch.engine.base.log import log
 from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.held_jobs import Waiting
 from winch.engine.worker.running.choose import JobPlan, Way
+from winch.engine.worker.running.django_connections import close_old
 from winch.engine.worker.settle import COMPLETED
 
 if TYPE_CHECKING:
-    from winch.engine.worker.running.django_connections import close_old
-from winch.engine.worker.running.parts import Parts
+    from winch.engine.worker.running.parts import Parts
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 

@@ -1,0 +1,102 @@
+"""The example shop under its own tests, and under faults, on PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = int(os.environ.get("WINCH_KILL_ROUNDS", "100"))
+
+
+def manage(*words: str, folder: Path, database: str = "") -> str:
+    """Run a command of the shop; returns what it prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WINCH_")}
+    env |= {"SHOP_FOLDER": str(folder), "SHOP_DATABASE": database}
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.django_shop.manage", *words],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_shop_passes_its_own_tests_on_sqlite(tmp_path: Path) -> None:
+    assert "OK" in manage("test", "--noinput", "examples.django_shop", folder=tmp_path)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("extra", [(), ("--parallel", "2")], ids=["alone", "parallel"])
+def test_the_shop_passes_its_own_tests_on_postgres(
+    extra: tuple[str, ...], tmp_path: Path, empty_postgres_url: str
+) -> None:
+    words = ("test", "--noinput", "examples.django_shop", *extra)
+    said = manage(*words, folder=tmp_path, database=empty_postgres_url)
+    assert "OK" in said
+    assert "skipped" not in said
+
+
+@pytest.mark.servers
+def test_manage_py_migrates_checks_and_runs_a_worker(tmp_path: Path, empty_postgres_url: str) -> None:
+    def shop(*words: str) -> str:
+        return manage(*words, folder=tmp_path, database=empty_postgres_url)
+
+    assert "winch.W001" in shop("check", "--database", "default")
+    assert "applied" in shop("winch", "migrate")
+    shop("migrate")
+    assert "winch." not in shop("check", "--database", "default")
+    made = "from django.test import Client; print(Client().post('/orders', {'number': '1'}).content)"
+    assert '"number": "1"' in shop("shell", "-v", "0", "-c", made)
+    shop("winch", "worker", "--queue-name", "*", "--exclude-queues", "default", "--batch")
+    asked = "from django.test import Client; print(Client().get('/orders/1').content)"
+    assert '"status": "SUCCESSFUL"' in shop("shell", "-v", "0", "-c", asked)
+    assert "deleted 0 jobs" in shop("winch", "prune")
+
+
+def run_module(name: str, *words: str) -> dict[str, Any]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("WINCH_", "SHOP_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", name, *words],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.rpartition("\n")[2])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.servers
+def test_a_web_process_killed_around_commit_loses_no_job(empty_postgres_url: str) -> None:
+    found = run_module("tests.django.kills", empty_postgres_url, str(ROUNDS))
+    assert sum(found["kills"].values()) == ROUNDS
+    assert all(found["kills"].get(phase, 0) > 0 for phase in ("before", "during", "after")), found
+    assert (found["lost"], found["orphans"]) == ([], [])
+    assert found["orders"] == found["jobs"] == found["receipts"] > 0
+    assert found["without_receipt"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.servers
+def test_no_job_dies_of_terminated_connections(empty_postgres_url: str) -> None:
+    found = run_module("tests.django.terminated", empty_postgres_url, "500")
+    assert found["states"] == {"completed": 500}
+    assert found["terminated"] > 0
+    assert found["receipts"] == found["counted"] == 500
