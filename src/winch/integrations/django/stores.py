@@ -92,7 +92,7 @@ def store_of(alias: str, options: Mapping[str, Any]) -> Store:
     database = options.get("database", DEFAULT_DATABASE)
     app = _app(alias, options, database)
     mode = options.get("transaction") or (JOIN if is_shared(app, database) else ON_COMMIT)
-    if mode == JOIN and not app.driver.capabilities.joins_transactions:
+    if mode == JOIN and app.is_open and not app.driver.capabilities.joins_transactions:
         mode = ON_COMMIT  # a test has put a store in memory in its place
     return Store(app, database, mode)
 
