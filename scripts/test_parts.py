@@ -38,6 +38,7 @@ PARTS = (
     "matrix",
     "cli",
     "web",
+    "django",
     "bare",
     "harness",
     "model",

@@ -100,3 +100,7 @@ def test_no_job_dies_of_terminated_connections(empty_postgres_url: str) -> None:
     assert found["states"] == {"completed": 500}
     assert found["terminated"] > 0
     assert found["receipts"] == found["counted"] == 500
+
+
+def test_the_backend_passes_its_suite(tmp_path: Path) -> None:
+    assert "OK" in manage("test", "--noinput", "tests.django.suite", folder=tmp_path)

@@ -25,7 +25,7 @@ def check_backend(backend: WinchBackend) -> list[Any]:
     except (ConfigError, WinchError) as error:
         return [checks.Error(f"{where}: {error}", id="winch.E001")]
     found: list[Any] = []
-    if store.mode == JOIN and not is_shared(store.app, store.database):
+    if backend.options.get("transaction") == JOIN and not is_shared(store.app, store.database):
         found.append(
             checks.Error(
                 f"{where}: transaction is 'join', but its jobs are not in DATABASES[{store.database!r}]",
