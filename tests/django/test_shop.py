@@ -98,7 +98,8 @@ def test_a_web_process_killed_around_commit_loses_no_job(empty_postgres_url: str
 def test_no_job_dies_of_terminated_connections(empty_postgres_url: str) -> None:
     found = run_module("tests.django.terminated", empty_postgres_url, "500")
     assert found["states"] == {"completed": 500}
-    assert found["terminated"] > 0
+    # A lost connection fails the attempt that uses it, and none after it.
+    assert 0 < found["failed"] <= found["terminated"]
     assert found["receipts"] == found["counted"] == 500
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import random
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -42,7 +43,7 @@ from winch.engine.worker.interrupts import (
     uncancel,
 )
 from winch.engine.worker.running.choose import Chooser, JobPlan, Way
-from winch.engine.worker.running.django_connections import aclose_old
+from winch.engine.worker.running.django_connections import DJANGO, aclose_old
 from winch.engine.worker.running.process import Crash, IsolatedProcesses
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.settle import (
@@ -317,7 +318,8 @@ class Executor:
         ctx: Context | None,
     ) -> Any:
         wants = task.arguments.injected
-        await aclose_old()
+        if DJANGO in sys.modules:
+            await aclose_old()
         try:
             if not wants:
                 return await task.fn(*args, **kwargs)
@@ -328,7 +330,8 @@ class Executor:
                 args, given = task.arguments.with_injected(args, given)
                 return await task.fn(*args, **kwargs, **given)
         finally:
-            await aclose_old()
+            if DJANGO in sys.modules:
+                await aclose_old()
 
     async def _in_thread(
         self,

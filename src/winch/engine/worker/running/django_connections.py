@@ -12,10 +12,8 @@ from types import ModuleType
 
 from winch.engine.base.log import log
 
-
-def is_loaded() -> bool:
-    """Whether the application has loaded Django's database layer and its settings."""
-    return _database() is not None
+DJANGO = "django.db"
+"""A worker looks for this module before it calls anything here."""
 
 
 def close_old() -> None:
@@ -30,14 +28,14 @@ def close_old() -> None:
 
 async def aclose_old() -> None:
     """`close_old` in the thread in which Django runs the queries of coroutines."""
-    if is_loaded():
+    if _database() is not None:
         from asgiref.sync import sync_to_async  # Django brings it
 
         await sync_to_async(close_old)()
 
 
 def _database() -> ModuleType | None:
-    database = sys.modules.get("django.db")
+    database = sys.modules.get(DJANGO)
     if database is None or not hasattr(database, "close_old_connections"):
         return None
     return database if sys.modules["django.conf"].settings.configured else None

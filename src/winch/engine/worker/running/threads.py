@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import sys
 import threading
 import time
 from collections import deque
@@ -35,7 +36,7 @@ from winch.engine.base.log import log
 from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.held_jobs import Waiting
 from winch.engine.worker.running.choose import JobPlan, Way
-from winch.engine.worker.running.django_connections import close_old
+from winch.engine.worker.running.django_connections import DJANGO, close_old
 from winch.engine.worker.settle import COMPLETED
 
 if TYPE_CHECKING:
@@ -240,7 +241,8 @@ class Threads:
 
 
 def _make(call: ThreadCall) -> None:
-    close_old()
+    if DJANGO in sys.modules:
+        close_old()
     while True:
         try:
             if not call.has_run:
@@ -250,7 +252,8 @@ def _make(call: ThreadCall) -> None:
             call.error = call.error or error
         else:
             call.conclude()
-            close_old()
+            if DJANGO in sys.modules:
+                close_old()
             return
 
 
