@@ -154,11 +154,6 @@ class App(Areas):
                     )
         return self._driver
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the app has its driver already, after which `configure` is refused."""
-        return self._driver is not None
-
     def ready(self) -> Driver:
         """The driver, after a check that the store answers (else StorageUnavailable) and has the right
         schema (else SchemaMismatch)."""

@@ -185,6 +185,10 @@ class AuditLog:
     def __init__(self, client: Client) -> None:
         self._client = client
 
+    def acting(self, who: str, *, via: str = "library") -> AbstractContextManager[None]:
+        """Actions inside this block are those of `who`, through `via`."""
+        return acting(who, via=via)
+
     @blocking
     def list(
         self,

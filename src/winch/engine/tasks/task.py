@@ -200,6 +200,17 @@ class Task(Generic[P, R]):
 
         return register
 
+    def take_plain_arguments(self, own: inspect.Signature) -> None:
+        """Store calls as `{"args": […], "kwargs": {…}}`, as plain data; `own` is the signature that the
+        task's options name arguments of. For frameworks that bring tasks of their own."""
+        from winch.engine.tasks.plain_arguments import PlainArguments
+
+        self.arguments = PlainArguments(self.name, self.fn, MAX_ARGS_BYTES, own)
+        options = self.options
+        self.arguments.check_names(() if options.unique is None else options.unique.fields)
+        self.arguments.check_names([one.key for one in options.limit if one.key is not None])
+        self.arguments.check_names(options.search)
+
     def current_args(self, text: str, version: int) -> str:
         """Convert stored arguments of any version to the current one. Raises InvalidPayload."""
         if version == self.options.version:

@@ -15,9 +15,8 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, path, reverse
 
-from winch.core.errors import WinchError
-from winch.core.lifecycle import JobState, allowed
-from winch.engine.client.audit import acting
+from winch import JobState
+from winch.errors import WinchError
 from winch.integrations.django.apps import backends
 from winch.integrations.django.models import Job
 from winch.integrations.django.stores import app_of
@@ -91,7 +90,7 @@ class JobAdmin(admin.ModelAdmin):
         if not self.may_operate(request):
             raise PermissionDenied
         try:
-            with acting(request.user.get_username(), via="django"):
+            with app_of(alias).audit.acting(request.user.get_username(), via="django"):
                 getattr(app_of(alias).jobs, action)(job_id)
         except WinchError as error:
             messages.error(request, str(error))
@@ -101,11 +100,10 @@ class JobAdmin(admin.ModelAdmin):
 
 
 def _row(record: Any) -> dict[str, Any]:
-    verbs = allowed(record.state)
     return {
         "record": record,
         "error": record.error,
-        "actions": [action for action in ACTIONS if action in verbs],
+        "actions": ["retry"] if record.state.is_final else ["cancel"],
     }
 
 

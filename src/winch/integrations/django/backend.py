@@ -8,14 +8,14 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from winch.core.errors import JobNotFound, UnknownTask
-from winch.core.job import JobRecord
-from winch.engine.client.job import Job
+from winch import Job
+from winch.errors import JobNotFound, UnknownTask
 from winch.integrations.django.api import BaseTaskBackend, TaskResultDoesNotExist, task_enqueued
 from winch.integrations.django.decorators import WinchTask
 from winch.integrations.django.handlers import RUNNERS, register, send
-from winch.integrations.django.results import RUN_AFTER, aware, moment, new_result, result_of
+from winch.integrations.django.results import PRIORITY, RUN_AFTER, aware, moment, new_result, result_of
 from winch.integrations.django.stores import ON_COMMIT, Store, check_options, store_of
+from winch.types import JobRecord
 
 
 class WinchBackend(BaseTaskBackend):
@@ -67,9 +67,11 @@ class WinchBackend(BaseTaskBackend):
     def _send(self, store: Store, result: Any, **options: Any) -> Job[Any]:
         task = result.task
         given: dict[str, Any] = {"queue": task.queue_name, "priority": task.priority, **options}
+        headers = {PRIORITY: str(int(task.priority))} if task.priority else {}
         if task.run_after is not None:
             given["run_at"] = aware(task.run_after)
-            given["headers"] = {RUN_AFTER: aware(task.run_after).isoformat()}
+            headers[RUN_AFTER] = given["run_at"].isoformat()
+        given["headers"] = headers
         own = register(store.app, task, self.alias, self.options)
         return own.using(**given).enqueue(*result.args, **result.kwargs)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 
-from winch.core.errors import ConfigError, WinchError
+from winch.errors import ConfigError, WinchError
 from winch.integrations.django.stores import JOIN, check_options, is_shared
 
 if TYPE_CHECKING:

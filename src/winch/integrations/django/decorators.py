@@ -14,16 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from winch.core.policy.limits import Breaker, Limit, Rate, RetryBudget
-from winch.core.policy.retention import Retention
-from winch.core.policy.retry import Retry
-from winch.core.policy.unique import Unique
-from winch.core.values.duration import Duration
+from winch import Breaker, Limit, Rate, Retention, Retry, RetryBudget, Unique
 from winch.integrations.django.api import (
     DEFAULT_TASK_BACKEND_ALIAS,
     Task,
     task_backends,
 )
+from winch.types import Duration
 
 OPTIONS = (
     "retry",

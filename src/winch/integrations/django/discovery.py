@@ -17,9 +17,9 @@ from weakref import WeakSet
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
-from winch.app import App
-from winch.core.errors import ConfigError
-from winch.engine.tasks.task import Task as WinchJobTask
+from winch import App
+from winch import Task as WinchJobTask
+from winch.errors import ConfigError
 from winch.integrations.django.api import Task
 from winch.integrations.django.decorators import SCHEDULES
 from winch.integrations.django.handlers import Announcer, register

@@ -14,7 +14,8 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,16 +24,9 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 from django.utils import timezone
 
-from winch.app import App
-from winch.core.errors import ConfigError, JobCancelled, did_you_mean, type_name
-from winch.core.outcome import Directive
-from winch.core.policy.retry import Retry
-from winch.core.values import codec
-from winch.engine.base.failure import describe
-from winch.engine.tasks.arguments import Arguments
-from winch.engine.tasks.context import Context
-from winch.engine.tasks.events import JobEvent
-from winch.engine.tasks.task import Task as WinchJobTask
+from winch import App, Context, JobEvent, Retry
+from winch import Task as WinchJobTask
+from winch.errors import JobCancelled
 from winch.integrations.django.api import (
     TaskContext,
     TaskResultStatus,
@@ -42,6 +36,7 @@ from winch.integrations.django.api import (
 )
 from winch.integrations.django.decorators import OPTIONS
 from winch.integrations.django.results import as_task_error, moment, result_of
+from winch.types import Directive, Failure, type_name
 
 log = logging.getLogger("winch")
 # Django's own backends run a task once. A task that wants more says so.
@@ -50,40 +45,6 @@ _DEFAULTS = ("retry", "timeout", "retention")
 # How long the end of a job may take to reach the store after its event: pauses in seconds.
 ENDS_WITHIN = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 RUNNERS: WeakKeyDictionary[WinchJobTask[Any, Any], Runner] = WeakKeyDictionary()
-
-
-class DjangoArguments(Arguments):
-    """The arguments of a task of Django, as Django's API has them."""
-
-    def __init__(
-        self, task: str, fn: Callable[..., Any], max_bytes: int, own: inspect.Signature
-    ) -> None:
-        """`own`: the signature of the project's function, without its context."""
-        super().__init__(task, fn, max_bytes)
-        self._own = own
-
-    def check_names(self, names: Sequence[str]) -> None:
-        known = self._own.parameters
-        if any(param.kind is inspect.Parameter.VAR_KEYWORD for param in known.values()):
-            return
-        for name in names:
-            if name not in known:
-                raise ConfigError(
-                    f"task {self._task} has no argument {name!r}{did_you_mean(name, known)}"
-                )
-
-    def values(self, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
-        """The arguments by name, as unique keys and limits need them."""
-        given = codec.loads(text, dict[str, Any], what="arguments")
-        bound = self._own.bind_partial(*given.get("args", ()), **given.get("kwargs", {}))
-        bound.apply_defaults()
-        found: dict[str, Any] = {}
-        for name, value in bound.arguments.items():
-            if self._own.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                found |= value
-            else:
-                found[name] = list(value) if isinstance(value, tuple) else value
-        return {name: found.get(name) for name in names} if names else found
 
 
 def register(app: App, task: Any, alias: str, options: Mapping[str, Any]) -> WinchJobTask[Any, Any]:
@@ -98,12 +59,7 @@ def register(app: App, task: Any, alias: str, options: Mapping[str, Any]) -> Win
     run = runner.on_loop() if inspect.iscoroutinefunction(task.func) else runner.in_thread()
     made: WinchJobTask[Any, Any] = app.task(name=name, queue=task.queue_name, **given)(run)
     made.__doc__ = task.func.__doc__
-    arguments = DjangoArguments(name, run, codec.MAX_ARGS_BYTES, _own_signature(task))
-    unique = made.options.unique
-    arguments.check_names(() if unique is None else unique.fields)
-    arguments.check_names([one.key for one in made.options.limit if one.key is not None])
-    arguments.check_names(made.options.search)
-    made.arguments = arguments
+    made.take_plain_arguments(_own_signature(task))
     RUNNERS[made] = runner
     return made
 
@@ -182,7 +138,8 @@ def _is_end(ctx: Context, error: BaseException) -> bool:
 
 
 def _failed(result: Any, error: BaseException) -> Any:
-    result.errors.append(as_task_error(describe(error)))
+    found = Failure(type_name(type(error)), str(error), "".join(traceback.format_exception(error)))
+    result.errors.append(as_task_error(found))
     return _ended(result, TaskResultStatus.FAILED)
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from winch.core.job import Entry, Failure, JobRecord, level_of
-from winch.core.lifecycle import JobState
+from winch import JobState
 from winch.integrations.django.api import (
     InvalidTask,
     Task,
@@ -18,8 +17,9 @@ from winch.integrations.django.api import (
     TaskResult,
     TaskResultStatus,
 )
+from winch.types import Entry, Failure, JobRecord
 
-RUN_AFTER = "django-run-after"
+RUN_AFTER, PRIORITY = "django-run-after", "django-priority"
 STATUS = {
     JobState.SCHEDULED: TaskResultStatus.READY,
     JobState.BLOCKED: TaskResultStatus.READY,
@@ -85,7 +85,7 @@ def as_enqueued(definition: Any, record: JobRecord, alias: str) -> Any:
     """The task with the queue, priority and time of this job."""
     run_after = record.headers.get(RUN_AFTER)
     changes: dict[str, Any] = {
-        "priority": level_of(record.priority),
+        "priority": int(record.headers.get(PRIORITY, 0)),
         "queue_name": record.queue,
         "backend": alias,
     }

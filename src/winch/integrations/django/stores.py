@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from weakref import WeakSet
 from django.conf import settings
 from django.db import connections
 
-from winch.app import App
-from winch.core.errors import ConfigError, did_you_mean
+from winch import App
+from winch.errors import ConfigError
 
 DEFAULT_DATABASE = "default"
 JOIN, ON_COMMIT, NOW = "join", "on_commit", "now"
@@ -92,7 +93,7 @@ def store_of(alias: str, options: Mapping[str, Any]) -> Store:
     database = options.get("database", DEFAULT_DATABASE)
     app = _app(alias, options, database)
     mode = options.get("transaction") or (JOIN if is_shared(app, database) else ON_COMMIT)
-    if mode == JOIN and app.is_open and not app.driver.capabilities.joins_transactions:
+    if mode == JOIN and app._driver is not None and not app._driver.capabilities.joins_transactions:
         mode = ON_COMMIT  # a test has put a store in memory in its place
     return Store(app, database, mode)
 
@@ -109,12 +110,17 @@ def check_options(alias: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that is unknown or cannot be."""
     for name in options:
         if name not in KNOWN:
-            raise ConfigError(f"TASKS[{alias!r}]: no option {name!r}{did_you_mean(name, KNOWN)}")
+            raise ConfigError(f"TASKS[{alias!r}]: no option {name!r}{_nearest(name)}")
     mode = options.get("transaction")
     if mode is not None and mode not in MODES:
         raise ConfigError(
             f"TASKS[{alias!r}]: transaction must be one of {', '.join(MODES)}, got {mode!r}"
         )
+
+
+def _nearest(name: str) -> str:
+    found = get_close_matches(name, KNOWN, 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def _app(alias: str, options: Mapping[str, Any], database: str) -> App:

@@ -10,8 +10,8 @@ import os
 import django
 from django.apps import apps
 
-from winch.app import App
-from winch.core.errors import ConfigError
+from winch import App
+from winch.errors import ConfigError
 
 ENV = "DJANGO_WINCH_BACKEND"
 SPEC = "winch.integrations.django.worker:make_app()"

@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import ENVIRONMENT_VARIABLE
 from django.core.management.base import BaseCommand, CommandError
 
-from winch.core.errors import WinchError
+from winch.errors import WinchError
 from winch.integrations.django.backend import WinchBackend
 from winch.integrations.django.worker import ENV, SPEC
 

@@ -1,0 +1,46 @@
+"""Arguments as a framework has them: `{"args": […], "kwargs": {…}}`, positional where they were
+positional. The function that runs takes `(ctx, /, *args, **kwargs)`; unique keys and limits name the
+arguments of the project's function behind it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from winch.core.errors import ConfigError, did_you_mean
+from winch.core.values import codec
+from winch.engine.tasks.arguments import Arguments
+
+
+class PlainArguments(Arguments):
+    """The arguments of a function with another signature, `own`, as plain JSON data."""
+
+    def __init__(
+        self, task: str, fn: Callable[..., Any], max_bytes: int, own: inspect.Signature
+    ) -> None:
+        super().__init__(task, fn, max_bytes)
+        self._own = own
+
+    def check_names(self, names: Sequence[str]) -> None:
+        known = self._own.parameters
+        if any(param.kind is inspect.Parameter.VAR_KEYWORD for param in known.values()):
+            return
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    f"task {self._task} has no argument {name!r}{did_you_mean(name, known)}"
+                )
+
+    def values(self, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
+        """The arguments by name, as unique keys and limits need them."""
+        given = codec.loads(text, dict[str, Any], what="arguments")
+        bound = self._own.bind_partial(*given.get("args", ()), **given.get("kwargs", {}))
+        bound.apply_defaults()
+        found: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            if self._own.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                found |= value
+            else:
+                found[name] = list(value) if isinstance(value, tuple) else value
+        return {name: found.get(name) for name in names} if names else found
