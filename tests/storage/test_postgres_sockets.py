@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.storage.postgres_kit import TERMINATE, Store, connected
-from winch.drivers.postgres.connections.libpq import Answer, Link
+from winch.drivers.postgres.connections.libpq import OwnConnection, PendingAnswer
 from winch.drivers.postgres.driver import PostgresDriver
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -56,10 +56,10 @@ def test_an_answer_that_is_cut_off_is_watched_no_more(store: Store) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         connection = await psycopg.AsyncConnection.connect(store.url, autocommit=True)
-        link = Link(connection)
+        link = OwnConnection(connection)
         fileno = connection.pgconn.socket
         connection.pgconn.send_query(b"SELECT pg_terminate_backend(pg_backend_pid())")
-        answer = Answer(link)
+        answer = PendingAnswer(link)
         watched: list[bool] = []
         answer._whole.add_done_callback(lambda _: watched.append(loop.remove_reader(fileno)))
         with pytest.raises(psycopg.OperationalError):
@@ -74,9 +74,9 @@ def test_a_connection_that_is_cut_ends_also_what_nobody_watches(store: Store) ->
     async def work() -> None:
         loop = asyncio.get_running_loop()
         connection = await psycopg.AsyncConnection.connect(store.url, autocommit=True)
-        link = Link(connection)
+        link = OwnConnection(connection)
         connection.pgconn.send_query(b"SELECT pg_sleep(60)")
-        answer = Answer(link)
+        answer = PendingAnswer(link)
         assert loop.remove_reader(connection.fileno())
         loop.call_later(0.1, link.cut)
         with pytest.raises(psycopg.OperationalError, match="cut"):

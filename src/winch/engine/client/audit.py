@@ -78,7 +78,10 @@ def actor() -> str:
 
 @contextmanager
 def acting(who: str | None = None, *, via: str | None = None) -> Iterator[None]:
-    """Actions inside this block are those of `who`, through `via`."""
+    """Write the actions inside this block into the audit under this name.
+
+    `via` names the way, such as "django".
+    """
     reset_who = _who.set(_who.get() if who is None else who)
     reset_via = _via.set(_via.get() if via is None else via)
     try:
@@ -186,7 +189,10 @@ class AuditLog:
         self._client = client
 
     def acting(self, who: str, *, via: str = "library") -> AbstractContextManager[None]:
-        """Actions inside this block are those of `who`, through `via`."""
+        """Write the actions inside this block into the audit under this name.
+
+        `via` names the way, such as "django".
+        """
         return acting(who, via=via)
 
     @blocking

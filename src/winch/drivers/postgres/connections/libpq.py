@@ -99,7 +99,7 @@ def script(verb: Verb[T], progress: Progress, *, is_own: bool = True) -> Generat
 # -- one connection ------------------------------------------------------------------------------------
 
 
-class Link:
+class OwnConnection:
     """A connection of our own, and what its session keeps. `keeps` names the statements that it prepares
     when they are first sent."""
 
@@ -115,7 +115,7 @@ class Link:
         self.keeps: frozenset[str] = keeps
         self.kept: set[str] = set()
         self.readers: dict[str, Transformer] = {}
-        self.answer: Answer | None = None  # the last that an event loop waited for
+        self.answer: PendingAnswer | None = None  # the last that an event loop waited for
         self.is_cut: bool = False
         self.poll: select.poll = select.poll()
         self.poll.register(self.pgconn.socket, select.POLLIN)
@@ -139,7 +139,7 @@ class Link:
             self.answer.cut()
 
 
-def run(link: Link, action: Action, deadline: float) -> Rows:
+def run(link: OwnConnection, action: Action, deadline: float) -> Rows:
     """Carry one action out and wait for its rows. Raises what psycopg would, and TimeoutError."""
     if isinstance(action, Statement) and _is_to_prepare(link, action.sql):
         _prepare(link, action.sql)
@@ -149,25 +149,25 @@ def run(link: Link, action: Action, deadline: float) -> Rows:
     return _rows(link, action, _whole(link, deadline))
 
 
-async def arun(link: Link, action: Action) -> Rows:
-    """`run` in an event loop. `Link.cut` ends it early."""
+async def arun(link: OwnConnection, action: Action) -> Rows:
+    """`run` in an event loop. `OwnConnection.cut` ends it early."""
     if isinstance(action, Statement) and _is_to_prepare(link, action.sql):
         _prepare(link, action.sql)
-        await Answer(link).whole()
+        await PendingAnswer(link).whole()
         link.kept.add(action.sql.name)
     _send(link, action)
-    return _rows(link, action, await Answer(link).whole())
+    return _rows(link, action, await PendingAnswer(link).whole())
 
 
-def _is_to_prepare(link: Link, sql: Sql) -> bool:
+def _is_to_prepare(link: OwnConnection, sql: Sql) -> bool:
     return sql.name in link.keeps and sql.name not in link.kept
 
 
-def _prepare(link: Link, sql: Sql) -> None:
+def _prepare(link: OwnConnection, sql: Sql) -> None:
     link.pgconn.send_prepare(sql.server_name, sql.numbered)
 
 
-def _send(link: Link, action: Action) -> None:
+def _send(link: OwnConnection, action: Action) -> None:
     if link.is_cut:
         raise _cut()
     if not isinstance(action, Statement):
@@ -185,7 +185,7 @@ def _send(link: Link, action: Action) -> None:
 # -- waiting -------------------------------------------------------------------------------------------
 
 
-def _whole(link: Link, deadline: float) -> PGresult | None:
+def _whole(link: OwnConnection, deadline: float) -> PGresult | None:
     """Wait for the whole answer to what was sent, blocking."""
     pgconn, poll = link.pgconn, link.poll
     if pgconn.flush():
@@ -210,12 +210,12 @@ def _wait(poll: select.poll, deadline: float) -> None:
         raise TimeoutError
 
 
-class Answer:
+class PendingAnswer:
     """The answer to what was sent, read by an event loop as it comes."""
 
     __slots__ = ("_fileno", "_is_left", "_is_read", "_link", "_loop", "_results", "_whole")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: OwnConnection) -> None:
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._fileno = link.pgconn.socket
@@ -285,7 +285,7 @@ def _cut() -> psycopg.Error:
 # -- reading -------------------------------------------------------------------------------------------
 
 
-def _checked(link: Link, results: Sequence[PGresult]) -> PGresult | None:
+def _checked(link: OwnConnection, results: Sequence[PGresult]) -> PGresult | None:
     """The last result; raises the error of the first that has one."""
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
@@ -295,7 +295,7 @@ def _checked(link: Link, results: Sequence[PGresult]) -> PGresult | None:
     return results[-1] if results else None
 
 
-def _rows(link: Link, action: Action, result: PGresult | None) -> Rows:
+def _rows(link: OwnConnection, action: Action, result: PGresult | None) -> Rows:
     if not isinstance(action, Statement) or result is None or not (count := result.ntuples):
         return []
     name = action.sql.name
@@ -306,7 +306,7 @@ def _rows(link: Link, action: Action, result: PGresult | None) -> Rows:
     return rows
 
 
-def _reader(link: Link, name: str) -> Transformer:
+def _reader(link: OwnConnection, name: str) -> Transformer:
     """What reads the rows of one statement on one connection; it keeps the loaders it has looked up."""
     cursor = link.connection.cursor()
     if name in BARE_MOMENTS:

@@ -21,7 +21,7 @@ from psycopg.rows import tuple_row
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.connections import libpq
-from winch.drivers.postgres.connections.libpq import Link, Progress, script
+from winch.drivers.postgres.connections.libpq import OwnConnection, Progress, script
 from winch.drivers.postgres.errors import (
     START_OVER,
     TRIES,
@@ -53,7 +53,7 @@ class SyncPool:
         self._forget()
 
     def _forget(self) -> None:
-        self._idle: list[Link] = []
+        self._idle: list[OwnConnection] = []
         # A semaphore whose two ends are one call of C each.
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(self._address.pool):
@@ -102,7 +102,7 @@ class SyncPool:
         finally:
             self._free.put(None)
 
-    def _recover(self, link: Link, error: BaseException, deadline: float) -> None:
+    def _recover(self, link: OwnConnection, error: BaseException, deadline: float) -> None:
         """Keep a connection that only heard an error; close any other."""
         with suppress(psycopg.Error, TimeoutError):
             if _is_to_roll_back(link, error):
@@ -112,7 +112,7 @@ class SyncPool:
                 return
         link.close()
 
-    def _fit(self) -> Link | None:
+    def _fit(self) -> OwnConnection | None:
         while True:
             try:
                 link = self._idle.pop()
@@ -122,14 +122,14 @@ class SyncPool:
                 return link
             link.close()
 
-    def _connect(self) -> Link:
+    def _connect(self) -> OwnConnection:
         made = Connection.connect(**{**self._address.params, **_CONNECT})
         try:
             is_direct = not is_pooled(made, made.execute(WHO_ANSWERS).fetchone())
         except BaseException:  # this connection is known nowhere else yet
             made.close()
             raise
-        return Link(made, PREPARED if is_direct and self._address.prepares else frozenset())
+        return OwnConnection(made, PREPARED if is_direct and self._address.prepares else frozenset())
 
     def close(self) -> None:
         """Close what is idle. A verb that runs right now gives its connection back to the pool."""
@@ -192,7 +192,7 @@ class _Lane:
         self._address = address
         self._keeps_plans = keeps_plans and address.prepares
         self._free = asyncio.Semaphore(size)
-        self._idle: list[Link] = []
+        self._idle: list[OwnConnection] = []
         self._is_closed = False
         self._loop = asyncio.get_running_loop()
 
@@ -233,7 +233,7 @@ class _Lane:
                 f"{self._address.describe()}: all connections were busy for {self._address.timeout:g} s"
             ) from None
 
-    async def _recover(self, link: Link, error: BaseException) -> None:
+    async def _recover(self, link: OwnConnection, error: BaseException) -> None:
         """Keep a connection that only heard an error; close any other, also a cancelled one."""
         try:
             if _is_to_roll_back(link, error):
@@ -248,14 +248,14 @@ class _Lane:
             raise
         link.close()
 
-    def _put_back(self, link: Link) -> None:
+    def _put_back(self, link: OwnConnection) -> None:
         """Keep it for the next verb, unless the lane was closed while this one was under way."""
         if self._is_closed:
             link.close()
         else:
             self._idle.append(link)
 
-    def _fit(self) -> Link | None:
+    def _fit(self) -> OwnConnection | None:
         while self._idle:
             link = self._idle.pop()
             if link.is_fit:
@@ -263,7 +263,7 @@ class _Lane:
             link.close()
         return None
 
-    async def _connect(self) -> Link:
+    async def _connect(self) -> OwnConnection:
         made = await AsyncConnection.connect(**{**self._address.params, **_CONNECT})
         try:
             is_direct = not is_pooled(made, await (await made.execute(WHO_ANSWERS)).fetchone())
@@ -273,8 +273,8 @@ class _Lane:
             await made.close()
             raise
         if not is_direct or not self._address.prepares:
-            return Link(made)
-        return Link(made, frozenset(STATEMENTS) if self._keeps_plans else PREPARED)
+            return OwnConnection(made)
+        return OwnConnection(made, frozenset(STATEMENTS) if self._keeps_plans else PREPARED)
 
     def close(self) -> None:
         self._is_closed = True
@@ -285,7 +285,7 @@ class _Lane:
 # -- both ----------------------------------------------------------------------------------------------
 
 
-def _is_to_roll_back(link: Link, error: BaseException) -> bool:
+def _is_to_roll_back(link: OwnConnection, error: BaseException) -> bool:
     """Whether the connection is good, and in a transaction that an error has ended."""
     is_whole = isinstance(error, Exception) and not is_connection_lost(error) and link.is_open
     return is_whole and link.pgconn.transaction_status in (
@@ -294,7 +294,7 @@ def _is_to_roll_back(link: Link, error: BaseException) -> bool:
     )
 
 
-def _is_clean(link: Link, error: BaseException) -> bool:
+def _is_clean(link: OwnConnection, error: BaseException) -> bool:
     """Whether the connection is good for the next verb."""
     is_whole = isinstance(error, Exception) and not is_connection_lost(error) and link.is_open
     return is_whole and link.pgconn.transaction_status == TransactionStatus.IDLE

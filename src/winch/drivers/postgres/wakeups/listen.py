@@ -159,7 +159,7 @@ class Listener:
                     over.set_exception(error)
 
         def stop() -> None:
-            """As `libpq.Answer`: libpq closes the socket of a lost connection."""
+            """As `libpq.PendingAnswer`: libpq closes the socket of a lost connection."""
             nonlocal is_read
             if is_read:
                 is_read = False

@@ -110,7 +110,7 @@ def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Clai
     """The claims of what `claim` has found, in the order of the queue."""
     found = _ready.decode(text)
     found.sort(key=_order)  # as they come already, but no aggregate promises an order
-    moments = _Moments()
+    moments = _Datetimes()
     now = from_micros(claimed_at)
     return [
         Claim(
@@ -135,7 +135,7 @@ def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Clai
     ]
 
 
-class _Moments(dict[int, datetime]):
+class _Datetimes(dict[int, datetime]):
     """Moments that are made once: jobs enqueued together share theirs."""
 
     def __missing__(self, micros: int) -> datetime:
@@ -235,7 +235,7 @@ def _taken(admission: Admission, params: ClaimParams, at: int) -> Body[list[Clai
 
 def _read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[Claim]:
     """Claims from the columns of `admit.take`, in the order of the queue."""
-    moments = _Moments()
+    moments = _Datetimes()
     return [
         Claim(
             id=row[1],
