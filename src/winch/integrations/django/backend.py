@@ -126,8 +126,8 @@ class Deferred:
     def __init__(self, backend: WinchBackend, store: Store, result: Any) -> None:
         self._backend = backend
         self._store = store
-        self.result = result
-        self.is_stored = False
+        self.result: Any = result
+        self.is_stored: bool = False
         """A test may run what waits for a commit, and keep it in the list."""
 
     def __call__(self) -> None:

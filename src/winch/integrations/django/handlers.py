@@ -38,7 +38,7 @@ from winch.integrations.django.decorators import OPTIONS
 from winch.integrations.django.results import as_task_error, moment, result_of
 from winch.types import Directive, Failure, type_name
 
-log = logging.getLogger("winch")
+log: logging.Logger = logging.getLogger("winch")
 # Django's own backends run a task once. A task that wants more says so.
 DEFAULT_RETRY = Retry.on_request()
 _DEFAULTS = ("retry", "timeout", "retention")

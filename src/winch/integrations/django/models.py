@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 
 
 class Job(models.Model):
     """A job in the store of TASKS. Django never reads or writes it: the admin asks Winch."""
 
-    id = models.CharField(primary_key=True, max_length=64)
+    id: Any = models.CharField(primary_key=True, max_length=64)
 
     class Meta:
         """Not a table of Django's: `managed` is off, so no migration touches it."""
 
         managed = False
-        default_permissions = ("view",)
-        permissions = (("operate_job", "Can retry and cancel jobs"),)
+        default_permissions: tuple[str, ...] = ("view",)
+        permissions: tuple[tuple[str, str], ...] = (("operate_job", "Can retry and cancel jobs"),)
 
     def __str__(self) -> str:
         return str(self.id)

@@ -20,7 +20,7 @@ from winch.integrations.django.api import (
 from winch.types import Entry, Failure, JobRecord
 
 RUN_AFTER, PRIORITY = "django-run-after", "django-priority"
-STATUS = {
+STATUS: dict[JobState, Any] = {
     JobState.SCHEDULED: TaskResultStatus.READY,
     JobState.BLOCKED: TaskResultStatus.READY,
     JobState.READY: TaskResultStatus.READY,
