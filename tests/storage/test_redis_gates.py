@@ -100,13 +100,19 @@ def commands(server: RedisServer, store: Store, queue: str) -> Counter[str]:
     return calls
 
 
+def usual_commands(server: RedisServer, store: Store) -> Counter[str]:
+    """What is asked for in each of three rounds: jobs that begin a new page of the list add a command."""
+    first, second, third = (commands(server, store, "default") for _ in range(3))
+    return first & second & third
+
+
 def test_a_plain_job_costs_the_same_beside_jobs_that_wait(server: RedisServer, store: Store) -> None:
-    before = commands(server, store, "default")
-    before = commands(server, store, "default")  # the scripts are known now
+    commands(server, store, "default")  # the scripts are known now
+    before = usual_commands(server, store)
     store.add(30, ONE)
     store.add(30, ONE, TURNS, tenant="a")
     store.claim(5)
-    assert commands(server, store, "default") == before
+    assert usual_commands(server, store) == before
 
 
 def test_a_plain_job_is_met_behind_more_than_one_call_holds(store: Store) -> None:
