@@ -101,7 +101,7 @@ def commands(server: RedisServer, store: Store, queue: str) -> Counter[str]:
 
 
 def usual_commands(server: RedisServer, store: Store) -> Counter[str]:
-    """What is asked for in each of three rounds: jobs that begin a new page of the list add a command."""
+    """What each of three rounds asks for: jobs that begin a new page of the list add a command."""
     first, second, third = (commands(server, store, "default") for _ in range(3))
     return first & second & third
 
