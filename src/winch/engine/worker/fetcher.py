@@ -131,12 +131,11 @@ class Fetcher(Service):
     def quiet(self, is_quiet: bool) -> None:
         """Claim nothing while quiet; running jobs go on."""
         self._quiet = is_quiet
-        self.look_up()
+        self._look_up()
 
-    def look_up(self) -> None:
+    def _look_up(self) -> None:
         """Have it look at what was asked of it, whatever it waits for."""
         self._slot_freed.set()
-        self.end_idling()
         if self._waits_in_store and isinstance(self._bell, ClaimingBell):
             self._bell.rouse()
 
@@ -229,7 +228,7 @@ class Fetcher(Service):
 
     def stop(self) -> None:
         super().stop()
-        self.look_up()
+        self._look_up()
 
     async def _until_freed(self) -> None:
         self.is_waiting = True
