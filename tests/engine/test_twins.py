@@ -29,7 +29,7 @@ AREAS = (
     "audit",
 )
 # One registers code, as a decorator does, the other names the actor: they ask the store for nothing.
-WITHOUT_TWIN = {"outbox.sink", "audit.actor"}
+WITHOUT_TWIN = {"outbox.sink", "audit.actor", "audit.acting"}
 
 
 # Not memory://, where nothing waits.

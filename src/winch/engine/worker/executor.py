@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import functools
 import random
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -43,7 +42,6 @@ from winch.engine.worker.interrupts import (
     uncancel,
 )
 from winch.engine.worker.running.choose import Chooser, JobPlan, Way
-from winch.engine.worker.running.django_connections import DJANGO, aclose_old
 from winch.engine.worker.running.process import Crash, IsolatedProcesses
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.settle import (
@@ -318,20 +316,14 @@ class Executor:
         ctx: Context | None,
     ) -> Any:
         wants = task.arguments.injected
-        if DJANGO in sys.modules:
-            await aclose_old()
-        try:
-            if not wants:
-                return await task.fn(*args, **kwargs)
-            if ctx is not None:
-                current_job.set(ctx.job_id)  # the handler has a context of its own
-            async with contextlib.AsyncExitStack() as stack:
-                given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
-                args, given = task.arguments.with_injected(args, given)
-                return await task.fn(*args, **kwargs, **given)
-        finally:
-            if DJANGO in sys.modules:
-                await aclose_old()
+        if not wants:
+            return await task.fn(*args, **kwargs)
+        if ctx is not None:
+            current_job.set(ctx.job_id)  # the handler has a context of its own
+        async with contextlib.AsyncExitStack() as stack:
+            given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
+            args, given = task.arguments.with_injected(args, given)
+            return await task.fn(*args, **kwargs, **given)
 
     async def _in_thread(
         self,

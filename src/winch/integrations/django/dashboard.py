@@ -136,7 +136,7 @@ def _scope(request: HttpRequest, rest: str) -> dict[str, Any]:
 
 def from_settings() -> Callable[..., HttpResponse]:
     """The view that the settings ask for. Its app is settings.WINCH_APP, or the one behind the entry of
-    TASKS that settings.WINCH_BACKEND names ("default" where there is none)."""
+    TASKS that settings.DASHBOARD_TASKS_BACKEND names ("default" where there is none)."""
     who = getattr(settings, "WINCH_ACCESS", None)
     found: Who = default_access if who is None else who if callable(who) else _named(who)
     is_read_only = getattr(settings, "WINCH_READ_ONLY", False)
@@ -156,7 +156,11 @@ def _app() -> App:
     from winch.integrations.django.stores import app_of, named_app
 
     given = getattr(settings, "WINCH_APP", None)
-    return app_of(getattr(settings, "WINCH_BACKEND", "default")) if given is None else named_app(given)
+    return (
+        app_of(getattr(settings, "DASHBOARD_TASKS_BACKEND", "default"))
+        if given is None
+        else named_app(given)
+    )
 
 
 def _named(spec: str) -> Any:

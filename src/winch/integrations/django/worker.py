@@ -1,6 +1,6 @@
 """The app that a worker of a Django project runs: `-A "winch.integrations.django.worker:make_app()"`.
 
-`manage.py winch worker` starts exactly that; $DJANGO_WINCH_BACKEND names the entry of TASKS.
+`manage.py winch worker` starts exactly that; $DJANGO_TASKS_BACKEND names the entry of TASKS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from django.apps import apps
 from winch import App
 from winch.errors import ConfigError
 
-ENV = "DJANGO_WINCH_BACKEND"
+ENV = "DJANGO_TASKS_BACKEND"
 SPEC = "winch.integrations.django.worker:make_app()"
 
 

@@ -21,7 +21,6 @@ way.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -39,7 +38,6 @@ from winch.engine.base.log import log
 from winch.engine.tasks.options import StoredOptions, stored_timeout
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.task import Task
-from winch.engine.worker.running.django_connections import DJANGO
 from winch.engine.worker.settle import Settler
 from winch.storage.fast import is_fast
 
@@ -104,8 +102,7 @@ class Chooser:
             return Way.COLLECTING
         is_plain = options.collect is None and options.heartbeat is None and _takes_only_arguments(task)
         if task.is_async:
-            is_inline = is_plain and self._is_fast and DJANGO not in sys.modules
-            return Way.INLINE if is_inline else Way.ON_LOOP
+            return Way.INLINE if is_plain and self._is_fast else Way.ON_LOOP
         return Way.THREAD_ROWS if is_plain and self._makes_rows else Way.THREAD_POOL
 
     def plan(self, claim: Claim) -> JobPlan | Settled:

@@ -1,8 +1,10 @@
-"""Django's database connections around a handler, where the application has loaded Django.
+"""Django's database connections around a function, where the application has loaded Django.
 
 A request in Django begins and ends with `close_old_connections`: it closes a connection that broke or
 is older than CONN_MAX_AGE. A job is such a unit of work too. Without the call, one lost connection makes
 every later job of its thread fail. A worker without Django pays for one look at the loaded modules.
+
+Coroutines of Django's tasks do the same in `winch.integrations.django.handlers`.
 """
 
 from __future__ import annotations
@@ -24,14 +26,6 @@ def close_old() -> None:
             database.close_old_connections()
         except Exception:  # the job's own outcome counts
             log.exception("Django's old connections could not be closed")
-
-
-async def aclose_old() -> None:
-    """`close_old` in the thread in which Django runs the queries of coroutines."""
-    if _database() is not None:
-        from asgiref.sync import sync_to_async  # Django brings it
-
-        await sync_to_async(close_old)()
 
 
 def _database() -> ModuleType | None:
