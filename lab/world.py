@@ -25,7 +25,7 @@ from winch import App, Context, Limit, Retry, batch
 from winch.core.errors import EnqueueUncertain, StorageError, StorageUnavailable
 from winch.core.values.ids import random_id
 from winch.engine.base import operation
-from winch.engine.base.operation import Pause
+from winch.engine.base.operation import Sleep
 from winch.engine.base.settings import Loaded, load
 from winch.engine.client.client import Surroundings
 from winch.engine.worker import monitors
@@ -416,7 +416,7 @@ class Simulation:
         )
 
 
-async def _apause(pause: Pause) -> None:
+async def _apause(pause: Sleep) -> None:
     await asyncio.sleep(min(pause.seconds, 60))
 
 

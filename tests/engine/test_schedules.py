@@ -10,7 +10,7 @@ import pytest
 
 from winch import App, ConfigError, Context, ScheduleNotFound, Unique, UnknownTask
 from winch.engine.maintenance.ticker import Ticker
-from winch.storage.decide.schedules import RunKind, ScheduleRow, Schedules
+from winch.storage.decide.schedules import RunKind, ScheduleRow, ScheduleRows
 from winch.testing import virtual
 
 LONDON = "Europe/London"
@@ -193,6 +193,6 @@ def test_a_schedule_that_cannot_be_read_does_not_stop_the_others() -> None:
             await Ticker(driver, 1.0).run_once()
 
         world._clock.move_to(61.0)
-        found: Schedules = driver.run(driver.schedules(name="ok"))
+        found: ScheduleRows = driver.run(driver.schedules(name="ok"))
         asyncio.run(tick())
         assert driver.run(driver.schedules(name="ok")).found[0].last_window > found.found[0].last_window

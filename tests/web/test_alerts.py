@@ -135,7 +135,7 @@ def test_an_alert_is_told_when_it_begins_and_when_it_is_over(
             await first.run_once()
             assert len(receiver.got) == 2, "again after a failure, and then no more"
             [kept] = web.app.client.run(kept_alerts(driver))
-            assert kept.told
+            assert kept.is_sent
             web.claim(max=2)
             await first.run_once()
             await first.run_once()

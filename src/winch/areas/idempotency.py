@@ -25,7 +25,7 @@ from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import random_id
 from winch.engine.base.current_job import current_job
-from winch.engine.base.operation import Operation, Pause
+from winch.engine.base.operation import Operation, Sleep
 from winch.storage.params import KvRecord
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Once:
             except StorageUnavailable:
                 if pause is None:
                     raise
-                yield Pause(pause)
+                yield Sleep(pause)
             else:
                 return there
         raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises

@@ -30,7 +30,7 @@ from winch.core.values.duration import parse_rate
 from winch.core.values.ids import parse_id
 from winch.core.values.search import terms_of
 from winch.engine.base.encryption import Keyring, seal
-from winch.engine.base.operation import Operation, Pause
+from winch.engine.base.operation import Operation, Sleep
 from winch.engine.base.search_index import lines_of, sealed
 from winch.engine.client.audit import noted
 from winch.engine.tasks.options import check_queue, with_attempts
@@ -116,7 +116,7 @@ def replay(
             return done
         if per_second is not None and not dry_run:
             ahead = began + tally.matched / per_second - time.monotonic()
-            yield Pause(max(ahead, 0))
+            yield Sleep(max(ahead, 0))
 
 
 def _index(driver: Driver, terms: tuple[str, ...], jobs: Sequence[JobRecord]) -> Operation[None]:

@@ -32,7 +32,7 @@ from winch.core.values.fingerprint import fingerprint
 BLOCKED_REASON = "it waits for the jobs before it"
 
 
-class Ending(Protocol):
+class AttemptOutcome(Protocol):
     """How an attempt ended, as settled by the worker."""
 
     @property
@@ -70,7 +70,7 @@ def claimed(job: JobRecord, token: str, session: str, at: datetime) -> JobRecord
     )
 
 
-def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRecord:
+def finished(job: JobRecord, token: str, outcome: AttemptOutcome, at: datetime) -> JobRecord:
     """The job after its claim has ended so."""
     job = replace(job, log=_longer(job.log, outcome.log))
     is_cancel_requested = job.cancel_requested_at is not None
@@ -102,7 +102,7 @@ def finished(job: JobRecord, token: str, outcome: Ending, at: datetime) -> JobRe
     )
 
 
-def died_of(outcome: Ending) -> Failure:
+def died_of(outcome: AttemptOutcome) -> Failure:
     """The error of an attempt that was the job's last; made up where it has none."""
     return outcome.error or Failure(outcome.what, outcome.reason or "")
 

@@ -87,11 +87,11 @@ def attempt_words(attempt: int, most: int | None, *, crashes: int = 0, rescues: 
     An attempt that ended with its worker is not counted, so it is named apart. An error or a queue may
     have a policy of its own that allows more attempts than the job's: then there is no `of`.
     """
-    said = f"{attempt} of {most}" if most is not None and attempt <= most else f"{attempt}"
+    text = f"{attempt} of {most}" if most is not None and attempt <= most else f"{attempt}"
     for count, one, many in ((crashes, "crash", "crashes"), (rescues, "rescue", "rescues")):
         if count:
-            said += f", {count} {one if count == 1 else many}"
-    return said
+            text += f", {count} {one if count == 1 else many}"
+    return text
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,16 +164,16 @@ class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> str | None:
         """What is changed, in words, for the job's history."""
-        said = []
+        changes = []
         if self.args is not None:
-            said.append("new args")
+            changes.append("new args")
         if self.queue is not None:
-            said.append(f"queue {self.queue}")
+            changes.append(f"queue {self.queue}")
         if self.max_attempts is not None:
-            said.append(f"{self.max_attempts} attempt{'s' if self.max_attempts > 1 else ''}")
+            changes.append(f"{self.max_attempts} attempt{'s' if self.max_attempts > 1 else ''}")
         elif self.options is not None:
-            said.append("new options")
-        return f"with {', '.join(said)}" if said else None
+            changes.append("new options")
+        return f"with {', '.join(changes)}" if changes else None
 
 
 NO_CHANGES = RetryChanges()
@@ -221,7 +221,7 @@ def keep_awaited(keep: timedelta | None) -> timedelta | None:
 
 
 def level_of(priority: int) -> int:
-    """The priority as it was said. Jobs of a queue with strict order are stored with STRICT times it."""
+    """The priority as it was given. A queue with strict order stores STRICT times the priority."""
     return priority if priority in PRIORITY_RANGE else round(priority / STRICT)
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from winch.core.gates.uses import GateSpec
 from winch.core.job import CRASH_RULE, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, SuspectRule
 from winch.core.lifecycle import JobState
-from winch.storage.decide.schedules import Change, Changed, ScheduleRun, Schedules
+from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
 from winch.storage.decide.waits import Sent, Taken
 from winch.storage.params import (
     Acted,
@@ -312,7 +312,7 @@ class WaitVerbs(Protocol):
 class ScheduleVerbs(Protocol):
     """Schedules and their runs."""
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
         """The schedules that want a tick, by name: active, not paused, and with a window that is due, a
         job that waits for an earlier one to end, or another timing in effect than their next window was
         found by. With the moment when the next of the others is due."""
@@ -329,7 +329,7 @@ class ScheduleVerbs(Protocol):
         """
         ...
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
         """All schedules by name, or the one of this name, with the definitions in effect."""
         ...
 

@@ -17,7 +17,7 @@ from winch.core.values.clock import Clock
 from winch.core.values.ids import random_id
 from winch.drivers.memory import MemoryDriver
 from winch.engine.base import operation
-from winch.engine.base.operation import Operation, Pause
+from winch.engine.base.operation import Operation, Sleep
 from winch.engine.client.client import Surroundings
 from winch.engine.tasks.context import Context
 from winch.engine.tasks.events import JobEvent, kind_of
@@ -110,13 +110,13 @@ class _Bench:
             self._complain(await self._work())
         return answer
 
-    def _refuse(self, _: Pause) -> None:
+    def _refuse(self, _: Sleep) -> None:
         raise RuntimeError(
             "in inline mode nothing happens while you wait: the job is not final and will not be. "
             "Is it delayed, or has it failed? winch.testing.virtual runs retries and delays"
         )
 
-    async def _arefuse(self, pause: Pause) -> None:
+    async def _arefuse(self, pause: Sleep) -> None:
         self._refuse(pause)
 
     def _complain(self, error: BaseException | None) -> None:

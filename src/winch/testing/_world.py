@@ -20,7 +20,7 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.duration import Duration, format_duration, parse_duration
 from winch.engine.base import operation
-from winch.engine.base.operation import Pause
+from winch.engine.base.operation import Sleep
 from winch.engine.client.client import Surroundings
 from winch.engine.client.job import Job
 from winch.engine.worker.queue_order import queues_of
@@ -395,7 +395,7 @@ class World:
             raise self._crew.worker.broken
         return result
 
-    def _pause(self, pause: Pause) -> None:
+    def _pause(self, pause: Sleep) -> None:
         """How `job.result()` and an enqueue that meets an outage wait here: time passes."""
         if self._loop.is_running():
             raise RuntimeError(
@@ -411,7 +411,7 @@ class World:
         if most == LONG and self._store.ended == before:
             raise RuntimeError("a year has passed and no job has ended: this one never will")
 
-    async def _apause(self, pause: Pause) -> None:
+    async def _apause(self, pause: Sleep) -> None:
         if asyncio.get_running_loop() is not self._loop:
             self._pause(pause)
         elif pause.most <= pause.seconds:

@@ -26,8 +26,8 @@ class Fair:
 
     @classmethod
     def of(cls, state: str | None, weights: Mapping[str, int]) -> Fair:
-        said = decoded_state(state)
-        return cls(float(said.get("at", 0.0)), dict(said.get("ends", {})), weights)
+        parsed = decoded_state(state)
+        return cls(float(parsed.get("at", 0.0)), dict(parsed.get("ends", {})), weights)
 
     def next(self, tenants: Iterable[str]) -> str:
         return min(tenants, key=lambda tenant: (max(self.at, self.ends.get(tenant, 0.0)), tenant))

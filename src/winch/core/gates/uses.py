@@ -114,17 +114,17 @@ def tenant_of(options: str | None) -> str | None:
 
 def with_gates(options: str | None, gates: Sequence[GateUse], tenant: str | None = None) -> str:
     """Options that carry these gates; what else is in them stays."""
-    said: dict[str, Any] = msgspec.json.decode(options or "{}")
+    parsed: dict[str, Any] = msgspec.json.decode(options or "{}")
     if tenant is not None:
-        said["tenant"] = tenant
-    return msgspec.json.encode({"gates": tuple(gates), **said}).decode()
+        parsed["tenant"] = tenant
+    return msgspec.json.encode({"gates": tuple(gates), **parsed}).decode()
 
 
 def with_one_more(options: str | None, gate: GateUse) -> str:
     """Options that carry this gate besides those they have."""
-    said: dict[str, Any] = msgspec.json.decode(options or "{}")
-    said.pop("gates", None)
-    return msgspec.json.encode({"gates": (*gates_of(options), gate), **said}).decode()
+    parsed: dict[str, Any] = msgspec.json.decode(options or "{}")
+    parsed.pop("gates", None)
+    return msgspec.json.encode({"gates": (*gates_of(options), gate), **parsed}).decode()
 
 
 def name_of_key(key: str) -> str:
@@ -149,10 +149,10 @@ class Look:
 
 def decoded_state(state: str | None) -> dict[str, Any]:
     try:
-        said = msgspec.json.decode(state or "{}")
+        parsed = msgspec.json.decode(state or "{}")
     except msgspec.DecodeError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def is_at_rest(kind: str, state: str | None, open_at: int | None) -> bool:

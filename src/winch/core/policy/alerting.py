@@ -29,14 +29,16 @@ class AlertRules(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: timedelta | None = timedelta(hours=1)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={_told(value)}" for name, value in msgspec.structs.asdict(self).items())
+        return " ".join(
+            f"{name}={_rule_text(value)}" for name, value in msgspec.structs.asdict(self).items()
+        )
 
     @property
     def are_off(self) -> bool:
         return all(value is None for value in msgspec.structs.astuple(self))
 
 
-def _told(value: int | float | timedelta | None) -> str:
+def _rule_text(value: int | float | timedelta | None) -> str:
     if value is None:
         return "off"
     return format_duration(value).replace(" ", "") if isinstance(value, timedelta) else f"{value:g}"
@@ -64,23 +66,23 @@ def parse_rules(value: object, name: str = "alerts") -> AlertRules:
         raise ConfigError(f"{name} must be a text or a table, got {value!r}")
     known = AlertRules.__struct_fields__
     given: dict[str, int | float | timedelta | None] = {}
-    for key, said in value.items():
+    for key, limit in value.items():
         if key not in known:
             raise ConfigError(f"{name} has no rule {key!r}{did_you_mean(str(key), known)}")
-        given[key] = None if said in ("off", False) else _limit(f"{name}.{key}", key, said)
+        given[key] = None if limit in ("off", False) else _limit(f"{name}.{key}", key, limit)
     return msgspec.convert(given, AlertRules)
 
 
-def _limit(name: str, key: str, said: object) -> int | float | timedelta:
+def _limit(name: str, key: str, limit: object) -> int | float | timedelta:
     if key in ("oldest", "workers", "schedules", "snapshot"):
-        return parse_duration(said, name)  # type: ignore[arg-type]  # it refuses what it cannot read
-    text = check_length(str(said), MAX_CHARS, name)
+        return parse_duration(limit, name)  # type: ignore[arg-type]  # it refuses what it cannot read
+    text = check_length(str(limit), MAX_CHARS, name)
     if key != "failures":
         return parse_int(text, name, least=1)
     try:
         share = float(text)
     except ValueError as error:
-        raise ConfigError(f"{name} must be a number or off, got {said!r}") from error
+        raise ConfigError(f"{name} must be a number or off, got {limit!r}") from error
     if not 0 < share <= 1:
-        raise ConfigError(f"{name} must be more than 0 and at most 1, got {said!r}")
+        raise ConfigError(f"{name} must be more than 0 and at most 1, got {limit!r}")
     return share

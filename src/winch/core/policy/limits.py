@@ -64,7 +64,7 @@ class Limit:
         return GateSpec(self.n)
 
     def __repr__(self) -> str:
-        return _told("Limit", self.n, key=self.key, scope=self.scope)
+        return _representation("Limit", self.n, key=self.key, scope=self.scope)
 
 
 class Rate:
@@ -126,7 +126,9 @@ class Rate:
         return GateSpec(self.n, self.per // _MICROSECOND, self.how, self.burst or 0)
 
     def __repr__(self) -> str:
-        return _told("Rate", self.n, per=str(self.per), kind=self.how, key=self.key, scope=self.scope)
+        return _representation(
+            "Rate", self.n, per=str(self.per), kind=self.how, key=self.key, scope=self.scope
+        )
 
 
 class RetryBudget(Rate):
@@ -182,7 +184,9 @@ class Breaker:
         )
 
     def __repr__(self) -> str:
-        return _told("Breaker", None, scope=self.scope, failures=self.spec.failures, of=self.spec.of)
+        return _representation(
+            "Breaker", None, scope=self.scope, failures=self.spec.failures, of=self.spec.of
+        )
 
 
 class Fifo:
@@ -271,12 +275,12 @@ def scopes_of(
 
 def value_text(value: Any) -> str:
     """An argument's value as the end of a key: a hash where it is long or cannot be read."""
-    told = (
+    text = (
         value if isinstance(value, str) else msgspec.json.encode(value, order="deterministic").decode()
     )
-    if len(told) > MAX_KEY_CHARS or not told.isprintable():
-        told = hashlib.sha256(told.encode()).hexdigest()
-    return told
+    if len(text) > MAX_KEY_CHARS or not text.isprintable():
+        text = hashlib.sha256(text.encode()).hexdigest()
+    return text
 
 
 def _whole(value: object, what: str) -> int:
@@ -295,7 +299,7 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-def _told(name: str, n: int | None, **said: object) -> str:
+def _representation(name: str, n: int | None, **options: object) -> str:
     parts = [] if n is None else [str(n)]
-    parts += [f"{key}={value!r}" for key, value in said.items() if value is not None]
+    parts += [f"{key}={value!r}" for key, value in options.items() if value is not None]
     return f"{name}({', '.join(parts)})"

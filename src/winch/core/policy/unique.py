@@ -100,15 +100,15 @@ class Unique:
             raise ConfigError('Unique takes within or until="started", not both')
 
     def __repr__(self) -> str:
-        said = [repr(name) for name in self.fields]
+        parts = [repr(name) for name in self.fields]
         if self.key is not None:
-            said.append(f"key={self.key!r}")
-        said.append(f"mode={(KEEP_LAST if self.is_last_kept else str(self.mode))!r}")
+            parts.append(f"key={self.key!r}")
+        parts.append(f"mode={(KEEP_LAST if self.is_last_kept else str(self.mode))!r}")
         if self.until is Until.STARTED:
-            said.append("until='started'")
+            parts.append("until='started'")
         spans = {"within": self.within, "wait": self.wait, "max_wait": self.max_wait}
-        said += [f"{name}={format_duration(s)!r}" for name, s in spans.items() if s is not None]
-        return f"Unique({', '.join(said)})"
+        parts += [f"{name}={format_duration(s)!r}" for name, s in spans.items() if s is not None]
+        return f"Unique({', '.join(parts)})"
 
 
 def _positive(value: Duration, name: str) -> timedelta:
@@ -129,7 +129,7 @@ def check_key(key: object) -> str:
 
 def key_of(task: str, values: Mapping[str, Any]) -> str:
     """The key of one task's job with these values: readable where it is short, else a hash."""
-    told = msgspec.json.encode(values, order="deterministic").decode()
-    if len(told) > MAX_KEY_CHARS or not told.isprintable():
-        told = hashlib.sha256(told.encode()).hexdigest()
-    return f"{task}:{told}"
+    text = msgspec.json.encode(values, order="deterministic").decode()
+    if len(text) > MAX_KEY_CHARS or not text.isprintable():
+        text = hashlib.sha256(text.encode()).hexdigest()
+    return f"{task}:{text}"

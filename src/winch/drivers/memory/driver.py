@@ -25,7 +25,7 @@ from winch.drivers.memory.verbs.schedules import ScheduleVerbs
 from winch.drivers.memory.verbs.sessions import SessionVerbs
 from winch.drivers.memory.verbs.upkeep import UpkeepVerbs
 from winch.drivers.memory.verbs.waits import WaitVerbs
-from winch.drivers.memory.wakeups.bell import Bell
+from winch.drivers.memory.wakeups.bell import MemoryBell
 from winch.storage.capabilities import Capabilities
 from winch.storage.verbs import Sending, Unhurried, Verb
 
@@ -94,8 +94,8 @@ class MemoryDriver(ComposedDriver):
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
         return self.run_on(conn, verb)
 
-    def bell(self, queues: Sequence[str], *, due: bool = False) -> Bell:
-        bell = Bell(self._base.bells, frozenset(queues), due)
+    def bell(self, queues: Sequence[str], *, due: bool = False) -> MemoryBell:
+        bell = MemoryBell(self._base.bells, frozenset(queues), due)
         self._base.bells[bell] = None
         return bell
 

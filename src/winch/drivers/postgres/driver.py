@@ -24,7 +24,7 @@ from winch.drivers.postgres.connections.pool import AsyncPool, SyncPool
 from winch.drivers.postgres.connections.transactions import AsyncLending, Lending
 from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.facts import ServerFacts, read_facts
-from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, LoneEnqueue
+from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, HandoverEnqueue
 from winch.drivers.postgres.fast.low_water import LowWater
 from winch.drivers.postgres.statements import Body, of_schema
 from winch.drivers.postgres.verbs.base import Base, ClaimStarts, witness
@@ -89,7 +89,7 @@ class PostgresDriver(ComposedDriver):
             for field in fields(families):
                 witness(getattr(families, field.name), base.sql["events.hint"])
         if self._is_fast:
-            families = replace(families, enqueue=LoneEnqueue(base, enqueue))
+            families = replace(families, enqueue=HandoverEnqueue(base, enqueue))
         self._adopt(families)
         self._pool = SyncPool(address)
         self._lending = Lending(address)

@@ -13,7 +13,7 @@ from winch.core.errors import ConfigError
 from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers._shared.migrate import Status
 from winch.drivers.redis.address import Address, parse_url
-from winch.drivers.redis.connections.aio import AsyncPool
+from winch.drivers.redis.connections.aio import LoopConnections
 from winch.drivers.redis.connections.pool import Pool
 from winch.drivers.redis.connections.routing import ServerRoute
 from winch.drivers.redis.connections.sync import SyncConnection
@@ -152,7 +152,7 @@ class RedisDriver(ComposedDriver):
             self._is_ready = True
         return await self._arun(verb.steps(), held.pool)
 
-    async def _arun(self, steps: Body[T], pool: AsyncPool) -> T:
+    async def _arun(self, steps: Body[T], pool: LoopConnections) -> T:
         try:
             what = next(steps)
             while True:
@@ -193,7 +193,9 @@ class RedisDriver(ComposedDriver):
         return ClaimingRedisBell(
             held.listener,
             queues,
-            pool=AsyncPool(self._address, self._route),  # a blocking pop keeps its connection to itself
+            pool=LoopConnections(
+                self._address, self._route
+            ),  # a blocking pop keeps its connection to itself
             run=held.pool.run,
             prefix=self._address.prefix,
             announce=self._announce,
@@ -294,10 +296,10 @@ class _InLoop:
     """What a driver holds in one event loop."""
 
     def __init__(self, driver: RedisDriver) -> None:
-        self.pool = AsyncPool(driver._address, driver._route)
+        self.pool = LoopConnections(driver._address, driver._route)
         # A blocking pop keeps its connection to itself.
         self.listener = Listener(
-            AsyncPool(driver._address, driver._route), driver._bell_points, driver._announce
+            LoopConnections(driver._address, driver._route), driver._bell_points, driver._announce
         )
 
     async def close(self) -> None:

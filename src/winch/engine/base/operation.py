@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Sleep:
     """Wait this many seconds, before something is looked at again.
 
     Who can hear of the end of a job need not look so often, and may wait until then or for `most`.
@@ -43,7 +43,7 @@ class Blocking:
     call: Callable[[], Any]
 
 
-Operation = Generator[Verb[Any] | Pause | OnConnection | Blocking, Any, T]
+Operation = Generator[Verb[Any] | Sleep | OnConnection | Blocking, Any, T]
 
 
 class RunOperation(Protocol):
@@ -58,11 +58,11 @@ class ARunOperation(Protocol):
     async def __call__(self, driver: Driver, operation: Operation[T], /) -> T: ...
 
 
-def _sleep(pause: Pause) -> None:
+def _sleep(pause: Sleep) -> None:
     time.sleep(pause.seconds)
 
 
-def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Pause], None] = _sleep) -> T:
+def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Sleep], None] = _sleep) -> T:
     answer: Any = None
     error: Exception | None = None
     while True:
@@ -73,7 +73,7 @@ def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Pause], N
             return result
         answer, error = None, None
         try:
-            if isinstance(step, Pause):
+            if isinstance(step, Sleep):
                 wait(step)
             elif isinstance(step, OnConnection):
                 answer = driver.run_on(step.conn, step.verb)
@@ -90,7 +90,7 @@ async def arun(
     operation: Operation[T],
     /,
     *,
-    wait: Callable[[Pause], Awaitable[None]] | None = None,
+    wait: Callable[[Sleep], Awaitable[None]] | None = None,
 ) -> T:
     import asyncio  # a synchronous producer never needs it, and it is slow to import
 
@@ -104,7 +104,7 @@ async def arun(
             return result
         answer, error = None, None
         try:
-            if isinstance(step, Pause):
+            if isinstance(step, Sleep):
                 await (asyncio.sleep(step.seconds) if wait is None else wait(step))
             elif isinstance(step, OnConnection):
                 answer = await driver.arun_on(step.conn, step.verb)

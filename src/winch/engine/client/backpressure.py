@@ -17,7 +17,7 @@ from winch.core.errors import ConfigError, QueueFull, StorageError
 from winch.core.gates.uses import LIMIT, GateUse, with_one_more
 from winch.core.job import PRIORITY_RANGE, STRICT
 from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
-from winch.engine.base.operation import Blocking, Operation, Pause
+from winch.engine.base.operation import Blocking, Operation, Sleep
 from winch.storage.params import Depth, KvFilter, KvRecord, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -90,7 +90,7 @@ class QueueAdmission:
                     f"queue {queue!r} is full: {why}; nothing was enqueued. Try again later",
                     timedelta(seconds=FRESH),
                 )
-            yield Pause(BLOCK_PAUSE)
+            yield Sleep(BLOCK_PAUSE)
             self.forget()
         return self._let_in(jobs)
 

@@ -21,7 +21,7 @@ from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import JobIds
 from winch.engine.base import operation
 from winch.engine.base.encryption import revealed
-from winch.engine.base.operation import Blocking, OnConnection, Operation, Pause
+from winch.engine.base.operation import Blocking, OnConnection, Operation, Sleep
 from winch.engine.client import operations
 from winch.engine.client.job import Job
 from winch.engine.client.spool import Spool
@@ -247,7 +247,7 @@ class Client:
                 if pause is None:
                     raise
                 is_repeat = is_repeat or error.maybe_applied
-                yield Pause(pause)
+                yield Sleep(pause)
             else:
                 # A first try whose answer was lost has stored it: it is as new as the caller thinks.
                 return bool(sent.is_new) or is_repeat

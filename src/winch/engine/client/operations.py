@@ -20,7 +20,7 @@ from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import parse_id
 from winch.engine.base.encryption import Keyring, unseal
-from winch.engine.base.operation import OnConnection, Operation, Pause
+from winch.engine.base.operation import OnConnection, Operation, Sleep
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.why import explain
 from winch.storage.params import Acted
@@ -66,7 +66,7 @@ def ended(
             raise TimeoutError(f"job {job_id} is still {record.state} after {timeout}")
         pause = RESULT_PAUSES[min(round_, len(RESULT_PAUSES) - 1)]
         left = float("inf") if limit is None else max(limit - waited, 0.001)
-        yield Pause(min(pause, left), most=left)
+        yield Sleep(min(pause, left), most=left)
         round_ += 1
 
 

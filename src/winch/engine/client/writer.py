@@ -23,7 +23,7 @@ from winch.core.policy.unique import Duplicate
 from winch.core.values.clock import Clock
 from winch.engine.base import search_index
 from winch.engine.base.log import log
-from winch.engine.base.operation import Blocking, OnConnection, Operation, Pause
+from winch.engine.base.operation import Blocking, OnConnection, Operation, Sleep
 from winch.engine.client.backpressure import QueueAdmission
 from winch.engine.client.spool import Spool
 from winch.engine.tasks.events import JobEvent
@@ -155,7 +155,7 @@ class JobWriter:
             except StorageUnavailable as error:
                 is_uncertain = is_uncertain or error.maybe_applied
                 if pause is not None:
-                    yield Pause(pause)
+                    yield Sleep(pause)
                     continue
                 if (spool := self._spool()) is not None:
                     return (yield from self._spooled(spool, jobs, error))

@@ -20,7 +20,7 @@ from winch.core.errors import ConfigError, LostClaim, StorageFull, StorageUnavai
 from winch.core.job import Note
 from winch.core.steps import StepHistory, StepRecord
 from winch.engine.base.encryption import seal, unseal
-from winch.engine.base.operation import Blocking, Pause
+from winch.engine.base.operation import Blocking, Sleep
 from winch.storage.params import Answer, ClaimRef
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class StepRunner:
 
             with self._lock:
                 run(self, driver, action)
-        elif isinstance(action, Pause):
+        elif isinstance(action, Sleep):
             time.sleep(action.seconds)
         elif isinstance(action, Blocking):
             return action.call()
@@ -219,7 +219,7 @@ class StepRunner:
 
             async with self._writing():
                 await arun(self, driver, action)
-        elif isinstance(action, Pause):
+        elif isinstance(action, Sleep):
             await asyncio.sleep(action.seconds)
         elif isinstance(action, Blocking):
             return await asyncio.to_thread(action.call)

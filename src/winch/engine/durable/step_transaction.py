@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import ConfigError, LostClaim, StorageError, StorageUnavailable
 from winch.engine.base import operation
-from winch.engine.base.operation import Operation, Pause
+from winch.engine.base.operation import Operation, Sleep
 from winch.engine.tasks.transaction import SETTLE_PAUSE, SETTLE_SECONDS, Statements
 from winch.storage.params import Standing
 
@@ -89,7 +89,7 @@ def _settle(steps: StepRunner, driver: Driver, record: StepRecord, lost: Excepti
                     f"whether step {record.name!r} is committed could not be found out: {error}",
                     maybe_applied=True,
                 ) from lost
-            yield Pause(SETTLE_PAUSE)
+            yield Sleep(SETTLE_PAUSE)
             continue
         if job is not None and steps.is_kept(job.checkpoint, record):
             return

@@ -12,7 +12,7 @@ import msgspec
 from winch.core.errors import LostClaim, StorageUnavailable
 from winch.core.flow import FlowNote, Inputs
 from winch.core.job import keep_awaited
-from winch.engine.base.operation import OnConnection, Operation, Pause
+from winch.engine.base.operation import OnConnection, Operation, Sleep
 from winch.engine.tasks.task import Bound
 from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import ClaimRef, Enqueued, KvRecord, NewJob, Wait
@@ -98,7 +98,7 @@ def store_members(
             if pause is None:
                 raise
             is_repeat = is_repeat or error.maybe_applied
-            yield Pause(pause)
+            yield Sleep(pause)
         else:
             return _unless_lost(answers)
     raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises

@@ -59,12 +59,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert as the books keep it. `told`: the webhook has taken the latest word about it."""
+    """An alert as the books keep it. `is_sent`: the webhook has accepted its latest state."""
 
     alert: Alert
     since: datetime
     is_over: bool = False
-    told: bool = False
+    is_sent: bool = False
 
 
 def firing(
@@ -234,18 +234,18 @@ class Alerts(Service):
     async def _tell(self, kept: Mapping[str, KeptAlert]) -> None:
         """Send what the webhook has not taken yet; what is over and told is forgotten."""
         for key, one in kept.items():
-            is_told = one.told
-            if not is_told and self._hook is not None:
+            is_sent = one.is_sent
+            if not is_sent and self._hook is not None:
                 body, message_id = message(one, self._driver.describe())
                 try:
                     await asyncio.to_thread(self._hook.send, body, message_id)
-                    is_told = True
+                    is_sent = True
                 except (DeliveryRefused, ConfigError) as error:
                     log.error("the alert %r is not delivered yet: %s", key, mask_text(str(error)))
-            if one.is_over and (is_told or self._hook is None):
+            if one.is_over and (is_sent or self._hook is None):
                 await self._driver.arun(self._driver.kv_delete(BOOK, [key]))
-            elif is_told and not one.told:
-                await self._write(key, msgspec.structs.replace(one, told=True))
+            elif is_sent and not one.is_sent:
+                await self._write(key, msgspec.structs.replace(one, is_sent=True))
 
 
 def alerts_of(driver: Driver, settings: Settings) -> Alerts:

@@ -28,7 +28,7 @@ from winch.engine.tasks.injection import Wanted, needs_context
 
 T = TypeVar("T")
 
-Said = RetryAfter | Snooze | Discard | Cancel | BaseException
+Ended = RetryAfter | Snooze | Discard | Cancel | BaseException
 
 
 class Collected(Generic[T]):
@@ -44,7 +44,7 @@ class Collected(Generic[T]):
     last outcome that you choose counts.
     """
 
-    __slots__ = ("_is_cancelled", "args", "attempt", "id", "result", "said")
+    __slots__ = ("_is_cancelled", "args", "attempt", "id", "outcome", "result")
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Collected(Generic[T]):
         self.id: str = id
         self.attempt: int = attempt
         self.result: Any = None
-        self.said: Said | typing.Literal["done"] | None = None
+        self.outcome: Ended | typing.Literal["done"] | None = None
         self._is_cancelled = is_cancelled
 
     @property
@@ -71,27 +71,27 @@ class Collected(Generic[T]):
     def done(self, result: Any = None) -> None:
         """Complete this job with this result."""
         self.result = result
-        self.said = "done"
+        self.outcome = "done"
 
     def fail(self, error: BaseException | str) -> None:
         """Fail this job with this error; the retry policy of the task decides what happens next."""
-        self.said = error if isinstance(error, BaseException) else RuntimeError(error)
+        self.outcome = error if isinstance(error, BaseException) else RuntimeError(error)
 
     def retry(self, after: Duration, reason: str | None = None) -> None:
         """Retry this job after this delay. This counts as a failed attempt."""
-        self.said = RetryAfter(after, reason)
+        self.outcome = RetryAfter(after, reason)
 
     def snooze(self, delay: Duration, reason: str | None = None) -> None:
         """Run this job again after this delay. This costs no attempt."""
-        self.said = Snooze(delay, reason)
+        self.outcome = Snooze(delay, reason)
 
     def discard(self, reason: str | None = None) -> None:
         """End this job as dead, without a retry."""
-        self.said = Discard(reason)
+        self.outcome = Discard(reason)
 
     def cancel(self, reason: str | None = None) -> None:
         """Cancel this job."""
-        self.said = Cancel(reason)
+        self.outcome = Cancel(reason)
 
     def __repr__(self) -> str:
         return f"<Collected {self.id} attempt {self.attempt}>"
@@ -144,7 +144,7 @@ class CollectedArguments(Arguments):
 
     @cached_property
     def _item(self) -> Any:
-        """The type of one job's arguments; `dict` when nothing is said."""
+        """The type of one job's arguments; `dict` without an annotation."""
         [collected] = typing.get_args(self._hints[self.parameter])
         found: Any = next(iter(typing.get_args(collected)), dict)
         origin = typing.get_origin(found) or found

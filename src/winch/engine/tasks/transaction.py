@@ -22,7 +22,7 @@ from winch.core.errors import ConfigError, LostClaim, StorageError, StorageUnava
 from winch.core.lifecycle import JobState
 from winch.core.values import codec
 from winch.engine.base import operation
-from winch.engine.base.operation import Operation, Pause
+from winch.engine.base.operation import Operation, Sleep
 from winch.storage.params import Answer, ClaimRef, Finish, Standing
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class Transaction(Statements):
                         f"whether job {self._claim.id} is committed could not be found out: {error}",
                         maybe_applied=True,
                     ) from lost
-                yield Pause(SETTLE_PAUSE)
+                yield Sleep(SETTLE_PAUSE)
                 continue
             if standing is Standing.ENDED:
                 return

@@ -211,7 +211,7 @@ class Executor:
         self, job: Collected[Any], error: BaseException | None, attempt: Attempt, plan: JobPlan
     ) -> Outcome | None:
         """The outcome that the call chose for this job, also when the call ended badly; else its end."""
-        chosen = job.said
+        chosen = job.outcome
         if chosen is None and attempt.is_stopping:
             return interrupted(attempt, plan)
         chosen = error if chosen is None else chosen

@@ -31,8 +31,8 @@ class Setting:
 
 def why_ended(outcome: Finish) -> str:
     """An attempt's end in a few words, for those who are held because of it."""
-    said = outcome.reason or (outcome.error.message if outcome.error else outcome.what)
-    return " ".join(said.split())[:200]
+    text = outcome.reason or (outcome.error.message if outcome.error else outcome.what)
+    return " ".join(text.split())[:200]
 
 
 def limit_info(name: str, setting: Setting | None, used: int, waiting: int) -> LimitInfo:

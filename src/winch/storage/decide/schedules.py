@@ -83,7 +83,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
         return not self.is_code or self.declared_by > 0
 
 
-class Schedules(msgspec.Struct, frozen=True):
+class ScheduleRows(msgspec.Struct, frozen=True):
     """Schedules by name, and the store's time. `next_at`: when the next of the others is due."""
 
     now: datetime
@@ -359,7 +359,7 @@ def job_of(name: str, definition: Definition, window: datetime, job_id: str) -> 
     )
 
 
-def told(runs: tuple[ScheduleRun, ...], answers: dict[str, Enqueued]) -> tuple[ScheduleRun, ...]:
+def with_held(runs: tuple[ScheduleRun, ...], answers: dict[str, Enqueued]) -> tuple[ScheduleRun, ...]:
     """The runs, with those whose job was not stored because its unique key was held."""
     found = []
     for run in runs:

@@ -94,11 +94,11 @@ class Awaited(msgspec.Struct, frozen=True, array_like=True):
 
 def awaited_by(headers: Mapping[str, str]) -> Awaited | None:
     """What to look for before a final job with these headers is removed; None: nothing."""
-    said = headers.get(AWAITED_HEADER)
-    if said is None:
+    header = headers.get(AWAITED_HEADER)
+    if header is None:
         return None
-    key = said.removesuffix(EACH) if said.startswith(ALL) else None
-    return Awaited(said, key, headers.get(FLOW_HEADER))
+    key = header.removesuffix(EACH) if header.startswith(ALL) else None
+    return Awaited(header, key, headers.get(FLOW_HEADER))
 
 
 def ended_keys(header: str, job_id: str) -> list[str]:

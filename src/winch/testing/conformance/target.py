@@ -42,7 +42,7 @@ class WallClock:
 
 
 @dataclass(frozen=True)
-class Address:
+class StoreAddress:
     """How another process finds the store."""
 
     url: str
@@ -78,7 +78,7 @@ class Target(ABC):
     def blank(self) -> AbstractContextManager[Driver]:
         """A driver on a store of its own that has no schema yet."""
 
-    def address(self) -> Address:
+    def address(self) -> StoreAddress:
         """Where the store of the last `fresh` is."""
         raise NotImplementedError(f"{type(self).__name__} must say where its store is")
 
@@ -164,8 +164,8 @@ class SqliteTarget(Target):
         finally:
             driver.close()
 
-    def address(self) -> Address:
-        return Address(f"sqlite:///{self._path}")
+    def address(self) -> StoreAddress:
+        return StoreAddress(f"sqlite:///{self._path}")
 
     def connection(self) -> AbstractContextManager[object]:
         transaction: AbstractContextManager[object] = self._driver.transaction()
@@ -260,8 +260,8 @@ class PostgresTarget(Target):
             driver.close()
             self._drop(schema)
 
-    def address(self) -> Address:
-        return Address(self._url, self._schema)
+    def address(self) -> StoreAddress:
+        return StoreAddress(self._url, self._schema)
 
     @contextmanager
     def connection(self) -> Iterator[object]:
@@ -342,8 +342,8 @@ class RedisTarget(Target):
             driver.erase()
             driver.close()
 
-    def address(self) -> Address:
-        return Address(self._url, self._schema)
+    def address(self) -> StoreAddress:
+        return StoreAddress(self._url, self._schema)
 
     async def aclose(self) -> None:
         for driver in self._drivers.values():

@@ -15,7 +15,7 @@ from winch.core.job import KEEP, JobRecord, sort_key
 from winch.core.lifecycle import FINAL, TRANSITIONS, JobState
 from winch.core.values.clock import Clock
 from winch.drivers.memory.records import State
-from winch.drivers.memory.wakeups.bell import Bell
+from winch.drivers.memory.wakeups.bell import MemoryBell
 from winch.storage.decide.waits import AWAITED_HEADER, ended_keys
 from winch.storage.params import Event
 from winch.storage.verbs import Verb
@@ -45,7 +45,7 @@ class Base:
         self.lock: threading.Lock = threading.Lock()
         self.state: State = State()
         self._keeps_events = events
-        self.bells: dict[Bell, None] = {}  # rung in the order in which they were made
+        self.bells: dict[MemoryBell, None] = {}  # rung in the order in which they were made
 
     def now(self, now: datetime | None) -> datetime:
         return self.clock.now() if now is None else now

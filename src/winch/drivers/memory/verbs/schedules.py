@@ -15,11 +15,11 @@ from winch.storage.decide.schedules import (
     Changed,
     RunKind,
     ScheduleRow,
+    ScheduleRows,
     ScheduleRun,
-    Schedules,
     changed,
     timing_key,
-    told,
+    with_held,
 )
 from winch.storage.params import NewSession
 from winch.storage.verbs import Verb
@@ -56,24 +56,24 @@ class ScheduleVerbs:
         definition = declared[-1] if declared else row.definition
         return replace(row, definition=definition, declared_by=len(declared))
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
-        def body() -> Schedules:
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+        def body() -> ScheduleRows:
             rows = sorted(self._state.schedules.rows.items())
             found = [self._in_effect(row) for key, row in rows if name in (None, key)]
-            return Schedules(self._base.now(now), tuple(found))
+            return ScheduleRows(self._base.now(now), tuple(found))
 
         return verb("schedules", body, is_read=True)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
         return verb("due_schedules", lambda: self.due(self._base.now(now), limit), is_read=True)
 
-    def due(self, at: datetime, limit: int) -> Schedules:
+    def due(self, at: datetime, limit: int) -> ScheduleRows:
         """What `due_schedules` answers at this moment."""
         rows = [self._in_effect(row) for row in self._state.schedules.rows.values()]
         rows = [row for row in rows if row.paused_at is None]
         found = sorted((row for row in rows if _is_due(row, at)), key=lambda row: row.name)
         later = [row.next_at for row in rows if row.next_at is not None and row.next_at > at]
-        return Schedules(at, tuple(found[:limit]), min(later, default=None))
+        return ScheduleRows(at, tuple(found[:limit]), min(later, default=None))
 
     def change_schedule(
         self, name: str, change: Change, *, now: datetime | None = None
@@ -102,7 +102,7 @@ class ScheduleVerbs:
             answers = {answer.id: answer for answer in self._enqueue.store(jobs, at)}
             runs = tuple(
                 run
-                for run in told(runs, answers)
+                for run in with_held(runs, answers)
                 if run.kind is not RunKind.TRIGGERED or answers[run.job or ""].is_new
             )
             kept.update((run.window, run) for run in runs)

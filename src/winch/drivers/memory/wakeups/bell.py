@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 
-class Bell:
+class MemoryBell:
     """Rings across threads: the enqueuing thread pokes the waiting event loop."""
 
-    def __init__(self, bells: dict[Bell, None], queues: frozenset[str], due: bool) -> None:
+    def __init__(self, bells: dict[MemoryBell, None], queues: frozenset[str], due: bool) -> None:
         self._bells = bells
         self.queues = queues
         self.due = due

@@ -94,7 +94,7 @@ held AS MATERIALIZED (
         END AS due
     FROM json_to_recordset(:outcomes::json) AS outcome (
         job uuid, by_token uuid, state text, what text, delay_seconds double precision, counts boolean,
-        result text, error jsonb, said text, more_log text, fingerprint text, trace text
+        result text, error jsonb, given_reason text, more_log text, fingerprint text, trace text
     )
     JOIN {schema}.job ON job.id = outcome.job
         AND job.token = outcome.by_token
@@ -118,7 +118,7 @@ again AS (
             held.error, {schema}.longer(job.log, held.more_log)
         )),
         log = {schema}.longer(job.log, held.more_log),
-        reason = held.said
+        reason = held.given_reason
     FROM held
     WHERE job.id = held.job
         AND held.next NOT IN ('completed', 'cancelled', 'dead')
@@ -130,7 +130,7 @@ gone AS (
     WHERE job.id = held.job
         AND held.next IN ('completed', 'cancelled', 'dead')
     RETURNING
-        job.*, held.by_token, held.next, held.what, held.error, held.said, held.result, held.more_log,
+        job.*, held.by_token, held.next, held.what, held.error, held.given_reason, held.result, held.more_log,
         held.fingerprint, held.trace
 ),
 kept AS (
@@ -157,7 +157,7 @@ kept AS (
             ))
         END,
         CASE next WHEN 'completed' THEN result END,
-        CASE WHEN next = 'cancelled' AND cancel_requested_at IS NOT NULL THEN reason ELSE said END,
+        CASE WHEN next = 'cancelled' AND cancel_requested_at IS NOT NULL THEN reason ELSE given_reason END,
         CASE next WHEN 'dead' THEN coalesce(fingerprint, {schema}.fingerprint(task, trace)) END,
         has_undo
     FROM gone, clock

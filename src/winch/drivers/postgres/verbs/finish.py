@@ -274,7 +274,7 @@ class _OutcomeRow(msgspec.Struct, omit_defaults=True):
     counts: bool
     result: str | None = None
     error: Failure | None = None
-    said: str | None = None
+    given_reason: str | None = None
     more_log: str | None = None
     fingerprint: str | None = None
     trace: str | None = None

@@ -19,11 +19,11 @@ from winch.storage.decide.schedules import (
     Effect,
     RunKind,
     ScheduleRow,
+    ScheduleRows,
     ScheduleRun,
-    Schedules,
     changed,
     needs_live,
-    told,
+    with_held,
 )
 from winch.storage.params import Enqueued
 from winch.storage.verbs import Verb
@@ -39,19 +39,19 @@ class ScheduleVerbs:
         self._base = base
         self._enqueue = enqueue
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
-        def body() -> Body[Schedules]:
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+        def body() -> Body[ScheduleRows]:
             ((at,),) = yield self._base.statement("schedules.now", is_alone=True, now=now)
             rows = yield self._base.statement("schedules", is_alone=True, name=name)
-            return Schedules(read_moment(at), tuple(map(_read_row, rows)))
+            return ScheduleRows(read_moment(at), tuple(map(_read_row, rows)))
 
         return self._base.read("schedules", body)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
-        def body() -> Body[Schedules]:
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+        def body() -> Body[ScheduleRows]:
             rows = yield self._base.statement("due_schedules", is_alone=True, limit=limit, now=now)
             ((at, next_at),) = yield self._base.statement("due_schedules.next", is_alone=True, now=now)
-            return Schedules(read_moment(at), tuple(map(_read_row, rows)), read_maybe_moment(next_at))
+            return ScheduleRows(read_moment(at), tuple(map(_read_row, rows)), read_maybe_moment(next_at))
 
         return self._base.read("due_schedules", body)
 
@@ -139,7 +139,7 @@ class ScheduleVerbs:
             stored = yield from self._enqueue.enqueue(jobs, now=now).steps()
             answers = {answer.id: answer for answer in stored}
         kept = []
-        for run in told(runs, answers):
+        for run in with_held(runs, answers):
             if run.kind is RunKind.HELD:
                 yield self._base.statement(
                     "change_schedule.held",

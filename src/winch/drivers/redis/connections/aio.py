@@ -152,7 +152,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._cut("the driver was closed")
 
 
-class AsyncPool:
+class LoopConnections:
     """The connections of a driver in one event loop."""
 
     def __init__(self, address: Address, route: ServerRoute) -> None:

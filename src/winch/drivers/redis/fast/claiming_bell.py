@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import hiredis
 
 from winch.core.errors import WinchError
-from winch.drivers.redis.connections.aio import AsyncPool
+from winch.drivers.redis.connections.aio import LoopConnections
 from winch.drivers.redis.connections.routing import ConnectionLost
 from winch.drivers.redis.scripts import ScriptCall, command
 from winch.drivers.redis.wakeups.listen import WAITING, Announce, Listener, RedisBell
@@ -42,7 +42,7 @@ class ClaimingRedisBell(RedisBell):
         listener: Listener,
         queues: Sequence[str],
         *,
-        pool: AsyncPool,
+        pool: LoopConnections,
         run: Callable[[ScriptCall], Awaitable[Any]],
         prefix: str,
         announce: Announce,
@@ -112,7 +112,7 @@ class ClaimingRedisBell(RedisBell):
         await self._pool.aclose()
 
 
-async def _run_after(pool: AsyncPool, blocking: ScriptCall, what: ScriptCall) -> tuple[Any, Any]:
+async def _run_after(pool: LoopConnections, blocking: ScriptCall, what: ScriptCall) -> tuple[Any, Any]:
     """A command that may wait in the server, and a call that the server carries out right after it;
     their replies. The call is carried on as `AsyncSide.run` does where its first try is refused."""
     route = pool.route.of(what.where)

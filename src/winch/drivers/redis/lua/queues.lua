@@ -1,4 +1,4 @@
--- queues: the live jobs of each queue, and what was said about it.
+-- queues: the live jobs of each queue, and what is set for it.
 -- A:      look (how many ready jobs are asked for their age)
 -- Return: {{queue, ready, scheduled, retrying, blocked, oldest ready moment or -1, paused}, claims, sessions}
 -- Keys:   queues, ready, gated, tenanted, scheduled, retrying, blocked, paused, env, st, run, alive, sess

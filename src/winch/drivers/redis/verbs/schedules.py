@@ -27,12 +27,12 @@ from winch.storage.decide.schedules import (
     Effect,
     RunKind,
     ScheduleRow,
+    ScheduleRows,
     ScheduleRun,
-    Schedules,
     changed,
     needs_live,
     read_definition,
-    told,
+    with_held,
 )
 from winch.storage.params import Enqueued
 from winch.storage.verbs import Verb
@@ -74,22 +74,22 @@ class ScheduleVerbs:
     def __init__(self, base: Base) -> None:
         self._call = base.call
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
-        def body() -> Body[Schedules]:
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+        def body() -> Body[ScheduleRows]:
             at, *rows = yield self._call("schedules", now=micros(now), name=name)
-            return Schedules(from_micros(at), _by_name(rows))
+            return ScheduleRows(from_micros(at), _by_name(rows))
 
         return Verb("schedules", body, is_read=True)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
-        def body() -> Body[Schedules]:
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+        def body() -> Body[ScheduleRows]:
             sent, next_at, *rows = yield self._call("due_schedules", now=micros(now), limit=limit)
             at, found = from_micros(sent), _by_name(rows)
             # One that is due for a window it kept back has its next window still to come.
             later = [row.next_at for row in found if row.next_at is not None and row.next_at > at]
             if next_at >= 0:
                 later.append(from_micros(next_at))
-            return Schedules(at, found, min(later, default=None))
+            return ScheduleRows(at, found, min(later, default=None))
 
         return Verb("due_schedules", body, is_read=True)
 
@@ -177,7 +177,7 @@ def _written(effect: Effect, reply: Sequence[Any]) -> tuple[ScheduleRun, ...]:
     for index, holder in reply:
         run = effect.runs[index - 1]
         answer = Enqueued(run.job or "", not holder, holder.decode() or None)
-        runs += told((run,), {answer.id: answer})
+        runs += with_held((run,), {answer.id: answer})
     return tuple(runs)
 
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from winch.core.errors import WinchError
 from winch.drivers._shared import background
-from winch.drivers.redis.connections.aio import AsyncPool
+from winch.drivers.redis.connections.aio import LoopConnections
 from winch.drivers.redis.scripts import command
 
 log: logging.Logger = logging.getLogger("winch.redis")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class Listener:
     """The connection that hears wake-ups, opened again whenever it breaks."""
 
-    def __init__(self, pool: AsyncPool, points: Points, announce: Announce) -> None:
+    def __init__(self, pool: LoopConnections, points: Points, announce: Announce) -> None:
         self._pool = pool
         self._points = points
         self._announce = announce

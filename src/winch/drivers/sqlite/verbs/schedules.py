@@ -19,11 +19,11 @@ from winch.storage.decide.schedules import (
     Effect,
     RunKind,
     ScheduleRow,
+    ScheduleRows,
     ScheduleRun,
-    Schedules,
     changed,
     needs_live,
-    told,
+    with_held,
 )
 from winch.storage.params import Enqueued
 from winch.storage.verbs import Verb
@@ -35,19 +35,19 @@ class ScheduleVerbs:
     def __init__(self, enqueue: EnqueueVerbs) -> None:
         self._enqueue = enqueue
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[Schedules]:
-        def body() -> Body[Schedules]:
+    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+        def body() -> Body[ScheduleRows]:
             rows = yield from query("schedules", name=name)
-            return Schedules(from_micros((yield StoreTime(now))), tuple(map(_read_row, rows)))
+            return ScheduleRows(from_micros((yield StoreTime(now))), tuple(map(_read_row, rows)))
 
         return Verb("schedules", body, is_read=True)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[Schedules]:
-        def body() -> Body[Schedules]:
+    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+        def body() -> Body[ScheduleRows]:
             at: int = yield StoreTime(now)
             rows = yield from query("due_schedules", limit=limit, now=at)
             ((next_at,),) = yield from query("due_schedules.next", now=at)
-            return Schedules(from_micros(at), tuple(map(_read_row, rows)), read_moment(next_at))
+            return ScheduleRows(from_micros(at), tuple(map(_read_row, rows)), read_moment(next_at))
 
         return Verb("due_schedules", body, is_read=True)
 
@@ -105,7 +105,7 @@ class ScheduleVerbs:
             answers = {answer.id: answer for answer in stored}
         runs = tuple(
             run
-            for run in told(effect.runs, answers)
+            for run in with_held(effect.runs, answers)
             if run.window not in taken
             # A trigger that was repeated has its row already.
             and (run.kind is not RunKind.TRIGGERED or answers[run.job or ""].is_new)

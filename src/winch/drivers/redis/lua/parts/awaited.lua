@@ -29,14 +29,14 @@ end
 local function still_awaited(headers)
   local _, to = string.find(headers or '', AWAITED, 1, true)
   if not to then return false end
-  local said = string.match(headers, '^"([^"]*)"', to + 1) or ''
+  local header = string.match(headers, '^"([^"]*)"', to + 1) or ''
   local _, at = string.find(headers, FLOW, 1, true)
   local flow = at and string.match(headers, '^"([^"]*)"', at + 1) or ''
-  local key = K.st .. ' ' .. said .. ' ' .. flow
+  local key = K.st .. ' ' .. header .. ' ' .. flow
   if still[key] == nil then
-    local together = string.match(said, '^all:[^+]*')
+    local together = string.match(header, '^all:[^+]*')
     local from = together and waiter(together, '')
-    still[key] = is_live(said)
+    still[key] = is_live(header)
       or (from and #call('ZRANGEBYLEX', K.waiters, '[' .. from, '[' .. from .. ':', 'LIMIT', 0, 1) > 0)
       or (flow ~= '' and is_open(flow))
       or false

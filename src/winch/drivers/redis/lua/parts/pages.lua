@@ -24,10 +24,10 @@ local function begin_alike(ids, begin)
   return true
 end
 
--- `said`: how all of them begin, where the caller has found that they begin alike.
-local function put_on_pages(ids, said)
+-- `known_begin`: how all of them begin, where the caller has found that they begin alike.
+local function put_on_pages(ids, known_begin)
   local begin, page, others = string.sub(ids[1], 1, BEGIN), {}, {}
-  if #ids <= MOST_ON_PAGE and (said == begin or begin_alike(ids, begin)) then return write_page(begin, ids) end
+  if #ids <= MOST_ON_PAGE and (known_begin == begin or begin_alike(ids, begin)) then return write_page(begin, ids) end
   for i = 1, #ids do
     local id = ids[i]
     if string.sub(id, 1, BEGIN) ~= begin or #page >= MOST_ON_PAGE then

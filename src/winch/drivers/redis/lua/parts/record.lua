@@ -132,8 +132,8 @@ local function awaited_by(j)
 end
 
 -- The job is not final any more, or not yet. Answers whether it is waited for alone.
-local function await(said)
-  local together, each = string.match(said == true and '' or said, '^(all:[^+]*)(%+?)')
+local function await(header)
+  local together, each = string.match(header == true and '' or header, '^(all:[^+]*)(%+?)')
   if together then call('HINCRBY', K.unfinished, together, 1) end
   return not together or each ~= ''
 end

@@ -9,10 +9,10 @@ local function declared_last(name)
   local last, of, count = nil, nil, 0
   local all = call('HGETALL', K.declared(name))
   for i = 1, #all, 2 do
-    local session, said = all[i], read(all[i + 1])
+    local session, entry = all[i], read(all[i + 1])
     count = count + 1
-    if not last or said[1] > last[1] or (said[1] == last[1] and session > of) then
-      last, of = said, session
+    if not last or entry[1] > last[1] or (entry[1] == last[1] and session > of) then
+      last, of = entry, session
     end
   end
   if not last then return false, nil, 0 end
@@ -36,8 +36,8 @@ end
 -- What the code of a session declares; a new schedule's windows count from now on.
 local function declare(session, schedules)
   local names = {}
-  for i, said in ipairs(schedules) do
-    local name, definition, timing = said[1], said[2], said[3]
+  for i, entry in ipairs(schedules) do
+    local name, definition, timing = entry[1], entry[2], entry[3]
     names[i] = name
     call('HSET', K.declared(name), session, pack({now, definition, timing}))
     local s = call('HGET', K.sched, name)

@@ -10,7 +10,7 @@ from winch.testing.conformance.bench import HOUR, LEASE, SECOND, Bench
 from winch.testing.conformance.case import case
 
 
-def told(bench: Bench, job_id: str) -> list[tuple[str, JobState | None]]:
+def changes_of(bench: Bench, job_id: str) -> list[tuple[str, JobState | None]]:
     return [(event.kind, event.state) for event in bench.events() if event.job == job_id]
 
 
@@ -72,7 +72,7 @@ def every_kind_of_change_is_told(bench: Bench) -> None:
     claim = bench.take(session=bench.start_session())
     bench.finish(bench.outcome(claim, JobState.RETRYING, delay=HOUR))
     bench.delete(job_id)
-    assert told(bench, job_id) == [
+    assert changes_of(bench, job_id) == [
         ("enqueued", JobState.SCHEDULED),
         ("promoted", JobState.READY),
         ("claimed", JobState.RUNNING),

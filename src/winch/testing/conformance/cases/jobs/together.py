@@ -21,8 +21,8 @@ def members(
 ) -> list[NewJob]:
     """Members of one name, which are waited for together."""
     flow = flow or bench.new_id()
-    said = all_key(members_prefix(flow, name)) + (EACH if each else "")
-    headers = {AWAITED_HEADER: said}
+    key = all_key(members_prefix(flow, name)) + (EACH if each else "")
+    headers = {AWAITED_HEADER: key}
     return [bench.new_job(id=member_id(flow, name, number), headers=headers) for number in range(count)]
 
 

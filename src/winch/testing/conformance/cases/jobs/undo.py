@@ -33,8 +33,8 @@ def a_late_note_does_not_say_what_is_to_be_undone(bench: Bench) -> None:
     (claim,) = claimed(bench)
     bench.cancel(claim.id)
     stale = ClaimRef(claim.id, bench.new_token())
-    said = Note(has_undo=True, forgets_cancel=True)
-    assert bench.call(bench.driver.note(stale, said)) is Answer.LOST
+    note = Note(has_undo=True, forgets_cancel=True)
+    assert bench.call(bench.driver.note(stale, note)) is Answer.LOST
     job = bench.get(claim.id)
     assert (job.has_undo, job.cancel_requested_at) == (False, bench.now)
 

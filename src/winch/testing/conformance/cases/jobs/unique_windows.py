@@ -154,17 +154,17 @@ def the_last_one_waits_for_the_end_of_the_one_that_runs(bench: Bench) -> None:
 @case()
 def debounce_does_not_put_off_for_ever(bench: Bench) -> None:
     began = bench.at
-    said: dict[str, Any] = {
+    options: dict[str, Any] = {
         "delay": 10 * SECOND,
         "max_wait": 15 * SECOND,
         "on_duplicate": Duplicate.DEBOUNCE,
     }
-    first = bench.add(unique_key=KEY, **said)
+    first = bench.add(unique_key=KEY, **options)
     bench.advance(9 * SECOND)
-    bench.enqueue(keyed(bench, **said))
+    bench.enqueue(keyed(bench, **options))
     assert bench.get(first).run_at == began + 15 * SECOND
     bench.advance(9 * SECOND)
-    bench.enqueue(keyed(bench, **said))
+    bench.enqueue(keyed(bench, **options))
     job = bench.get(first)
     assert (job.state, job.run_at) == (JobState.READY, bench.at)
 

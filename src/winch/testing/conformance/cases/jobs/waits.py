@@ -348,8 +348,8 @@ def waiting_is_witnessed(bench: Bench) -> None:
 # -- enqueue_after -----------------------------------------------------------------------------------
 
 
-def after(bench: Bench, jobs: list[NewJob], *waits: tuple[str, list[Wait]], **said: Any) -> Any:
-    return bench.call(bench.driver.enqueue_after(jobs, waits, now=bench.now, **said))
+def after(bench: Bench, jobs: list[NewJob], *waits: tuple[str, list[Wait]], **options: Any) -> Any:
+    return bench.call(bench.driver.enqueue_after(jobs, waits, now=bench.now, **options))
 
 
 @case()

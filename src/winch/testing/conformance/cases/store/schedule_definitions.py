@@ -41,11 +41,11 @@ FAMILY = "schedules"
 @case()
 def adding_twice_keeps_the_first(bench: Bench) -> None:
     start(bench)
-    said = definition()
-    assert put(bench, said).answer is Answered.DONE
-    assert put(bench, said).answer is Answered.DONE, "the same again is a repeat"
+    defined = definition()
+    assert put(bench, defined).answer is Answered.DONE
+    assert put(bench, defined).answer is Answered.DONE, "the same again is a repeat"
     assert put(bench, definition(HOUR)).answer is Answered.EXISTS
-    assert row_of(bench).definition == said.text
+    assert row_of(bench).definition == defined.text
     answers = bench.together(
         [
             bench.driver.change_schedule(
@@ -244,8 +244,8 @@ def a_session_that_only_repeats_its_start_changes_nothing(bench: Bench) -> None:
 @case()
 def what_code_defines_is_not_changed_by_others(bench: Bench) -> None:
     start(bench)
-    said = definition()
-    session = bench.start_session(schedules=(declared(said),))
+    defined = definition()
+    session = bench.start_session(schedules=(declared(defined),))
     change = bench.driver.change_schedule
     for one in (
         Put(definition=definition(HOUR).text, timing="", is_new=False),
@@ -253,9 +253,9 @@ def what_code_defines_is_not_changed_by_others(bench: Bench) -> None:
         Remove(),
     ):
         assert bench.call(change(NAME, one, now=bench.now)).answer is Answered.DECLARED
-    assert row_of(bench).definition == said.text
+    assert row_of(bench).definition == defined.text
     bench.call(change(NAME, Pause(), now=bench.now))
-    assert row_of(bench).definition == said.text
+    assert row_of(bench).definition == defined.text
     assert row_of(bench).paused_at == bench.now
     bench.end_session(session)
     assert bench.call(change(NAME, Remove(), now=bench.now)).answer is Answered.DONE

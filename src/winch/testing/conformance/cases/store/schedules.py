@@ -40,13 +40,13 @@ def definition(every: timedelta = MINUTE, **fields: Any) -> Definition:
     )
 
 
-def put(bench: Bench, said: Definition, name: str = NAME, *, is_new: bool = True) -> Changed:
-    change = Put(definition=said.text, timing=said.timing.key, is_new=is_new)
+def put(bench: Bench, defined: Definition, name: str = NAME, *, is_new: bool = True) -> Changed:
+    change = Put(definition=defined.text, timing=defined.timing.key, is_new=is_new)
     return bench.call(bench.driver.change_schedule(name, change, now=bench.now))
 
 
-def declared(said: Definition, name: str = NAME) -> Declared:
-    return Declared(name, said.text, said.timing.key)
+def declared(defined: Definition, name: str = NAME) -> Declared:
+    return Declared(name, defined.text, defined.timing.key)
 
 
 def start(bench: Bench) -> datetime:
@@ -202,14 +202,14 @@ def a_job_of_a_window_may_be_due_later_by_jitter(bench: Bench) -> None:
 @case()
 def the_job_keeps_what_its_schedule_says(bench: Bench) -> None:
     start(bench)
-    said = {"priority": 7, "tags": ("nightly",), "max_attempts": 3, "keep": HOUR, "version": 2}
-    put(bench, definition(job={**said, "headers": {"x": "y"}, "expires": HOUR}))
+    defined = {"priority": 7, "tags": ("nightly",), "max_attempts": 3, "keep": HOUR, "version": 2}
+    put(bench, definition(job={**defined, "headers": {"x": "y"}, "expires": HOUR}))
     tick(bench)
     bench.advance(MINUTE)
     (run,) = tick(bench).runs
     job = bench.get(run.job or "")
     kept = msgspec.structs.asdict(job)
-    assert {name: kept[name] for name in said} == said
+    assert {name: kept[name] for name in defined} == defined
     assert job.expires_at == bench.at + HOUR
     assert job.headers["x"] == "y"
 

@@ -46,10 +46,10 @@ def a_session_comes_back_as_it_was_started(bench: Bench) -> None:
 @case()
 def starting_a_session_tells_the_stores_time(bench: Bench) -> None:
     bench.now = None
-    told = bench.call(bench.driver.start_session(bench.new_session()))
-    assert abs(told - datetime.now(UTC)) < 5 * MINUTE
+    started_at = bench.call(bench.driver.start_session(bench.new_session()))
+    assert abs(started_at - datetime.now(UTC)) < 5 * MINUTE
     (pulse,) = bench.beat(bench.sessions()[0].id)
-    assert pulse.now >= told
+    assert pulse.now >= started_at
 
 
 @case()
