@@ -99,8 +99,8 @@ django: setup ## Django's own tests of its tasks (5.2, 6.0, 6.1) with Winch as t
 	$(BIN)/python scripts/django_suite.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/pytest tests/django -q
 
-bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario
-	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)')
+bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario, BESIDE=main for another commit
+	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)') $(if $(BESIDE),--beside '$(BESIDE)')
 
 bench-picture: setup ## the picture of README and docs/benchmarks.md, from the newest file in bench/results
 	$(BIN)/python -m bench.picture

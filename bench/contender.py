@@ -43,7 +43,9 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _start(command: list[str], variables: Mapping[str, str], log: Path, pipes: bool) -> Any:
+def _start(
+    command: list[str], folder: Path, variables: Mapping[str, str], log: Path, pipes: bool
+) -> Any:
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -51,7 +53,7 @@ def _start(command: list[str], variables: Mapping[str, str], log: Path, pipes: b
             stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
             stdout=subprocess.PIPE if pipes else output,
             stderr=output,
-            cwd=ADAPTERS,
+            cwd=folder,
             start_new_session=True,  # Ctrl-C is the harness's to handle; it stops these in order
             preexec_fn=_die_with_parent,  # noqa: PLW1509  # the harness starts no thread
             text=pipes,
@@ -120,6 +122,15 @@ class Workers:
             found[path.name] = [*map(int, text[: text.rfind("\n") + 1].split())]
         return found
 
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Number, begin and end of every job that has ended, where jobs note them."""
+        found = []
+        for path in self._folder.glob("*.spans"):
+            text = path.read_text()
+            words = [*map(int, text[: text.rfind("\n") + 1].split())]
+            found += [*zip(words[::3], words[1::3], words[2::3], strict=True)]
+        return found
+
     def wait_for(
         self, count: int, look: Callable[[Tally], None] | None = None, within: float = math.inf
     ) -> Tally:
@@ -176,7 +187,7 @@ class Launcher:
     def producer(self, url: str, **variables: str) -> Iterator[Producer]:
         with _log_file() as log:
             command = [*self.environment.program, "producer"]
-            process = _start(command, self._variables(url, variables), log, pipes=True)
+            process = _start(command, self._folder, self._variables(url, variables), log, pipes=True)
             try:
                 yield Producer(process, log)
             finally:
@@ -194,11 +205,16 @@ class Launcher:
             try:
                 for _ in range(1 if own else processes):
                     command = [*self.environment.program, "worker"]
-                    started.append(_start(command, self._variables(url, variables), log, False))
+                    settings = self._variables(url, variables)
+                    started.append(_start(command, self._folder, settings, log, pipes=False))
                 yield Workers(started, folder, log)
             finally:
                 stop(started, grace=5.0)
                 shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def _folder(self) -> Path:
+        return self.environment.folder
 
     def _variables(self, url: str, more: Mapping[str, str]) -> dict[str, str]:
         return {

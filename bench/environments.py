@@ -13,12 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.catalog import NODE, System
+from bench.catalog import NODE, WINCH, System
 
-ADAPTERS = Path(__file__).parent / "peers"
+ROOT = Path(__file__).resolve().parent.parent
+ADAPTERS = ROOT / "bench" / "peers"
 INSTALL_SECONDS = 600
 
 
@@ -33,6 +35,7 @@ class Environment:
     program: tuple[str, ...]
     variables: dict[str, str]
     versions: dict[str, str]
+    folder: Path = ADAPTERS
 
 
 def cache_folder() -> Path:
@@ -53,6 +56,31 @@ def environment(system: System) -> Environment:
         )
     python = _venv(system.name, system.packages, system.python)
     return Environment((str(python), str(ADAPTERS / system.adapter)), {}, _pip_versions(system, python))
+
+
+def at_commit(revision: str) -> Environment:
+    """Winch as it was at another commit, with that commit's adapter, in an environment of its own."""
+    asked = ["git", "rev-parse", "--verify", f"{revision}^{{commit}}"]
+    found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise CannotInstall(f"git knows no commit {revision!r}")
+    commit = found.stdout.strip()
+    source = cache_folder() / f"source-{commit[:12]}"
+    if not (source / "pyproject.toml").exists():
+        source.mkdir(parents=True, exist_ok=True)
+        packed = source / "source.tar"
+        _run(["git", "archive", "--output", str(packed), commit], cwd=ROOT)
+        with tarfile.open(packed) as archive:
+            archive.extractall(source, filter="data")
+        packed.unlink()
+    python = _venv(f"winch-{commit[:12]}", (f"{source}[postgres,redis]",))
+    adapters = source / "bench" / "peers"
+    return Environment(
+        (str(python), str(adapters / WINCH.adapter)),
+        {"PYTHONPATH": str(adapters)},
+        {"commit": commit},
+        adapters,
+    )
 
 
 def _interpreter(least: tuple[int, int]) -> str:

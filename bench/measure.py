@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bench.catalog import BEFORE, WINCH
 from bench.contender import Failed, Launcher, Producer, Tally, Workers
 
 if TYPE_CHECKING:
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 
 EMPTY_SECONDS = 60.0
 TIMES_TOO_LONG = 20
+SHORT = (
+    3.0  # seconds; a shorter run under flow control is a look, which may take longer than it asks for
+)
 GROWTH = 1.15  # a little more than the rate asks for, so that a run is not too short by a hair
 PAYLOAD = "100"
+FILL = 50_000  # jobs in one request to a producer, which has to answer in time
+WHOLE_BATCHES = 100  # batches and chords divide this
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Lengths:
     drain: float = 5.0
     samples: int = 600
     scale: float = 1.0  # of the fixed sizes; a result needs 1
+    gated: float = 2.5  # a drain under flow control: there are many of them
+    cold_keys: int = 1_000_000
 
     def sized(self, jobs: int) -> int:
         return max(1000, int(jobs * self.scale))
@@ -52,7 +60,7 @@ class Bench:
     def url_for(self, contender: Contender) -> str:
         url = self.stores.fresh(contender.store)
         # Only Winch knows what its option means; a peer gets the plain path.
-        return url if contender.name == "winch" else url.partition("?")[0]
+        return url if contender.name in (WINCH.name, BEFORE.name) else url.partition("?")[0]
 
 
 @contextmanager
@@ -63,9 +71,10 @@ def prepared(bench: Bench, contender: Contender, **variables: str) -> Iterator[t
 
 
 @contextmanager
-def beside(bench: Bench, contender: Contender) -> Iterator[tuple[Producer, str]]:
+def beside(bench: Bench, contender: Contender, **variables: str) -> Iterator[tuple[Producer, str]]:
     """The same on one more store, with the one before it still there: to compare the two in turn."""
-    with _producer(bench, contender, bench.stores.beside(contender.store)) as producer:
+    url = bench.stores.beside(contender.store)
+    with _producer(bench, contender, url, **variables) as producer:
         yield producer
 
 
@@ -103,7 +112,7 @@ def enqueue_rate(bench: Bench, contender: Contender, verb: str, **request: int) 
 
 @dataclass(frozen=True)
 class Drain:
-    """How jobs are run in a drain."""
+    """How jobs are run in a drain. `gate` is the kind of flow control that they are under."""
 
     kind: str = "async"
     processes: int = 1
@@ -112,21 +121,64 @@ class Drain:
     fails: bool = False
     slots: int = 0
     jobs: int = 0  # a fixed number; 0: as many as fill the time
+    gate: str = ""
+    limit: int = 50
+    rate: int = 1_000_000  # starts a second
+    keys: int = 500  # 0: each job has a key of its own
+    spans: bool = False  # every job notes when it began and ended
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The same for an adapter."""
+        gated = {
+            "BENCH_GATE": self.gate,
+            "BENCH_LIMIT": str(self.limit),
+            "BENCH_RATE": str(self.rate),
+            "BENCH_KEYS": str(self.keys),
+            "BENCH_SPANS": "1" if self.spans else "0",
+        }
+        return {
+            "BENCH_KIND": self.kind,
+            "BENCH_PAD": str(self.pad),
+            "BENCH_JOB_MS": str(self.job_ms),
+            "BENCH_FAIL": "1" if self.fails else "0",
+            "BENCH_SLOTS": str(self.slots),
+            **(gated if self.gate else {}),
+        }
+
+    def runs(self, jobs: int) -> int:
+        """How many attempts so many jobs take."""
+        if self.gate == "retries":
+            return 2 * jobs
+        return jobs + math.ceil(jobs / 100) if self.fails else jobs
 
 
-def drain_rate(bench: Bench, contender: Contender, drain: Drain) -> dict[str, float]:
-    """Jobs run to their end per second, from the first start until the store holds no unfinished job."""
+def drain_rate(
+    bench: Bench,
+    contender: Contender,
+    drain: Drain,
+    *,
+    wanted: float = 0,
+    guess: int = 0,
+    look: Callable[[Workers], None] | None = None,
+) -> dict[str, float]:
+    """Jobs run to their end per second, from the first start until the store holds no unfinished job.
+
+    `wanted`: how many seconds it takes at least; `guess`: a rate that sizes the first run.
+    """
     key = (contender.name, contender.store, repr(drain))
-    jobs = drain.jobs or bench.jobs.get(key) or _first_jobs(bench, contender, drain)
-    wanted = bench.lengths.drain
+    wanted = wanted or bench.lengths.drain
+    first = max(200, int(guess * wanted * GROWTH)) if guess else 0
+    jobs = drain.jobs or bench.jobs.get(key) or first or _first_jobs(bench, contender, drain)
     while True:
-        found = drain_once(bench, contender, drain, jobs)
+        found = drain_once(bench, contender, drain, jobs, look)
+        enough = math.ceil(found["rate"] * wanted * GROWTH * 1000 / drain.runs(1000))
         if drain.jobs or found["seconds"] >= wanted * 0.9:
-            bench.jobs[key] = math.ceil(found["rate"] * wanted * GROWTH)
+            bench.jobs[key] = enough
             return found
         # Too short to mean anything: again, with more jobs. Never more than eight times as many, because
         # a very short run says little about the rate.
-        jobs = min(jobs * 8, math.ceil(found["rate"] * wanted * GROWTH))
+        jobs = min(jobs * 8, enough)
 
 
 def _first_jobs(bench: Bench, contender: Contender, drain: Drain) -> int:
@@ -138,30 +190,35 @@ def _first_jobs(bench: Bench, contender: Contender, drain: Drain) -> int:
     return max(200, int(rate * bench.lengths.drain * GROWTH))
 
 
-def drain_once(bench: Bench, contender: Contender, drain: Drain, jobs: int) -> dict[str, float]:
+def drain_once(
+    bench: Bench,
+    contender: Contender,
+    drain: Drain,
+    jobs: int,
+    look: Callable[[Workers], None] | None = None,
+) -> dict[str, float]:
+    """One drain of so many jobs. `look` sees the workers after the last job, before they stop."""
     launcher, store = bench.launcher(contender), contender.store
-    url = bench.url_for(contender)
-    variables = {
-        "BENCH_KIND": drain.kind,
-        "BENCH_PAD": str(drain.pad),
-        "BENCH_JOB_MS": str(drain.job_ms),
-        "BENCH_FAIL": "1" if drain.fails else "0",
-        "BENCH_SLOTS": str(drain.slots),
-    }
-    runs = jobs + math.ceil(jobs / 100) if drain.fails else jobs
+    url, variables = bench.url_for(contender), drain.variables
+    if drain.gate:
+        jobs = math.ceil(jobs / WHOLE_BATCHES) * WHOLE_BATCHES
+    runs = drain.runs(jobs)
     with launcher.producer(url, **variables) as producer:
         producer.ask("setup")
-        producer.ask("fill", count=jobs)
+        filled = fill(producer, jobs)
         bench.stores.settle(store)
         with launcher.workers(url, drain.processes, **variables) as workers:
             start = workers.wait_for(1)
             begun = start.first or start.at
             before, cpu = bench.stores.cost(store), workers.cpu_seconds()
             # A drain that crawls along is a figure of its own; nobody waits for its end.
-            done = workers.wait_for(runs, within=TIMES_TOO_LONG * bench.lengths.drain)
+            within = max(bench.lengths.gated, SHORT) if drain.gate else bench.lengths.drain
+            done = workers.wait_for(runs, within=TIMES_TOO_LONG * within)
             end = wait_empty(producer, done)
             cost, cpu = bench.stores.cost(store) - before, workers.cpu_seconds() - cpu
             memory = workers.memory()
+            if look is not None:
+                look(workers)
     seconds = (end - begun) / 1e9
     counted = max(1, jobs - start.count)
     found = {
@@ -174,7 +231,22 @@ def drain_once(bench: Bench, contender: Contender, drain: Drain, jobs: int) -> d
         found["wal_bytes"] = cost.wal / counted
     if store in ("pg", "redis"):
         found["server_us"] = cost.seconds / counted * 1e6
+    if cost.nodes:
+        found["busiest_us"] = max(cost.nodes) / counted * 1e6
+        found["nodes_us"] = sum(cost.nodes) / counted * 1e6
+    if drain.gate:
+        found["rate"] = runs / seconds
+        found["stored_rate"] = jobs / filled
+        found["whole_rate"] = runs / (seconds + filled)
     return found
+
+
+def fill(producer: Producer, jobs: int) -> float:
+    """Store so many jobs; returns the seconds that it took."""
+    seconds = 0.0
+    for first in range(0, jobs, FILL):
+        seconds += float(producer.ask("fill", count=min(FILL, jobs - first))["seconds"])
+    return seconds
 
 
 def wait_empty(producer: Producer, done: Tally) -> int:
@@ -278,6 +350,7 @@ __all__ = [
     "drain_once",
     "drain_rate",
     "enqueue_rate",
+    "fill",
     "latency",
     "percentile",
     "prepared",

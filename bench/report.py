@@ -167,6 +167,11 @@ def cells(row: Row) -> list[str]:
 HEAD = ["", "Winch", "beside", "its figure", "ratio", "must", "aim", "reached"]
 
 
+def taken_part(rows: Sequence[Row]) -> list[Row]:
+    """The rows of what this run measured or tried to measure."""
+    return [row for row in rows if not (row.reason or "").endswith("not part of this run")]
+
+
 def table_text(rows: Sequence[Row]) -> str:
     """The table for the screen."""
     table = [HEAD, *map(cells, rows)]
@@ -191,8 +196,9 @@ def results_part(run: Run) -> str:
         ),
         "",
     ]
-    parts += _markdown([HEAD, *map(cells, run.rows)])
-    reasons = [f"- {row.metric}: {row.reason}" for row in run.rows if row.reason]
+    rows = taken_part(run.rows)
+    parts += _markdown([HEAD, *map(cells, rows)])
+    reasons = [f"- {row.metric}: {row.reason}" for row in rows if row.reason]
     if reasons:
         parts += ["", "Not measured in this run:", "", *reasons]
     if run.absent:
@@ -253,6 +259,12 @@ KEYS = {
     "server_us": "server CPU µs/job",
     "wal_bytes": "WAL bytes/job",
     "memory_mib": "worker MiB",
+    "stored_rate": "stored/s",
+    "whole_rate": "stored and run/s",
+    "busiest_us": "busiest primary CPU µs/job",
+    "nodes_us": "all primaries CPU µs/job",
+    "most": "most at once",
+    "overtaken": "out of order",
 }
 
 

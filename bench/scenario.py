@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class Scenario:
     quick: tuple[str, ...] | None = None  # the peers in a quick run; None: only on request
     rounds: int | None = None  # for the long ones: fewer than the run asks for
     with_winch: bool = True
+    family: str = ""  # scenarios of one family take turns: each round measures all of them
 
     def contenders(self, is_quick: bool) -> list[Contender]:
         names = self.quick if is_quick and self.quick is not None else self.peers
@@ -70,32 +72,48 @@ def run_all(
 ) -> Results:
     """Run the scenarios; what cannot be measured is kept as a failure with its reason.
 
-    `keep` is given what there is after every scenario, so that a run that ends early leaves something.
+    Scenarios of one family take turns within a round, so that their figures can be compared. `keep`
+    receives the results after every family, so that a run that ends early leaves something.
     """
     results: Results = {}
-    for scenario in scenarios:
-        found = results.setdefault(scenario.name, {})
-        contenders = scenario.contenders(is_quick)
-        for number in range(1, min(rounds, scenario.rounds or rounds) + 1):
-            for contender in contenders:
-                series = found.setdefault(contender.name, Series())
-                if contender.name in absent:
-                    series.failures = [f"not installed: {absent[contender.name]}"]
-                    continue
-                if series.failures:
-                    continue  # what failed once has had its chance; the reason is in the report
-                try:
-                    values = scenario.run(bench, contender)
-                except Exception as error:  # a long run must not end because one measurement did
-                    known = isinstance(error, Failed)
-                    series.failures.append(str(error) if known else f"{type(error).__name__}: {error}")
-                    say(f"{scenario.name} · {contender.name}: {series.failures[-1]}")
-                else:
-                    series.rounds.append(values)
-                    measured = "  ".join(f"{key} {value:,.4g}" for key, value in values.items())
-                    say(f"{scenario.name} · {contender.name} · {number}: {measured}")
+    for _, members in itertools.groupby(scenarios, key=lambda one: one.family or one.name):
+        together = [*members]
+        for number in range(1, rounds + 1):
+            for scenario in together:
+                if number <= (scenario.rounds or rounds):
+                    found = results.setdefault(scenario.name, {})
+                    _take_turns(scenario, number, bench, found, is_quick, absent, say)
         keep(results)
     return results
+
+
+def _take_turns(
+    scenario: Scenario,
+    number: int,
+    bench: Bench,
+    found: dict[str, Series],
+    is_quick: bool,
+    absent: Mapping[str, str],
+    say: Callable[[str], None],
+) -> None:
+    """One round of one scenario."""
+    for contender in scenario.contenders(is_quick):
+        series = found.setdefault(contender.name, Series())
+        if contender.name in absent:
+            series.failures = [f"not installed: {absent[contender.name]}"]
+            continue
+        if series.failures:
+            continue  # what failed once has had its chance; the reason is in the report
+        try:
+            values = scenario.run(bench, contender)
+        except Exception as error:  # a long run must not end because one measurement did
+            known = isinstance(error, Failed)
+            series.failures.append(str(error) if known else f"{type(error).__name__}: {error}")
+            say(f"{scenario.name} · {contender.name}: {series.failures[-1]}")
+        else:
+            series.rounds.append(values)
+            measured = "  ".join(f"{key} {value:,.4g}" for key, value in values.items())
+            say(f"{scenario.name} · {contender.name} · {number}: {measured}")
 
 
 def median(results: Results, scenario: str, name: str, key: str) -> float | None:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psutil
 import psycopg
 import redis
+from redis import Redis
 
+from tests.redis_servers import RedisCluster
 from tests.servers import PostgresServer, Server, free_port
 
 # What is changed from the servers' defaults, for every contender alike.
 PG_SETTINGS = {"max_wal_size": "4GB", "shared_buffers": "512MB"}
 REDIS_SETTINGS = {"save": "", "appendonly": "no"}
+# Where Winch keeps what it knows about gates and FIFO keys.
+GATE_TABLES = r"(gate|permit|fifo|turn|member)"
+GATE_KEYS = rb"^[^:]*:(gate|opens|rests|closed|used|turn|permits|members|fifo)(:|$)"
 
 
 class RedisServer(Server):
@@ -63,6 +70,7 @@ class Stores:
         self.folder = Path(tempfile.mkdtemp(prefix="winch-bench-"))
         self._postgres: PostgresServer | None = None
         self._redis: RedisServer | None = None
+        self._clusters: dict[str, RedisCluster] = {}
         self._numbers = itertools.count()
         self._urls: list[str] = []
 
@@ -70,7 +78,7 @@ class Stores:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in (self._postgres, self._redis):
+        for server in (self._postgres, self._redis, *self._clusters.values()):
             if server is not None:
                 server.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -89,11 +97,22 @@ class Stores:
             self._redis.start()
         return self._redis
 
+    def cluster(self, store: str) -> RedisCluster:
+        """The cluster of `cluster-3`, which has three primaries and no replicas."""
+        if store not in self._clusters:
+            self._clusters[store] = RedisCluster(primaries=int(store.partition("-")[2]), replicas=0)
+            self._clusters[store].start()
+        return self._clusters[store]
+
     def fresh(self, store: str) -> str:
         """The URL of an empty store. Those before it are removed: one measurement at a time."""
         self.forget()
         if store == "redis":
             self.redis.client.flushall()
+        if store.startswith("cluster"):
+            for node in self.cluster(store).nodes:
+                node.ask("FLUSHALL")
+            return self.cluster(store).url
         return self.beside(store)
 
     def beside(self, store: str) -> str:
@@ -142,28 +161,63 @@ class Stores:
             return Cost(_tree_seconds(self.postgres.pid), int(row[0]))
         if store == "redis":
             return Cost(_tree_seconds(self.redis.pid), 0)
+        if store.startswith("cluster"):
+            nodes = tuple(_tree_seconds(node.pid) for node in self.cluster(store).nodes)
+            return Cost(sum(nodes), 0, nodes)
         return Cost(0.0, 0)
+
+    def gates_kept(self, url: str) -> int:
+        """How many rows, or members of keys, the store of this URL has about gates and FIFO keys."""
+        scheme = urlsplit(url).scheme
+        if scheme == "postgresql":
+            with psycopg.connect(url) as connection:
+                tables = connection.execute(
+                    "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables"
+                    " WHERE schemaname = 'winch' AND tablename ~ %s",
+                    (GATE_TABLES,),
+                ).fetchall()
+                assert tables, "Winch's tables of gates have other names now: GATE_TABLES"
+                counts = [connection.execute(_count(table)).fetchone() for (table,) in tables]
+            return sum(row[0] for row in counts if row)
+        if scheme == "sqlite":
+            with closing(sqlite3.connect(urlsplit(url).path)) as connection:
+                rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+                tables = [row for row in rows if re.search(GATE_TABLES, row[0])]
+                assert tables, "Winch's tables of gates have other names now: GATE_TABLES"
+                return sum(connection.execute(_count(table)).fetchone()[0] for (table,) in tables)
+        client = Redis(port=self.redis.port, db=int(urlsplit(url).path.strip("/")))
+        keys = [key for key in client.scan_iter(count=10_000) if re.search(GATE_KEYS, key)]
+        return sum(_size(client, key) for key in keys)
 
     def version(self, store: str) -> str:
         if store == "pg":
             with psycopg.connect(self.postgres.url) as connection:
                 number = connection.info.server_version
             return f"PostgreSQL {number // 10_000}.{number % 10_000}"
-        if store == "redis":
+        if store in ("redis", "cluster"):
             return f"Redis {self.redis.client.info()['redis_version']}"
-        import sqlite3
-
         return f"SQLite {sqlite3.sqlite_version}"
 
 
 class Cost:
-    """CPU seconds of a server and bytes of its write-ahead log."""
+    """CPU seconds of a server and bytes of its write-ahead log; of a cluster, those of each primary."""
 
-    def __init__(self, seconds: float, wal: int) -> None:
-        self.seconds, self.wal = seconds, wal
+    def __init__(self, seconds: float, wal: int, nodes: tuple[float, ...] = ()) -> None:
+        self.seconds, self.wal, self.nodes = seconds, wal, nodes
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.seconds - other.seconds, self.wal - other.wal)
+        nodes = tuple(now - then for now, then in zip(self.nodes, other.nodes, strict=True))
+        return Cost(self.seconds - other.seconds, self.wal - other.wal, nodes)
+
+
+def _size(client: Redis, key: bytes) -> int:
+    sizes = {b"hash": client.hlen, b"zset": client.zcard, b"set": client.scard, b"list": client.llen}
+    size = sizes.get(bytes(client.type(key)))  # type: ignore[arg-type]  # no reply is decoded here
+    return int(size(key)) if size else 1
+
+
+def _count(table: str) -> Any:
+    return f"SELECT count(*) FROM {table}"  # noqa: S608  # a name that the database gave
 
 
 def _tree_seconds(pid: int) -> float:

@@ -1,15 +1,16 @@
 // BullMQ with a high concurrency, which is how its own benchmarks reach their figures.
 
-import { main, need, ran, SLOTS, URL_ } from "./kit.mjs";
+import { GATE, LIMIT, main, need, RATE, ran, SLOTS, URL_ } from "./kit.mjs";
 
 const { Queue, Worker } = need("bullmq");
 const url = new URL(URL_ || "redis://127.0.0.1");
 const connection = { host: url.hostname, port: Number(url.port || 6379), maxRetriesPerRequest: null };
 
 class BullMQ {
-  open() {
+  async open() {
     this.queue = new Queue("bench", { connection });
-    return this.queue.waitUntilReady();
+    await this.queue.waitUntilReady();
+    if (GATE === "limit") await this.queue.setGlobalConcurrency(LIMIT);
   }
 
   enqueue(job) {
@@ -28,7 +29,9 @@ class BullMQ {
   }
 
   async work() {
-    const worker = new Worker("bench", (job) => ran(job.data), { connection, concurrency: SLOTS || 200 });
+    const limiter = GATE === "rate" ? { limiter: { max: RATE, duration: 1000 } } : {};
+    const options = { connection, concurrency: SLOTS || 200, ...limiter };
+    const worker = new Worker("bench", (job) => ran(job.data), options);
     worker.on("error", (error) => console.error(error.message));
     process.on("SIGTERM", async () => {
       await worker.close();

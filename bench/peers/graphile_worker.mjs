@@ -1,11 +1,20 @@
 // graphile-worker with its local queue and batched completion, as its own performance page advises.
 
-import { main, need, ran, SLOTS, URL_ } from "./kit.mjs";
+import { GATE, key, KEYS, main, need, ran, SLOTS, URL_ } from "./kit.mjs";
 
 const { Logger, makeWorkerUtils, run } = need("graphile-worker");
 const logger = new Logger(() => (level, message) => {
   if (level === "error") console.error(message);
 });
+
+// FIFO keys are its named queues: the jobs of one run in series.
+const options = (job) => (GATE === "fifo" ? { queueName: key(job.n) } : {});
+
+const local = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
+// One named queue gains nothing from either: its next job is found once the one before it is completed in
+// the store, and with them only at the next poll.
+const one = { pollInterval: 100 };
+const settings = GATE !== "fifo" ? local : KEYS === 1 ? one : { ...local, pollInterval: 100 };
 
 class Graphile {
   async setup() {
@@ -21,11 +30,11 @@ class Graphile {
   }
 
   enqueue(job) {
-    return this.utils.addJob("job", job);
+    return this.utils.addJob("job", job, options(job));
   }
 
   enqueueMany(jobs) {
-    return this.utils.addJobs(jobs.map((payload) => ({ identifier: "job", payload })));
+    return this.utils.addJobs(jobs.map((payload) => ({ identifier: "job", payload, ...options(payload) })));
   }
 
   async pending() {
@@ -42,9 +51,7 @@ class Graphile {
         worker: {
           concurrentJobs: SLOTS || 24,
           maxPoolSize: 10,
-          localQueue: { size: 500 },
-          completeJobBatchDelay: 0,
-          failJobBatchDelay: 0,
+          ...settings,
         },
       },
     });

@@ -11,6 +11,11 @@ export const PAD = "x".repeat(Number(process.env.BENCH_PAD ?? 0));
 const JOB_MS = Number(process.env.BENCH_JOB_MS ?? 0);
 const FAILS = process.env.BENCH_FAIL === "1";
 export const SLOTS = Number(process.env.BENCH_SLOTS ?? 0);
+export const GATE = process.env.BENCH_GATE ?? "";
+export const LIMIT = Number(process.env.BENCH_LIMIT ?? 50);
+export const RATE = Number(process.env.BENCH_RATE ?? 1000000);
+export const KEYS = Number(process.env.BENCH_KEYS ?? 500);
+const SPANS = process.env.BENCH_SPANS === "1";
 const TALLY = process.env.BENCH_TALLY ?? ".";
 const CHUNK = 1000;
 // How many jobs a peer is given in one call; fewer where it is faster with fewer.
@@ -25,10 +30,15 @@ export const now = () => Number(process.hrtime.bigint());
 let count = 0;
 let first = 0;
 let waits = [];
+let spans = [];
 const seen = new Set();
+
+/** The key of job n, where jobs have one. */
+export const key = (n) => `k${KEYS ? n % KEYS : n}`;
 
 /** The whole of a job. */
 export async function ran({ n, sent }) {
+  const began = SPANS ? now() : 0;
   if (++count === 1) {
     first = now();
     keepTally();
@@ -39,6 +49,7 @@ export async function ran({ n, sent }) {
     throw new Error("planned");
   }
   if (JOB_MS) await new Promise((resolve) => setTimeout(resolve, JOB_MS));
+  if (SPANS) spans.push(`${n} ${began} ${now()}\n`);
 }
 
 function keepTally() {
@@ -53,6 +64,10 @@ function keepTally() {
     if (waits.length) {
       appendFileSync(`${path}.waits`, waits.map((wait) => `${wait}\n`).join(""));
       waits = [];
+    }
+    if (spans.length) {
+      appendFileSync(`${path}.spans`, spans.join(""));
+      spans = [];
     }
   }, TALLY_MS);
 }

@@ -8,7 +8,9 @@ the system's own environment, in one of two ways:
 
 Requests of a producer: setup, fill, single, bulk, concurrent, paced, pending. Everything else comes from
 the environment: BENCH_URL (the store), BENCH_TALLY (a folder), BENCH_KIND (async, sync or isolated),
-BENCH_JOB_MS, BENCH_FAIL, BENCH_PAD, BENCH_SLOTS.
+BENCH_JOB_MS, BENCH_FAIL, BENCH_PAD, BENCH_SLOTS. For jobs under flow control: BENCH_GATE (which kind),
+BENCH_LIMIT, BENCH_RATE (starts a second), BENCH_KEYS (0: each job has a key of its own), and
+BENCH_SPANS, with which every job also notes when it began and ended.
 
 Every job of every system has the same arguments, (n, sent, pad), and the same body: `ran`, `ran_async`
 or `ran_alone`.
@@ -35,6 +37,12 @@ JOB_SECONDS = float(os.environ.get("BENCH_JOB_MS", "0")) / 1000
 FAILS = os.environ.get("BENCH_FAIL") == "1"
 PAD = "x" * int(os.environ.get("BENCH_PAD", "0"))
 SLOTS = int(os.environ.get("BENCH_SLOTS", "0")) or None
+GATE = os.environ.get("BENCH_GATE", "")
+LIMIT = int(os.environ.get("BENCH_LIMIT", "50"))
+RATE = int(os.environ.get("BENCH_RATE", "1000000"))
+KEYS = int(os.environ.get("BENCH_KEYS", "500"))
+SPANS = os.environ.get("BENCH_SPANS") == "1"
+FAILS_EVERY = 1 if GATE == "retries" else 100 if FAILS else 0
 TALLY = Path(os.environ.get("BENCH_TALLY", "."))
 CHUNK = 1000
 TALLY_SECONDS = 0.02
@@ -46,24 +54,36 @@ _count = 0
 _first = 0
 _waits: list[int] = []
 _seen: set[int] = set()
+_spans: list[tuple[int, int, int]] = []
 
 
 class Planned(Exception):
-    """One job in a hundred raises this on its first attempt, where the scenario says so."""
+    """Every job, or one in a hundred, raises this on its first attempt, where the scenario says so."""
+
+
+def key(n: int) -> str:
+    """The key of job n, where jobs have one."""
+    return f"k{n % KEYS if KEYS else n}"
 
 
 def ran(n: int, sent: int) -> None:
     """The whole of a synchronous job."""
+    began = time.monotonic_ns() if SPANS else 0
     _note(n, sent)
     if JOB_SECONDS:
         time.sleep(JOB_SECONDS)
+    if SPANS:
+        _spans.append((n, began, time.monotonic_ns()))
 
 
 async def ran_async(n: int, sent: int) -> None:
     """The whole of an asynchronous job."""
+    began = time.monotonic_ns() if SPANS else 0
     _note(n, sent)
     if JOB_SECONDS:
         await asyncio.sleep(JOB_SECONDS)
+    if SPANS:
+        _spans.append((n, began, time.monotonic_ns()))
 
 
 def ran_alone() -> None:
@@ -80,7 +100,7 @@ def _note(n: int, sent: int) -> None:
         _start_tally()
     if sent:
         _waits.append(time.monotonic_ns() - sent)
-    if FAILS and n % 100 == 0 and n not in _seen:
+    if FAILS_EVERY and n % FAILS_EVERY == 0 and n not in _seen:
         _seen.add(n)
         raise Planned
 
@@ -94,7 +114,7 @@ def _start_tally() -> None:
 def _keep_tally() -> None:
     """Write how many jobs began here, now and then: nothing that a job itself would have to pay."""
     path = TALLY / f"{os.getpid()}.count"
-    written = waits = 0
+    written = waits = spans = 0
     while True:
         count = _count
         if count != written:
@@ -107,6 +127,11 @@ def _keep_tally() -> None:
             with path.with_suffix(".waits").open("a") as file:
                 file.write("".join(f"{wait}\n" for wait in fresh))
             waits += len(fresh)
+        if len(_spans) > spans:
+            ended = _spans[spans:]
+            with path.with_suffix(".spans").open("a") as file:
+                file.write("".join(f"{n} {began} {end}\n" for n, began, end in ended))
+            spans += len(ended)
         time.sleep(TALLY_SECONDS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -39,13 +40,19 @@ class Pgqueuer(kit.Peer):
         connection = await asyncpg.connect(kit.URL)
         app = PgQueuer(AsyncpgDriver(connection))
 
-        @app.entrypoint("job")
+        # One FIFO key is one entrypoint that runs in series.
+        limit = {"limit": kit.LIMIT, "fifo": 1}.get(kit.GATE, 0)
+
+        @app.entrypoint("job", concurrency_limit=limit)
         async def job(context: Any) -> None:
             args = json.loads(context.payload)
             await kit.ran_async(args["n"], args["sent"])
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.shutdown.set)
-        if kit.SLOTS:  # it wants room for two batches
+        if limit:  # as many ends are written at once as a batch has jobs, and only then the next begin
+            app.qm.min_dequeue_poll_interval = timedelta(milliseconds=10)
+            await app.run(batch_size=limit)
+        elif kit.SLOTS:  # it wants room for two batches
             await app.run(batch_size=max(1, kit.SLOTS // 2), max_concurrent_tasks=kit.SLOTS)
         else:
             await app.run(batch_size=1000)

@@ -18,7 +18,12 @@ app = winch.App(kit.URL or None)
 RETRY = winch.Retry.fixed("100ms", attempts=3)  # only for the scenario in which jobs fail
 
 
-if kit.KIND == "async":
+if kit.GATE:
+    from winch_gated import Gated
+
+    gated = Gated(app)
+
+elif kit.KIND == "async":
 
     @app.task(name="job", retry=RETRY) if kit.FAILS else app.task(name="job")
     async def job(n: int, sent: int, pad: str) -> None:
@@ -84,6 +89,16 @@ class Winch(kit.Peer):
         os.execv(sys.executable, [sys.executable, "-m", "winch", *command])  # noqa: S606  # no shell is wanted
 
 
+class WinchGated(Winch):
+    """Jobs under flow control (winch_gated.py)."""
+
+    def enqueue(self, n: int, sent: int) -> Any:
+        gated.enqueue(n, sent)
+
+    def enqueue_many(self, first: int, count: int) -> Any:
+        gated.enqueue_many(first, count)
+
+
 class WinchAsync(Winch):
     """The same through `aenqueue`, for the scenario of concurrent callers."""
 
@@ -92,4 +107,6 @@ class WinchAsync(Winch):
 
 
 if __name__ == "__main__":
+    if kit.GATE:
+        kit.main(WinchGated())
     kit.main(WinchAsync() if os.environ.get("BENCH_CALLERS") else Winch())
