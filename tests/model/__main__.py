@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.model.designs import BROKEN, HOLDS
+from tests.model.broken import BROKEN
+from tests.model.designs import HOLDS
 from tests.model.explore import render
 
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.model.designs import BROKEN, HOLDS, Case
+from tests.model.broken import BROKEN
+from tests.model.designs import HOLDS, Case
 from tests.model.explore import render
 
 # A longer trace is not read by anybody; look for a smaller scope.
