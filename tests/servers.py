@@ -365,7 +365,7 @@ class Databases:
 
 
 # What a test may change in a database beside the rows of its tables. Of the long catalogs this takes the
-# number of rows and the newest transaction that wrote one: their text costs the server ten times as much.
+# number of rows and the newest transaction that wrote one: their text costs the server more than the rest.
 # TRUNCATE and ANALYZE write to pg_class alone.
 _OBJECTS = """
 WITH ours AS (
@@ -479,9 +479,12 @@ class PostgresServer(Server, Databases):
     ) -> None:
         bin_folder = bin_folder or find_postgres()
         Server.__init__(self, "postgres")
+        self._programs = bin_folder
         self._bin = self._within_reach(bin_folder)
         self._data = self.folder / "data"
-        self._password = secrets.token_hex(16)
+        # The password is in the data, so servers that start on copies of it have the same one.
+        self._kept = kept_folder()
+        self._password = (self._kept / "password").read_text() if self._kept else secrets.token_hex(16)
         self._settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.folder),
@@ -547,6 +550,19 @@ class PostgresServer(Server, Databases):
         self._spawn([self._bin / "postgres", "-D", self._data, "-p", str(self.port)])
 
     def _initialize(self) -> None:
+        """Make the data, or copy what a server of this run has made: a fifteenth of the time."""
+        kept = self._kept and self._kept / "-".join(self._programs.parts[1:])
+        if kept and kept.is_dir():
+            subprocess.run(["cp", "-a", kept, self._data], check=True)
+        else:
+            self._initdb()
+            if kept:
+                keep(self._data, kept)
+        with (self._data / "postgresql.conf").open("a") as config:
+            for name, value in self._settings.items():
+                config.write(f"{name} = '{value}'\n")
+
+    def _initdb(self) -> None:
         # A password, because anyone on this machine can reach the port and a superuser can run
         # programs as the server's account. The socket needs none: its folder is closed to others.
         password_file = self.folder / "password"
@@ -567,9 +583,6 @@ class PostgresServer(Server, Databases):
             ]
         )
         password_file.unlink()
-        with (self._data / "postgresql.conf").open("a") as config:
-            for name, value in self._settings.items():
-                config.write(f"{name} = '{value}'\n")
 
     def _cheap_logins(self) -> list[str]:
         """A password of 128 random bits needs none of the 4096 rounds that a login costs both sides."""
@@ -595,6 +608,21 @@ class PostgresServer(Server, Databases):
             if not path.is_symlink():
                 os.chown(path, self.account.uid, self.account.gid)
         return copy / "bin"
+
+
+def kept_folder() -> Path | None:
+    """The folder in which the servers of one run of scripts/test_parts.py keep what the next can use."""
+    name = os.environ.get("WINCH_TEST_KEPT")
+    return Path(name) if name else None
+
+
+def keep(made: Path, kept: Path) -> None:
+    """Keep a copy, whole from the first moment it is there. Another part may have been faster."""
+    copy = Path(tempfile.mkdtemp(dir=kept.parent))
+    subprocess.run(["cp", "-a", made, copy / "data"], check=True)
+    with suppress(OSError):
+        (copy / "data").rename(kept)
+    shutil.rmtree(copy)
 
 
 class PgBouncer(Server):
