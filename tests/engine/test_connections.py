@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from tests.engine import lines
 from tests.engine.test_worker import QUICK
-from tests.servers import Databases
+from tests.servers import Databases, emptied
 from winch import App, ConfigError, JobState, StorageError
 from winch.drivers.sqlite import driver as sqlite_driver
 
@@ -36,7 +36,7 @@ def shared_url(postgres_server: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def app(shared_url: str) -> Iterator[App]:
-    app = App(shared_url, **QUICK)
+    app = App(emptied(shared_url), **QUICK)
 
     @app.task(name="add")
     def add(a: int, b: int) -> int:
@@ -44,10 +44,6 @@ def app(shared_url: str) -> Iterator[App]:
 
     yield app
     app.close()
-    with psycopg.connect(shared_url) as conn:
-        # Not TRUNCATE: it makes new files for every partition, which takes seconds.
-        for table in ("effect", "winch.job", "winch.archive", "winch.given_id"):
-            conn.execute(f"DELETE FROM {table}")
 
 
 def count(url: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 from lab.proxy import Proxy
 from tests.engine import lines
 from tests.engine.test_worker import QUICK, run, until
-from tests.servers import Databases
+from tests.servers import Databases, emptied
 from winch import App, Context, JobState, Retry
 from winch.drivers.sqlite import driver as sqlite_driver
 
@@ -40,11 +40,7 @@ def shared_url(postgres_server: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def app(shared_url: str) -> Iterator[App]:
-    with psycopg.connect(shared_url) as conn:
-        # Not TRUNCATE: it makes new files for every partition, which takes seconds.
-        for table in ("effect", "winch.job", "winch.archive", "winch.given_id"):
-            conn.execute(f"DELETE FROM {table}")
-    app = App(shared_url, **QUICK)
+    app = App(emptied(shared_url), **QUICK)
 
     @app.task(name="child")
     async def child() -> str:

@@ -7,11 +7,10 @@ import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.redis_servers import RedisServer
-from tests.servers import Databases
+from tests.servers import Databases, emptied
 from tests.web.kit import LoopThread, Web
 from winch import App
 from winch.web.mount import build
@@ -49,20 +48,6 @@ def web_redis() -> Iterator[str]:
     else:
         with RedisServer() as server:
             yield server.url
-
-
-def emptied(url: str) -> str:
-    """Empty the tables that have bytes: TRUNCATE makes new files for a table and each of its indexes, and
-    for all hundred tables it costs ten times as much as most of these tests."""
-    with psycopg.connect(url, autocommit=True) as conn:
-        rows = conn.execute(
-            "SELECT format('winch.%I', relname) FROM pg_class WHERE relkind = 'r' "
-            "AND relnamespace = 'winch'::regnamespace AND relname <> 'winch_migration' "
-            "AND pg_relation_size(oid) > 0"
-        ).fetchall()
-        if rows:
-            conn.execute(f"TRUNCATE {', '.join(row[0] for row in rows)} RESTART IDENTITY CASCADE")
-    return url
 
 
 @pytest.fixture
