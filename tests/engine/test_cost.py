@@ -91,11 +91,11 @@ def cost_of_running(kind: str) -> Calls:
 @pytest.mark.parametrize("kind, most", [("coroutine", 12), ("answering", 20), ("function", 45)])
 def test_running_a_job_takes_few_calls(kind: str, most: int) -> None:
     # One of three: a process that stood still gives back what it has claimed ahead.
-    for _ in range(3):
-        calls = cost_of_running(kind)
-        if calls.total / JOBS < most:
-            return
-    pytest.fail(f"{calls.total / JOBS} calls a job: {calls.of.most_common(30)}")
+    calls = cost_of_running(kind)
+    for _ in range(2):
+        if calls.total / JOBS >= most:
+            calls = cost_of_running(kind)
+    assert calls.total / JOBS < most, calls.of.most_common(30)
 
 
 def test_storing_jobs_in_bulk_takes_few_calls() -> None:
