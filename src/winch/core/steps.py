@@ -1,23 +1,30 @@
 """The durable history of a job: which steps it has made, and what came of them.
 
-A workflow is a job that checkpoints. Its history is one bounded document in the place of the job's
-checkpoint, so it is fenced, encrypted, archived and pruned with the job, and every claim brings it
-along. What the handler saves with `ctx.checkpoint` is kept inside it.
+A workflow is a job that checkpoints. The head of its history stands in the place of the job's
+checkpoint: it is fenced, encrypted, archived and pruned with the job, and every claim brings it along.
+It holds the newest steps. When these grow beyond PAGE_BYTES they move to a page: a record of its own
+beside the job, which is read only when the handler runs again. What the handler saves with
+`ctx.checkpoint` is kept in the head.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
-from winch.core.errors import InvalidPayload, PayloadTooLarge
+from winch.core.errors import InvalidPayload
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 
 MAX_STEP_BYTES = 256 * 1024
-MAX_HISTORY_BYTES = 1024 * 1024
+MAX_HISTORY_BYTES = 64 * 1024 * 1024
+# How much of the newest steps stays in the head, which every write of a step stores anew.
+PAGE_BYTES = 16 * 1024
+# The pages of all jobs, and the ids of the jobs that have some.
+PAGE_BOOK, PAGED_BOOK = "step pages", "jobs with step pages"
 
 Kind = Literal["step", "sleep", "signal", "children", "version"]
 
@@ -61,11 +68,24 @@ class Unwinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StepHistory(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="winch", tag="steps"
 ):
-    """All of it. `checkpoint` is the handler's own, as JSON text."""
+    """The head. `checkpoint` is the handler's own, as JSON text.
+
+    - `pages`: the keys of the pages with the steps before these, oldest first; `page_bytes` in all. A
+      step that is in several places has changed: the last one counts.
+    - `life`: how often the job has begun anew, by `ctx.restart` or by a retry from a step. `args` are
+      the arguments of a restart, `attempts` the attempts before it.
+    - `cut`: the last order to retry from a step that was carried out.
+    """
 
     steps: tuple[StepRecord, ...] = ()
     unwinding: Unwinding | None = None
     checkpoint: str | None = None
+    pages: tuple[str, ...] = ()
+    page_bytes: int = 0
+    life: int = 0
+    args: str | None = None
+    attempts: int = 0
+    cut: str | None = None
 
     @property
     def to_undo(self) -> tuple[StepRecord, ...]:
@@ -76,6 +96,7 @@ class StepHistory(
 
 _MARK = '{"winch":"steps"'
 _decoder = msgspec.json.Decoder(StepHistory)
+_page_decoder = msgspec.json.Decoder(list[StepRecord])
 
 
 def is_history(text: str | None) -> bool:
@@ -83,8 +104,8 @@ def is_history(text: str | None) -> bool:
 
 
 def read(text: str | None) -> StepHistory | None:
-    """The history in a job's checkpoint; None for another checkpoint, or none. Raises InvalidPayload
-    for one that somebody has damaged."""
+    """The head in a job's checkpoint; None for another checkpoint, or none. Raises InvalidPayload for
+    one that is damaged."""
     if text is None or not is_history(text):
         return None
     try:
@@ -93,13 +114,26 @@ def read(text: str | None) -> StepHistory | None:
         raise InvalidPayload(f"the history of its steps is malformed: {error}") from error
 
 
-def write(history: StepHistory) -> str:
-    """As it is stored; raises PayloadTooLarge."""
-    raw = msgspec.json.encode(history)
-    if len(raw) > MAX_HISTORY_BYTES:
-        raise PayloadTooLarge(
-            f"the history of {len(history.steps)} steps is {len(raw):,} bytes; the limit is "
-            f"{MAX_HISTORY_BYTES:,}. Let steps return references to what they made, or spawn children "
-            "that have histories of their own"
-        )
-    return raw.decode()
+def read_page(text: str) -> list[StepRecord]:
+    """The steps of a page; raises InvalidPayload."""
+    try:
+        return _page_decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise InvalidPayload(f"a page of the history of its steps is malformed: {error}") from error
+
+
+def merged(head: StepHistory, pages: Iterable[str]) -> StepHistory:
+    """The whole history: the head with the steps of its pages before its own."""
+    found = {step.name: step for page in pages for step in read_page(page)}
+    found |= {step.name: step for step in head.steps}
+    return msgspec.structs.replace(head, steps=tuple(found.values()))
+
+
+def page_key(job_id: str, page: str) -> str:
+    """The key of a page in the book of pages. No id has a colon."""
+    return f"{job_id}:{page}"
+
+
+def page_span(job_id: str) -> tuple[str, str]:
+    """All keys of the job's pages are after the first and before the second."""
+    return f"{job_id}:", f"{job_id};"

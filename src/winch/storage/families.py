@@ -146,6 +146,11 @@ class FinishVerbs(Protocol):
         log, and with the last checkpoint."""
         ...
 
+    def notes(self, notes: Sequence[tuple[ClaimRef, Note]]) -> Verb[list[Answer]]:
+        """`note` for several claims in one round trip, each fenced by its own token: one that is lost
+        keeps no other from taking. No claim is named twice."""
+        ...
+
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         """Where the claims stand. Waits for a write about them that is under way, so that the answer
         settles an unknown COMMIT: a finish that is not ENDED now will never be."""

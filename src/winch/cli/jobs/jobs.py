@@ -16,6 +16,7 @@ from winch.cli.shared.text import count
 from winch.core.errors import ConfigError, DuplicateJob, InvalidTransition, JobNotFound, WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState, sources
+from winch.engine.base import operation
 from winch.engine.client.job import Job
 
 reveal_option: Callable[[Any], Any] = click.option(
@@ -100,6 +101,7 @@ def print_page(
 
 def print_job(app: App, job_id: str, *, as_json: bool, reveal: bool) -> None:
     [record] = records_of(app, [app.jobs.get(job_id)], reveal=reveal)
+    record = operation.run(app.client.driver(), app.client.with_steps(record, reveal=reveal))
     workers = workers_by_session(app.workers.list(is_ended_too=True))
     if as_json:
         emit_json(detail(record, workers, reveal=reveal))

@@ -68,6 +68,7 @@ class ComposedDriver:
     give_up: Final = FinishVerbs.give_up
     crash: Final = FinishVerbs.crash
     note: Final = FinishVerbs.note
+    notes: Final = FinishVerbs.notes
     standing: Final = FinishVerbs.standing
     start_session: Final = SessionVerbs.start_session
     beat: Final = SessionVerbs.beat

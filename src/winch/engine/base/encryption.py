@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from winch.core.job import JobRecord
 
-Field = Literal["args", "result", "checkpoint"]
+Field = Literal["args", "result", "checkpoint", "steps"]
 
 KEY_BYTES = 32
 NONCE_BYTES = 12

@@ -22,6 +22,7 @@ from winch.core.values.ids import JobIds
 from winch.engine.base import operation
 from winch.engine.base.encryption import revealed
 from winch.engine.base.operation import Blocking, OnConnection, Operation, Sleep
+from winch.engine.base.step_pages import with_pages
 from winch.engine.client import operations
 from winch.engine.client.job import Job
 from winch.engine.client.spool import Spool
@@ -264,6 +265,11 @@ class Client:
     def revealed(self, record: JobRecord) -> JobRecord:
         """The record with what is encrypted in it opened, as far as the app has the keys."""
         return revealed(self._runtime.keys(), record)
+
+    def with_steps(self, record: JobRecord, *, reveal: bool) -> Operation[JobRecord]:
+        """The record with all its steps in its checkpoint, also those in pages of their own."""
+        keys = self._runtime.keys() if reveal else None
+        return (yield from with_pages(self.driver(), keys, record))
 
     def result(self, job_id: str, timeout: Duration | None) -> tuple[JobRecord, Any]:
         """The job once it is final, and its result as plain JSON data."""

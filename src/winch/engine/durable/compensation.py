@@ -21,6 +21,7 @@ from winch.core.outcome import Settled
 from winch.core.steps import StepRecord, Unwinding
 from winch.engine.base.encryption import unseal
 from winch.engine.base.failure import describe
+from winch.engine.durable.history import History
 from winch.engine.durable.runner import note_of
 from winch.engine.durable.steps import ADVICE, error_text, names
 from winch.storage.params import ClaimRef
@@ -91,9 +92,9 @@ async def ended(steps: Steps, settled: Settled, retry: Retry) -> Settled:
         steps.begin_unwinding(settled)
         await steps.asave(is_patient=True, forgets_cancel=True)
         return undo_first(settled)
-    if any(record.is_failed for record in steps._steps.values()):
-        # Whoever brings it back wants these tried again; how they failed is in the job's own record.
-        steps._steps = {name: r for name, r in steps._steps.items() if not r.is_failed}
+    if any(record.is_failed for record in steps.history.records.values()):
+        # A retry tries these again; how they failed is in the job's own record.
+        steps.history.keep(lambda record: not record.is_failed)
         await steps.asave(is_patient=True)
     return settled
 
@@ -138,12 +139,13 @@ async def unwind_instead(
     if record is None or not record.has_undo or record.token != claim.token:
         return settled
     stored = unseal(keys, record.checkpoint or "", job=claim.id, task=claim.task, field="checkpoint")
-    history = documents.read(stored)
-    if history is None or history.unwinding is not None or not history.to_undo:
+    head = documents.read(stored)
+    if head is None or head.unwinding is not None:
         return settled
     cause = Unwinding(to=settled.to, what=settled.what, reason=settled.reason, error=settled.error)
-    history = msgspec.structs.replace(history, unwinding=cause)
-    note = note_of(claim, history, keys, forgets_cancel=True)
+    history = History(head)  # its pages are not needed: that it has something to undo is known
+    history.unwinding = cause
+    note = note_of(claim, history.text(), keys, has_undo=True, forgets_cancel=True)
     await driver.arun(driver.note(ClaimRef(claim.id, claim.token), note))
     return undo_first(settled)
 

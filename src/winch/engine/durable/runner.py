@@ -3,9 +3,10 @@ every write of the history fenced and in its turn."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import random
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
@@ -13,20 +14,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from winch.core import steps
-from winch.core.errors import ConfigError, LostClaim, StorageFull, StorageUnavailable
+from winch.core.errors import ConfigError, LostClaim, StorageError, StorageFull, StorageUnavailable
 from winch.core.job import Note
 from winch.core.steps import StepHistory, StepRecord
+from winch.engine.base import operation
 from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.operation import Blocking, Sleep
-from winch.storage.params import Answer, ClaimRef
+from winch.engine.base.step_pages import forget_pages, page_records, read_pages
+from winch.engine.durable.history import History
+from winch.storage.params import Answer, ClaimRef, KvRecord
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
     from winch.engine.base.encryption import Keyring
     from winch.engine.client.client import Client
+    from winch.engine.durable.note_writer import NoteWriter
     from winch.storage.protocol import Driver
     from winch.storage.verbs import Verb
 
@@ -89,6 +92,7 @@ class StepRunner:
         rng: random.Random,
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         signed: Callable[[], None],
+        notes: NoteWriter,
         lease: float | None = None,
     ) -> None:
         """`claim` has its checkpoint in plain text."""
@@ -104,20 +108,21 @@ class StepRunner:
         self.rng = rng
         self._in_thread = in_thread
         self._signed = signed
+        self._notes = notes
         self._lease = lease
+        head = steps.read(claim.checkpoint) or StepHistory(checkpoint=claim.checkpoint)
+        self.history: History = History(head)
+        self._version = self._stored = 0
+        self._unstored: list[tuple[str, str]] = []
         self._active = 0
         self._calls = 0
         self._lock = threading.Lock()
         self._alock: Any = None
         self._idle: Any = None
 
-    @property
-    def history(self) -> StepHistory:
-        raise NotImplementedError
-
     def put(self, record: StepRecord) -> None:
         """Take the record into the history, which the next save keeps."""
-        raise NotImplementedError
+        self.history.put(record)
 
     def now(self) -> datetime:
         """The store's time, or a little before it: when the claim was made, and how long that is ago."""
@@ -151,8 +156,14 @@ class StepRunner:
     def _act(self, action: Any) -> Any:
         driver = self.store()
         if action is SAVE:
+            self._version += 1
+            wanted = self._version
             with self._lock:
-                self._repeated(lambda: driver.run(self._note(driver)))
+                if self._stored < wanted:
+                    wanted = self._version
+                    self._repeated(lambda: self._spill(driver))
+                    self._repeated(lambda: self.check(self._notes.note(self.ref, self._note())))
+                    self._stored = wanted
         elif action is PARK:
             return None
         elif isinstance(action, Call):
@@ -168,6 +179,7 @@ class StepRunner:
             from winch.engine.durable.step_transaction import run
 
             with self._lock:
+                self._repeated(lambda: self._spill(driver))  # not within: the file has one writer
                 run(self, driver, action)
         elif isinstance(action, Sleep):
             time.sleep(action.seconds)
@@ -177,17 +189,38 @@ class StepRunner:
             return driver.run(action)
         return None
 
-    def _repeated(self, send: Callable[[], Answer]) -> None:
+    def _repeated(self, send: Callable[[], None]) -> None:
         for number, pause in enumerate(_pauses()):
             try:
-                answer = send()
+                send()
             except (StorageUnavailable, StorageFull):
                 if number > SAVE_SECONDS:
                     raise
                 time.sleep(pause)
             else:
-                self.check(answer)
                 return
+
+    def _spill(self, driver: Driver) -> None:
+        """Store the pages that the history has outgrown."""
+        if self.history.is_long or self._unstored:
+            driver.run(driver.kv_put(self._pages()))
+            self._unstored = []
+
+    async def _aspill(self, driver: Driver) -> None:
+        if self.history.is_long or self._unstored:
+            await driver.arun(driver.kv_put(self._pages()))
+            self._unstored = []
+
+    def _pages(self) -> list[KvRecord]:
+        """The pages to store now. They stay in `_unstored` until the store has them."""
+        if self.history.is_long:
+            claim = self.claim
+            cut = self.history.cut_pages(claim.token[-12:])
+            self._unstored += [
+                (key, seal(self.keys, text, job=claim.id, task=claim.task, field="steps"))
+                for key, text in cut
+            ]
+        return page_records(self.claim.id, self._unstored)
 
     async def _arun(self, operation: Durable) -> Any:
         """On an async handler's loop."""
@@ -205,8 +238,6 @@ class StepRunner:
                 error = raised
 
     async def _aact(self, action: Any) -> Any:
-        import asyncio
-
         driver = self.store()
         if action is SAVE:
             await self.asave()
@@ -218,6 +249,7 @@ class StepRunner:
             from winch.engine.durable.step_transaction import arun
 
             async with self._writing():
+                await self._aspill(driver)
                 await arun(self, driver, action)
         elif isinstance(action, Sleep):
             await asyncio.sleep(action.seconds)
@@ -229,8 +261,6 @@ class StepRunner:
 
     async def _quiet(self) -> None:
         """Return when no step is under way and no other part of the handler comes to make one."""
-        import asyncio
-
         while True:
             calls = self._calls
             for _ in range(LOOKS):  # others have just been started, or told of an end they waited for
@@ -244,29 +274,51 @@ class StepRunner:
 
     def _writing(self) -> Any:
         """One write of the history after the other: a later one must not be overtaken by an earlier."""
-        import asyncio
-
         if self._alock is None:
             self._alock = asyncio.Lock()
         return self._alock
 
     async def asave(self, *, is_patient: bool = False, forgets_cancel: bool = False) -> None:
-        """Have the store keep the history; `is_patient`: however long that takes."""
-        import asyncio
-
-        driver = self.store()
+        """Have the store keep the history; `is_patient`: however long that takes. Steps that end at the
+        same time are written together."""
+        self._version += 1
+        wanted = self._version
         async with self._writing():
+            if self._stored >= wanted and not forgets_cancel:
+                return
             until = float("inf") if is_patient else self._monotonic() + SAVE_SECONDS
             for pause in _pauses():
+                wanted = self._version
                 try:
-                    answer = await driver.arun(self._note(driver, forgets_cancel=forgets_cancel))
+                    await self._aspill(self.store())
+                    note = self._note(forgets_cancel=forgets_cancel)
+                    answer = await self._notes.anote(self.ref, note)
                 except (StorageUnavailable, StorageFull):
                     if self._monotonic() > until:
                         raise
                     await asyncio.sleep(pause)
                 else:
                     self.check(answer)
-                return
+                    self._stored = wanted
+                    break
+        if self.history.left:
+            await self._forget_left()
+
+    async def _forget_left(self) -> None:
+        """Delete pages that the stored head names no more. One that stays behind goes with the job."""
+        left, self.history.left = self.history.left, ()
+        with contextlib.suppress(StorageError):
+            await operation.arun(self.store(), forget_pages(self.store(), self.claim.id, left))
+
+    async def load(self) -> None:
+        """Read the pages of a long history, before the handler runs."""
+        if self.history.is_whole:
+            return
+        claim, pages = self.claim, self.history.pages
+        texts = await operation.arun(self.store(), read_pages(self.store(), claim.id, pages))
+        self.history.take_pages(
+            [unseal(self.keys, one, job=claim.id, task=claim.task, field="steps") for one in texts]
+        )
 
     async def acall(self, fn: Callable[..., Any], *args: Any) -> Any:
         """The function's value: awaited, or from a thread so that the loop goes on."""
@@ -275,23 +327,21 @@ class StepRunner:
         value = await self._in_thread(lambda: fn(*args))
         return await value if inspect.isawaitable(value) else value
 
-    def _note(self, driver: Driver, *, forgets_cancel: bool = False) -> Verb[Answer]:
-        return self.note_of(driver, self.history, forgets_cancel=forgets_cancel)
-
-    def note_of(
-        self, driver: Driver, history: StepHistory, *, forgets_cancel: bool = False
-    ) -> Verb[Answer]:
-        """The verb that keeps this history."""
-        return driver.note(
-            self.ref,
-            note_of(self.claim, history, self.keys, forgets_cancel=forgets_cancel),
+    def _note(self, *, forgets_cancel: bool = False) -> Note:
+        history = self.history
+        return note_of(
+            self.claim,
+            history.text(),
+            self.keys,
+            has_undo=bool(history.to_undo),
+            forgets_cancel=forgets_cancel,
         )
 
-    def with_record(self, record: StepRecord) -> StepHistory:
-        """The history with one more step, before it is known whether that will be kept."""
-        return msgspec.structs.replace(
-            self.history, steps=(*(s for s in self.history.steps if s.name != record.name), record)
-        )
+    def note_with(self, driver: Driver, record: StepRecord) -> Verb[Answer]:
+        """The verb that keeps the history with one more step, which is taken in when that is kept."""
+        text = self.history.text(record)
+        has_undo = record.has_undo or bool(self.history.to_undo)
+        return driver.note(self.ref, note_of(self.claim, text, self.keys, has_undo=has_undo))
 
     def kept(self, record: StepRecord) -> None:
         """The store has this record."""
@@ -320,12 +370,17 @@ class StepRunner:
 
 
 def note_of(
-    claim: Claim, history: StepHistory, keys: Keyring | None, *, forgets_cancel: bool = False
+    claim: Claim,
+    text: str,
+    keys: Keyring | None,
+    *,
+    has_undo: bool,
+    forgets_cancel: bool = False,
 ) -> Note:
-    text = steps.write(history)
+    """The note that keeps this head of a history."""
     return Note(
         checkpoint=seal(keys, text, job=claim.id, task=claim.task, field="checkpoint"),
-        has_undo=bool(history.to_undo),
+        has_undo=has_undo,
         forgets_cancel=forgets_cancel,
     )
 
@@ -339,5 +394,5 @@ def _pauses() -> Generator[float, None, None]:
 def _close(value: Any) -> None:
     if isinstance(value, Coroutine):
         value.close()
-    elif "asyncio" in sys.modules and hasattr(value, "cancel"):
+    elif hasattr(value, "cancel"):
         value.cancel()

@@ -35,7 +35,7 @@ def run(steps: StepRunner, driver: Driver, action: InTransaction) -> None:
     connection = block.__enter__()
     try:
         record = action.record(action.fn(Statements(connection), *action.args))
-        steps.check(driver.run_on(connection, steps.note_of(driver, steps.with_record(record))))
+        steps.check(driver.run_on(connection, steps.note_with(driver, record)))
     except BaseException:
         block.__exit__(*sys.exc_info())
         raise
@@ -61,8 +61,7 @@ async def arun(steps: StepRunner, driver: Driver, action: InTransaction) -> None
     try:
         made = action.fn(Statements(connection), *action.args)
         record = action.record(await made if hasattr(made, "__await__") else made)
-        note = steps.note_of(driver, steps.with_record(record))
-        steps.check(await driver.arun_on(connection, note))
+        steps.check(await driver.arun_on(connection, steps.note_with(driver, record)))
     except BaseException:
         await block.__aexit__(*sys.exc_info())
         raise

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from winch.core import steps
 from winch.core.errors import (
     ChildFailed,
     ConfigError,
@@ -47,7 +46,7 @@ from winch.core.errors import (
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Directive, Settled
-from winch.core.steps import MAX_STEP_BYTES, Kind, StepHistory, StepRecord, Unwinding
+from winch.core.steps import MAX_STEP_BYTES, Kind, StepRecord, Unwinding
 from winch.core.values import codec
 from winch.core.values.duration import format_duration
 from winch.engine.base.failure import describe
@@ -71,20 +70,15 @@ class Steps(StepRunner):
 
     def __init__(self, claim: Claim, **surroundings: Any) -> None:
         super().__init__(claim, **surroundings)
-        found = steps.read(claim.checkpoint)
-        if found is None:
-            found = StepHistory(checkpoint=claim.checkpoint)
-        elif found.unwinding is not None and found.unwinding.undone_for not in (None, claim.run_at):
-            found = StepHistory()  # undone to its beginning, and brought back by somebody: a new life
-        self._steps = {record.name: record for record in found.steps}
-        self._places = {record.place: record.name for record in found.steps if record.place >= 0}
-        self.unwinding: Unwinding | None = found.unwinding
-        self.checkpoint: str | None = found.checkpoint
+        unwinding = self.history.unwinding
+        if unwinding is not None and unwinding.undone_for not in (None, claim.run_at):
+            self.history.begin_anew(self.history.args, self.history.attempts)  # undone, and brought back
+        self._places: dict[int, str] | None = None
         self.undos: dict[str, tuple[Callable[..., Any], Sequence[Any], Any]] = {}
         self._visited: set[str] = set()
         self._times: dict[str, int] = {}
         self._callers: set[int] = set()
-        self.is_replaying_only: bool = found.unwinding is not None
+        self.is_replaying_only: bool = self.unwinding is not None
         self.is_decided = False
         self._wake_at: datetime | None = None
         self._waits: dict[str, bool] = {}
@@ -93,14 +87,17 @@ class Steps(StepRunner):
     # -- what the engine asks ----------------------------------------------------------------------
 
     @property
-    def history(self) -> StepHistory:
-        return StepHistory(
-            steps=tuple(self._steps.values()), unwinding=self.unwinding, checkpoint=self.checkpoint
-        )
+    def unwinding(self) -> Unwinding | None:
+        """How the job is to end when its steps are undone."""
+        return self.history.unwinding
+
+    @unwinding.setter
+    def unwinding(self, unwinding: Unwinding) -> None:
+        self.history.unwinding = unwinding
 
     @property
     def must_unwind(self) -> bool:
-        return bool(self.history.to_undo) and self.unwinding is None
+        return self.unwinding is None and bool(self.history.to_undo)
 
     @property
     def _has_all_undos(self) -> bool:
@@ -118,7 +115,9 @@ class Steps(StepRunner):
         swallowed still counts."""
         if self.suspension is not None:
             raise Suspended
-        left = [r.name for r in self._steps.values() if r.place >= 0 and r.name not in self._visited]
+        left = [
+            r.name for r in self.history.records.values() if r.place >= 0 and r.name not in self._visited
+        ]
         if left:
             raise HistoryMismatch(
                 f"the handler of job {self.claim.id} returned without making {names(left)}, which its "
@@ -164,9 +163,9 @@ class Steps(StepRunner):
     def version(self, change: str, newest: int) -> int:
         """The way this job goes: 1 when it had passed this place before the change was made."""
         name = f"version {_checked_name(change)}"
-        record = self._steps.get(name)
+        record = self.history.records.get(name)
         if record is None:
-            has_passed = any(place >= self._calls for place in self._places)
+            has_passed = any(place >= self._calls for place in self._by_place)
             version = 1 if has_passed else newest
             # Stored with the next step: until then nothing has happened that depends on it.
             self.put(
@@ -176,7 +175,7 @@ class Steps(StepRunner):
         return int(record.result or "1")
 
     def save_checkpoint(self, text: str) -> Any:
-        self.checkpoint = text
+        self.history.checkpoint = text
         return self._drive(self._saved())
 
     def _saved(self) -> Durable:
@@ -227,12 +226,12 @@ class Steps(StepRunner):
                 raise
             yield from self._failed(name, place, tries + 1, retry, error)
         else:
-            if name not in self._steps or not self._steps[name].is_done:
+            if name not in self.history.records or not self.history.records[name].is_done:
                 yield from self._keep(name, place, tries + 1, lambda: done(value))
         finally:
             self._active -= 1
             self._left()
-        return self._remembered(name, self._steps[name], fn, undo, args)
+        return self._remembered(name, self.history.records[name], fn, undo, args)
 
     def _remembered(
         self,
@@ -267,7 +266,7 @@ class Steps(StepRunner):
         again would only do its work twice."""
         try:
             record = done()
-            steps.write(self.with_record(record))
+            self.history.check_room(record)
         except (InvalidPayload, PayloadTooLarge) as error:
             failure = describe(error)
             self.put(
@@ -340,14 +339,14 @@ class Steps(StepRunner):
         self._calls += 1
         self._visited.add(key)
         self._callers.add(self._caller())
-        record = self._steps.get(key)
+        record = self.history.records.get(key)
         if record is not None and record.kind != kind:
             raise HistoryMismatch(
                 f"job {self.claim.id} has {key!r} in its history as a {record.kind}; its handler makes "
                 f"it a {kind}. {ADVICE}"
             )
         # Calls made at the same time come in any order; only one after the other they must agree.
-        other = self._places.get(place)
+        other = self._by_place.get(place)
         is_alone = len(self._callers) == 1 and not self.is_replaying_only
         if record is None and other is not None and other not in self._visited and is_alone:
             raise HistoryMismatch(
@@ -363,8 +362,13 @@ class Steps(StepRunner):
 
         return id(asyncio.current_task())
 
-    def put(self, record: StepRecord) -> None:
-        self._steps[record.name] = record
+    @property
+    def _by_place(self) -> dict[int, str]:
+        """The names of the steps that the history had when the attempt began, by their places."""
+        if self._places is None:
+            records = self.history.records.values()
+            self._places = {record.place: record.name for record in records if record.place >= 0}
+        return self._places
 
     # -- waiting -----------------------------------------------------------------------------------
 

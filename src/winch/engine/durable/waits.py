@@ -187,7 +187,7 @@ def _collected(
         try:
             text = codec.dumps(results, what="the children's results", limit=steps.MAX_STEP_BYTES)
             done = msgspec.structs.replace(done, result=text)
-            steps.write(self.with_record(done))
+            self.history.check_room(done)
         except PayloadTooLarge as error:
             words.append(str(error))
     if words:

@@ -1,5 +1,5 @@
-"""Deletes final jobs whose keeping time is over, dead ones that are too many, and what gone jobs were
-found under; all in small batches."""
+"""Deletes final jobs whose keeping time is over, dead ones that are too many, and what belonged
+to gone jobs: lines of the search index, pages of steps. All in small batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.search_index import SWEPT, sweep
 from winch.engine.base.service import Service
+from winch.engine.base.step_pages import sweep_pages
 from winch.storage.params import Trim
 from winch.storage.protocol import Driver
 
@@ -32,6 +33,7 @@ class Pruner(Service):
         self._every = every
         self._trim_at = 0.0
         self._sweep_after: str | None = None
+        self._pages_after: str | None = None
 
     async def run_once(self) -> float:
         pruned = await self._driver.arun(self._driver.prune(limit=BATCH))
@@ -39,9 +41,12 @@ class Pruner(Service):
             log.debug("pruned %d jobs", pruned)
         trimmed = await self._trim()
         struck = await self._sweep()
+        pages = sweep_pages(self._driver, self._pages_after)
+        self._pages_after = await operation.arun(self._driver, pages)
         if max(pruned, trimmed) >= BATCH or struck >= SWEPT // 4:
             return 0.2
-        return self._every if self._sweep_after is None else min(self._every, SWEEP_EVERY)
+        is_swept = self._sweep_after is None and self._pages_after is None
+        return self._every if is_swept else min(self._every, SWEEP_EVERY)
 
     async def _sweep(self) -> int:
         now = datetime.now(UTC)

@@ -13,6 +13,7 @@ from winch.core.errors import LostClaim
 from winch.core.outcome import Settled
 from winch.engine.base.log import log
 from winch.engine.durable.compensation import ended, unwind, unwind_instead, wanted_end
+from winch.engine.durable.note_writer import NoteWriter
 from winch.engine.durable.runner import Unwound
 from winch.engine.durable.steps import Steps
 from winch.engine.worker.interrupts import OnLoop
@@ -43,6 +44,7 @@ class DurableJobs:
         self._monotonic = monotonic
         self._rng = rng
         self._store = store
+        self._notes = NoteWriter(store)
 
     def steps(
         self, attempt: Attempt, claim: Claim, task: Task[Any, Any], is_needed: bool
@@ -59,6 +61,7 @@ class DurableJobs:
                 rng=self._rng,
                 in_thread=self._in_thread,
                 signed=attempt.reports.sign,
+                notes=self._notes,
                 lease=self._runtime.lease().total_seconds(),
             )
         return attempt.steps
@@ -82,6 +85,7 @@ class DurableJobs:
         """Where the job is to end and has steps to undo: undo them. None: it goes on as any other."""
         made = self.steps(attempt, claim, task, True)
         assert made is not None  # noqa: S101  # asked for
+        await made.load()
         if made.must_unwind:
             driver = self._store()
             [record] = await driver.arun(driver.get([claim.id]))

@@ -96,14 +96,17 @@ class FinishVerbs:
         return verb("crash", body)
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
-        def body() -> Answer:
-            job = self._state.live.get(claim.id)
-            if job is None or job.state is not JobState.RUNNING or job.token != claim.token:
-                return Answer.LOST
-            self._state.live[job.id] = changes.noted(job, note)
-            return Answer.TOOK
+        return verb("note", lambda: self._noted(claim, note))
 
-        return verb("note", body)
+    def notes(self, notes: Sequence[tuple[ClaimRef, Note]]) -> Verb[list[Answer]]:
+        return verb("notes", lambda: [self._noted(claim, note) for claim, note in notes])
+
+    def _noted(self, claim: ClaimRef, note: Note) -> Answer:
+        job = self._state.live.get(claim.id)
+        if job is None or job.state is not JobState.RUNNING or job.token != claim.token:
+            return Answer.LOST
+        self._state.live[job.id] = changes.noted(job, note)
+        return Answer.TOOK
 
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         def body() -> list[Standing]:

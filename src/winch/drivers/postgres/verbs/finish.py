@@ -210,6 +210,32 @@ class FinishVerbs:
 
         return Verb("note", body)
 
+    def notes(self, notes: Sequence[tuple[ClaimRef, Note]]) -> Verb[list[Answer]]:
+        if len(notes) == 1:
+            [(claim, only)] = notes
+
+            def alone() -> Body[list[Answer]]:
+                return [(yield from self.note(claim, only).steps())]
+
+            return Verb("notes", alone)
+
+        def body() -> Body[list[Answer]]:
+            rows = yield self._base.statement(
+                "note.many",
+                is_alone=True,
+                ids=[claim.id for claim, _ in notes],
+                tokens=[claim.token for claim, _ in notes],
+                progresses=[note.progress for _, note in notes],
+                checkpoints=[note.checkpoint for _, note in notes],
+                logs=[note.log for _, note in notes],
+                have_undo=[note.has_undo for _, note in notes],
+                forget_cancel=[note.forgets_cancel for _, note in notes],
+            )
+            took = {row[0] for row in rows}
+            return [Answer.TOOK if claim.id in took else Answer.LOST for claim, _ in notes]
+
+        return Verb("notes", body)
+
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         def body() -> Body[list[Standing]]:
             ids = [ref.id for ref in claims]

@@ -1,18 +1,23 @@
--- note: keeps what a running handler reports. Fenced by (id, token).
--- A:      claim: {id, token}; progress, checkpoint, log; has_undo (nil: as it is), forgets_cancel
--- Return: took | lost
+-- note: keeps what running handlers report. Each fenced by (id, token).
+-- A:      notes: {claim: {id, token}; progress, checkpoint, log, has_undo, forgets_cancel (nil: as it is)}
+-- Return: took | lost for each
 -- Keys:   run, st, env, cancelling
 -- flags:
 -- parts:  put record
-local j = held_by(A.claim)
-if not j then return 'lost' end
-j.p = A.progress or j.p
-j.h = A.checkpoint or j.h
-j.l = longer(j.l, A.log)
-if A.has_undo ~= nil then j.U = A.has_undo or nil end
-if A.forgets_cancel then
-  j.q = nil
-  call('SREM', K.cancelling, j.id)
+local answers = {}
+for i, note in ipairs(A.notes) do
+  local j = held_by(note.claim)
+  if j then
+    j.p = note.progress or j.p
+    j.h = note.checkpoint or j.h
+    j.l = longer(j.l, note.log)
+    if note.has_undo ~= nil then j.U = note.has_undo or nil end
+    if note.forgets_cancel then
+      j.q = nil
+      call('SREM', K.cancelling, j.id)
+    end
+    save(j)
+  end
+  answers[i] = j and 'took' or 'lost'
 end
-save(j)
-return 'took'
+return answers

@@ -94,18 +94,17 @@ class FinishVerbs:
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
-            reply = yield self._call(
-                "note",
-                claim=(claim.id, claim.token),
-                progress=note.progress,
-                checkpoint=note.checkpoint,
-                log=note.log,
-                has_undo=note.has_undo,
-                forgets_cancel=note.forgets_cancel,
-            )
-            return _ANSWERS[reply]
+            reply = yield self._call("note", notes=[_note(claim, note)])
+            return _ANSWERS[reply[0]]
 
         return Verb("note", body)
+
+    def notes(self, notes: Sequence[tuple[ClaimRef, Note]]) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            reply = yield self._call("note", notes=[_note(claim, note) for claim, note in notes])
+            return [_ANSWERS[answer] for answer in reply]
+
+        return Verb("notes", body)
 
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         def body() -> Body[list[Standing]]:
@@ -113,6 +112,18 @@ class FinishVerbs:
             return [_STANDINGS[answer] for answer in reply]
 
         return Verb("standing", body)
+
+
+def _note(claim: ClaimRef, note: Note) -> dict[str, Any]:
+    fields = {
+        "progress": note.progress,
+        "checkpoint": note.checkpoint,
+        "log": note.log,
+        "has_undo": note.has_undo,
+        "forgets_cancel": note.forgets_cancel or None,
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    return {"claim": (claim.id, claim.token), **known}
 
 
 def _is_plain(outcome: Finish) -> bool:

@@ -116,21 +116,16 @@ class FinishVerbs:
         return Verb("crash", body)
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
-        def body() -> Body[Answer]:
-            rows = yield from query(
-                "note",
-                id=claim.id,
-                token=claim.token,
-                progress=note.progress,
-                checkpoint=note.checkpoint,
-                log=note.log,
-                log_limit=LOG_LIMIT,
-                has_undo=None if note.has_undo is None else int(note.has_undo),
-                forgets_cancel=int(note.forgets_cancel),
-            )
-            return Answer.TOOK if rows else Answer.LOST
+        return Verb("note", lambda: _noted(claim, note), is_alone=True)
 
-        return Verb("note", body)
+    def notes(self, notes: Sequence[tuple[ClaimRef, Note]]) -> Verb[list[Answer]]:
+        def body() -> Body[list[Answer]]:
+            answers = []
+            for claim, note in notes:
+                answers.append((yield from _noted(claim, note)))
+            return answers
+
+        return Verb("notes", body, is_alone=len(notes) == 1)
 
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         def body() -> Body[list[Standing]]:
@@ -147,6 +142,21 @@ class FinishVerbs:
             ]
 
         return Verb("standing", body)
+
+
+def _noted(claim: ClaimRef, note: Note) -> Body[Answer]:
+    rows = yield from query(
+        "note",
+        id=claim.id,
+        token=claim.token,
+        progress=note.progress,
+        checkpoint=note.checkpoint,
+        log=note.log,
+        log_limit=LOG_LIMIT,
+        has_undo=None if note.has_undo is None else int(note.has_undo),
+        forgets_cancel=int(note.forgets_cancel),
+    )
+    return Answer.TOOK if rows else Answer.LOST
 
 
 def _archive(

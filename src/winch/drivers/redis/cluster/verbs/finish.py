@@ -82,6 +82,17 @@ class ClusterFinishVerbs:
 
         return Verb("note", body)
 
+    def notes(self, notes: Sequence[tuple[ClaimRef, Note]]) -> Verb[list[Answer]]:
+        return Verb(
+            "notes",
+            lambda: self._handover.by_id(
+                notes,
+                lambda one: one[0].id,
+                lambda some: self._plain.notes(some).steps(),
+                lambda answer: answer is Answer.LOST,
+            ),
+        )
+
     def standing(self, claims: Sequence[ClaimRef]) -> Verb[list[Standing]]:
         return Verb(
             "standing",

@@ -150,6 +150,42 @@ def a_note_of_a_lost_claim_changes_nothing(bench: Bench) -> None:
 
 
 @case()
+def notes_sent_together_take_or_are_lost_one_by_one(bench: Bench) -> None:
+    a, b, c, d = claimed(bench, 4)
+    bench.cancel(c.id)
+    bench.finish(bench.outcome(d, JobState.COMPLETED))
+    note(bench, a, progress="1", checkpoint='"old"')
+    sent = [
+        (ClaimRef(a.id, a.token), Note(checkpoint='"a"', log="line \N{SNOWMAN}\n")),
+        (ClaimRef(b.id, bench.new_token()), Note(checkpoint='"stolen"', has_undo=True)),
+        (ClaimRef(c.id, c.token), Note(checkpoint='"c"', has_undo=True, forgets_cancel=True)),
+        (ClaimRef(d.id, d.token), Note(checkpoint='"late"')),
+        (ClaimRef(bench.new_id(), b.token), Note(progress="1")),
+    ]
+    took = [Answer.TOOK, Answer.LOST, Answer.TOOK, Answer.LOST, Answer.LOST]
+    assert bench.call(bench.driver.notes(sent)) == took
+    first, second, third, last = (bench.get(claim.id) for claim in (a, b, c, d))
+    assert (first.progress, first.checkpoint, first.log) == ("1", '"a"', "line \N{SNOWMAN}\n")
+    assert (second.checkpoint, second.has_undo) == (None, False)
+    assert (third.checkpoint, third.has_undo, third.cancel_requested_at) == ('"c"', True, None)
+    assert last.checkpoint is None
+    assert bench.call(bench.driver.notes(sent[1:2])) == [Answer.LOST]
+    assert bench.call(bench.driver.notes(sent[2:3])) == [Answer.TOOK]
+
+
+@case()
+def notes_sent_together_again_change_nothing(bench: Bench) -> None:
+    claims = claimed(bench, 3)
+    sent = [(ClaimRef(c.id, c.token), Note(checkpoint=f'"{c.id}"', has_undo=True)) for c in claims]
+    for _ in range(2):
+        assert bench.call(bench.driver.notes(sent)) == [Answer.TOOK] * 3
+    assert [bench.get(claim.id).checkpoint for claim in claims] == [note.checkpoint for _, note in sent]
+    bench.advance(2 * LEASE)
+    bench.rescue()
+    assert bench.call(bench.driver.notes(sent)) == [Answer.LOST] * 3
+
+
+@case()
 def a_new_attempt_has_the_checkpoint_but_not_the_progress_and_log(bench: Bench) -> None:
     (claim,) = claimed(bench)
     note(bench, claim, progress="1", checkpoint='"here"', log="first\n")
