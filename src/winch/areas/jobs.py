@@ -80,9 +80,13 @@ class Jobs:
         """`cancel` without blocking the event loop."""
 
     @blocking
-    def retry(self, job_id: str) -> Operation[JobState]:
-        """Make the job ready now and return its former state."""
-        return (yield from operations.retry(self._client.driver(), job_id, None))
+    def retry(self, job_id: str, *, from_step: str | None = None) -> Operation[JobState]:
+        """Make the job ready now and return its former state.
+
+        With `from_step` the job keeps the results of the steps before that one and makes it and all
+        later ones again. Children that these steps spawned are created anew.
+        """
+        return (yield from self._client.retrying(job_id, by=None, from_step=from_step))
 
     @twin(retry)
     def aretry(self) -> None:

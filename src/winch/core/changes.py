@@ -188,7 +188,8 @@ def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CH
         job = replace(
             job,
             history=_grown(job, "completed", job.finished_at or at, by_token=job.ended_token),
-            checkpoint=None,  # it has come to its end: there is nowhere to go on from
+            # It has come to its end: there is nowhere to go on from, unless a step is named.
+            checkpoint=None if changes.from_step is None else job.checkpoint,
         )
     again = replace(
         job,

@@ -152,7 +152,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
 class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator changes in the jobs that are retried; None leaves a field as it is.
 
-    `version` goes with new `args`: they are written for the task as it is now.
+    `version` goes with new `args`: they are written for the task as it is now. With `from_step` a
+    completed job keeps its checkpoint; the worker cuts its steps, as `options` say.
     """
 
     args: str | None = None
@@ -160,6 +161,7 @@ class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     options: str | None = None
     max_attempts: int | None = None
+    from_step: str | None = None
 
     @property
     def note(self) -> str | None:
@@ -171,8 +173,10 @@ class RetryChanges(msgspec.Struct, frozen=True, kw_only=True):
             changes.append(f"queue {self.queue}")
         if self.max_attempts is not None:
             changes.append(f"{self.max_attempts} attempt{'s' if self.max_attempts > 1 else ''}")
-        elif self.options is not None:
+        elif self.options is not None and self.from_step is None:
             changes.append("new options")
+        if self.from_step is not None and not changes:
+            return f"from step {self.from_step}"
         return f"with {', '.join(changes)}" if changes else None
 
 

@@ -16,7 +16,8 @@ from typing import Literal
 import msgspec
 
 from winch.core.errors import InvalidPayload
-from winch.core.job import Failure
+from winch.core.flow import INPUTS_HEADER
+from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
 
 MAX_STEP_BYTES = 256 * 1024
@@ -73,7 +74,7 @@ class StepHistory(
     - `pages`: the keys of the pages with the steps before these, oldest first; `page_bytes` in all. A
       step that is in several places has changed: the last one counts.
     - `life`: how often the job has begun anew, by `ctx.restart` or by a retry from a step. `args` are
-      the arguments of a restart, `attempts` the attempts before it.
+      the arguments of a restart, written for `version` of the task; `attempts` were before it.
     - `cut`: the last order to retry from a step that was carried out.
     """
 
@@ -84,6 +85,7 @@ class StepHistory(
     page_bytes: int = 0
     life: int = 0
     args: str | None = None
+    version: int = 0
     attempts: int = 0
     cut: str | None = None
 
@@ -127,6 +129,22 @@ def merged(head: StepHistory, pages: Iterable[str]) -> StepHistory:
     found = {step.name: step for page in pages for step in read_page(page)}
     found |= {step.name: step for step in head.steps}
     return msgspec.structs.replace(head, steps=tuple(found.values()))
+
+
+def restarted(claim: Claim) -> Claim:
+    """The claim of a job that may have been restarted: with the arguments and the count of attempts of
+    its present life. `claim` has its checkpoint in plain text."""
+    head = read(claim.checkpoint)
+    if head is None or head.args is None:
+        return claim
+    return msgspec.structs.replace(
+        claim,
+        args=head.args,
+        version=head.version,
+        # A retry by an operator has set the count back.
+        attempt=claim.attempt - head.attempts if claim.attempt > head.attempts else claim.attempt,
+        headers={name: value for name, value in claim.headers.items() if name != INPUTS_HEADER},
+    )
 
 
 def page_key(job_id: str, page: str) -> str:

@@ -128,14 +128,15 @@ def cancel(options: StoreOptions, ids: tuple[str, ...], reason: str | None) -> N
 
 @jobs.command()
 @ids_argument
+@click.option("--from-step", metavar="NAME", help="Make this step and all later ones again.")
 @json_option
 @store_options
-def retry(options: StoreOptions, ids: tuple[str, ...]) -> None:
+def retry(options: StoreOptions, ids: tuple[str, ...], from_step: str | None) -> None:
     """Make jobs ready now: waiting ones early, final ones anew."""
     with opened(options) as app:
 
         def act(job_id: str) -> tuple[JobState, str]:
-            was = app.jobs.retry(job_id)
+            was = app.jobs.retry(job_id, from_step=from_step)
             return was, "ready"
 
         act_on_each(ids, act, as_json=options.as_json)

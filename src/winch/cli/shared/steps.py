@@ -44,6 +44,9 @@ def step_lines(job: JobRecord, *, reveal: bool) -> list[str]:
     names = [text.one_line(step.name) for step in found.steps]
     wide = min(max(map(text.width, names), default=0), 40)
     lines = []
+    if found.args is not None:
+        body = json.dumps(shown(found.args, reveal=reveal), ensure_ascii=False)
+        lines.append(f"restarted with {text.cut(text.one_line(body), 80)}")
     for name, step in zip(names, found.steps, strict=True):
         line = f"{text.dim(text.stamp(step.at))}  {text.padded(name, wide)}  {_state(step)}"
         if step.until is not None and not step.is_done:

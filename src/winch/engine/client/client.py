@@ -358,11 +358,17 @@ class Client:
                 )
             )
 
-    def retry(self, job_id: str, *, by: str | None = None) -> JobState:
-        return self.run(operations.retry(self._driver(), job_id, by))
+    def retry(self, job_id: str, *, by: str | None = None, from_step: str | None = None) -> JobState:
+        return self.run(self.retrying(job_id, by=by, from_step=from_step))
 
-    async def aretry(self, job_id: str, *, by: str | None = None) -> JobState:
-        return await self.arun(operations.retry(self._driver(), job_id, by))
+    async def aretry(
+        self, job_id: str, *, by: str | None = None, from_step: str | None = None
+    ) -> JobState:
+        return await self.arun(self.retrying(job_id, by=by, from_step=from_step))
+
+    def retrying(self, job_id: str, *, by: str | None, from_step: str | None) -> Operation[JobState]:
+        keys = self._runtime.keys()
+        return operations.retry(self._driver(), job_id, by, from_step=from_step, keys=keys)
 
     def delete(self, job_id: str, *, by: str | None = None) -> JobState:
         return self.run(operations.delete(self._driver(), job_id, by))

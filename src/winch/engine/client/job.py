@@ -84,14 +84,17 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
         await self._client.acancel(self.id, reason=reason)
         return await self.arefresh()
 
-    def retry(self) -> Job[R]:
-        """Make the job ready now: a waiting job early, a final job once more."""
-        self._client.retry(self.id)
+    def retry(self, *, from_step: str | None = None) -> Job[R]:
+        """Make the job ready now: a waiting job early, a final job once more.
+
+        With `from_step` it makes that step and all later ones again.
+        """
+        self._client.retry(self.id, from_step=from_step)
         return self.refresh()
 
-    async def aretry(self) -> Job[R]:
+    async def aretry(self, *, from_step: str | None = None) -> Job[R]:
         """`retry` without blocking the event loop."""
-        await self._client.aretry(self.id)
+        await self._client.aretry(self.id, from_step=from_step)
         return await self.arefresh()
 
     def delete(self) -> None:

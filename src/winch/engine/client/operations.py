@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +14,19 @@ from winch.core.errors import (
     JobFailed,
     JobNotFound,
     PayloadTooLarge,
+    did_you_mean,
 )
-from winch.core.job import JobRecord
+from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState, sources
 from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import parse_id
 from winch.engine.base.encryption import Keyring, unseal
 from winch.engine.base.operation import OnConnection, Operation, Sleep
+from winch.engine.base.step_pages import whole_history
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.why import explain
+from winch.engine.tasks.options import with_from_step
 from winch.storage.params import Acted
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -106,11 +110,39 @@ def cancel(driver: Driver, job_id: str, reason: str | None, by: str | None) -> O
     return was
 
 
-def retry(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
+def retry(
+    driver: Driver,
+    job_id: str,
+    by: str | None,
+    *,
+    from_step: str | None = None,
+    keys: Keyring | None = None,
+) -> Operation[JobState]:
     ids = [_known(job_id)]
-    was = yield from _operate("retry", driver.retry(ids, by=by or actor()))
-    yield from noted(driver, "retry", ids[0], was=was)
+    changes = NO_CHANGES
+    if from_step is not None:
+        changes = yield from _from_step(driver, ids[0], from_step, keys)
+    was = yield from _operate("retry", driver.retry(ids, by=by or actor(), changes=changes))
+    yield from noted(driver, "retry", ids[0], was=was, from_step=from_step)
     return was
+
+
+def _from_step(driver: Driver, job_id: str, step: str, keys: Keyring | None) -> Operation[RetryChanges]:
+    """The order to retry a job from this step. The worker carries it out, under its claim: what another
+    attempt does meanwhile is not lost."""
+    record = yield from get(driver, job_id)
+    history = yield from whole_history(driver, keys, record)
+    if history is None:
+        raise ConfigError(f"job {job_id} has no steps; retry it without from_step")
+    if history.unwinding is not None:
+        raise ConfigError(
+            f"job {job_id} has undone steps, or undoes them now; retry it without from_step"
+        )
+    known = [one.name for one in history.steps if one.place >= 0]
+    if step not in known:
+        raise ConfigError(f"job {job_id} has no step {step!r}{did_you_mean(step, known)}")
+    options = with_from_step(record.options, step, secrets.token_hex(8))
+    return RetryChanges(options=options, from_step=step)
 
 
 def delete(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:

@@ -37,6 +37,7 @@ class History:
         self.page_bytes = head.page_bytes
         self.life = head.life
         self.args = head.args
+        self.version = head.version
         self.attempts = head.attempts
         self.cut = head.cut
         self.is_whole = not head.pages
@@ -81,13 +82,27 @@ class History:
         self.left += self.pages
         self.pages, self.page_bytes = (), 0
 
-    def begin_anew(self, args: str | None, attempts: int) -> None:
-        """Forget all steps: the job begins another life, with these arguments."""
+    def cut_from(self, step: str, mark: str) -> None:
+        """Forget this step and those after it, once for an order with this mark."""
+        if mark == self.cut:
+            return
+        self.cut = mark
+        self.life += 1
+        if step in self.records:
+            place = self.records[step].place
+            self.keep(lambda record: record.place < place)
+
+    def restart(self, args: str, version: int, attempts: int) -> None:
+        """Begin another life with these arguments; so many attempts were before it."""
+        self.args, self.version, self.attempts = args, version, attempts
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget all steps: the job begins another life."""
         self.records, self._newest, self._bytes = {}, {}, 0
         self._leave_pages()
         self.unwinding = self.checkpoint = None
         self.life += 1
-        self.args, self.attempts = args, attempts
 
     @property
     def to_undo(self) -> tuple[StepRecord, ...]:
@@ -110,6 +125,7 @@ class History:
                 page_bytes=self.page_bytes,
                 life=self.life,
                 args=self.args,
+                version=self.version,
                 attempts=self.attempts,
                 cut=self.cut,
             )

@@ -164,6 +164,10 @@ class StepRunner:
                     self._repeated(lambda: self._spill(driver))
                     self._repeated(lambda: self.check(self._notes.note(self.ref, self._note())))
                     self._stored = wanted
+            if self.history.left:
+                left, self.history.left = self.history.left, ()
+                with contextlib.suppress(StorageError):
+                    operation.run(driver, forget_pages(driver, self.claim.id, left))
         elif action is PARK:
             return None
         elif isinstance(action, Call):

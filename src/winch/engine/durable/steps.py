@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ from winch.engine.tasks.results import converted
 if TYPE_CHECKING:
     from winch.core.job import Claim
     from winch.core.policy.retry import Retry
-    from winch.engine.tasks.task import Bound
+    from winch.engine.tasks.task import Bound, Task
 
 
 class Suspended(BaseException):
@@ -68,11 +68,13 @@ class Suspended(BaseException):
 class Steps(StepRunner):
     """The durable side of one attempt."""
 
-    def __init__(self, claim: Claim, **surroundings: Any) -> None:
-        super().__init__(claim, **surroundings)
+    def __init__(self, claim: Claim, task: Task[Any, Any], **surroundings: Any) -> None:
+        super().__init__(claim, is_async=task.is_async, client=task.client, **surroundings)
+        self._pack = task.arguments.pack
+        self._task_version = task.options.version
         unwinding = self.history.unwinding
         if unwinding is not None and unwinding.undone_for not in (None, claim.run_at):
-            self.history.begin_anew(self.history.args, self.history.attempts)  # undone, and brought back
+            self.history.begin_anew()  # undone to its beginning, and brought back
         self._places: dict[int, str] | None = None
         self.undos: dict[str, tuple[Callable[..., Any], Sequence[Any], Any]] = {}
         self._visited: set[str] = set()
@@ -159,6 +161,24 @@ class Steps(StepRunner):
 
     def spawn(self, call: Bound[Any], name: str) -> Any:
         return self._drive(spawn(self, call, _checked_name(name)))
+
+    def restart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self._drive(self._restart(self._pack(args, kwargs)))
+
+    def _restart(self, args: str) -> Durable:
+        if self.suspension is not None:
+            raise Suspended
+        if self.is_replaying_only:
+            raise Unwound
+        yield PARK
+        # Its attempt is handed back: the next claim has the same number, and counts as the first.
+        attempts = self.claim.attempt + self.history.attempts - 1
+        self.history.restart(args, self._task_version, attempts)
+        yield SAVE
+        self.suspension = Settled(
+            JobState.SCHEDULED, "restarted", counts=False, reason="it begins anew with other arguments"
+        )
+        raise Suspended
 
     def version(self, change: str, newest: int) -> int:
         """The way this job goes: 1 when it had passed this place before the change was made."""

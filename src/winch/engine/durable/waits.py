@@ -54,7 +54,10 @@ def wait_for(self: Steps, signal: str, timeout: timedelta | None, default: objec
         return _timed_out(signal, default)
     if self.is_replaying_only:
         raise Unwound
-    taken = yield self.store().take_signal(self.ref, signal, wanted_by=name)
+    life = self.history.life
+    taken = yield self.store().take_signal(
+        self.ref, signal, wanted_by=f"{name}~{life}" if life else name
+    )
     if taken.answer is not Answer.TOOK:
         raise LostClaim(f"job {self.claim.id} is no longer this attempt's; its signal is not taken")
     if record is None:
@@ -104,7 +107,7 @@ def gather(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
     name, place, record = self.reach(name, "children")
     if record is not None and record.is_done:
         found = codec.loads(record.result or "[]", what="the children's results")
-        return _typed(name, calls, found, child_ids(self.claim.id, name, len(calls)))
+        return _typed(name, calls, found, child_ids(self.claim.id, name, len(calls), self.history.life))
     if record is not None and record.is_failed:
         raise _child_failed(record)
     if self.is_replaying_only:
@@ -211,7 +214,7 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
         )
     for call in calls:
         check_part(call, "a parent")
-    ids = child_ids(self.claim.id, name, len(calls))
+    ids = child_ids(self.claim.id, name, len(calls), self.history.life)
     for at in range(0, len(calls), CHUNK):
         some = zip(calls[at : at + CHUNK], ids[at : at + CHUNK], strict=True)
         jobs = [
@@ -228,13 +231,15 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
     return ids
 
 
-def child_ids(parent: str, step: str, count: int) -> list[str]:
-    return [child_id(parent, step, number) for number in range(count)]
+def child_ids(parent: str, step: str, count: int, life: int = 0) -> list[str]:
+    return [child_id(parent, step, number, life) for number in range(count)]
 
 
-def child_id(parent: str, step: str, number: int) -> str:
-    """The id of a child: it sorts beside its parent's, and is the same however often it is asked for."""
-    digest = hashlib.sha256(f"{parent}\0{step}\0{number}".encode()).hexdigest()
+def child_id(parent: str, step: str, number: int, life: int = 0) -> str:
+    """The id of a child: it sorts beside its parent's, and is the same however often it is asked for in
+    one life of the parent."""
+    of = f"{parent}\0{step}\0{number}" + (f"\0{life}" if life else "")
+    digest = hashlib.sha256(of.encode()).hexdigest()
     variant = "89ab"[int(digest[0], 16) & 3]
     return f"{parent[:8]}-{parent[9:13]}-7{digest[1:4]}-{variant}{digest[4:7]}-{digest[7:19]}"
 

@@ -390,6 +390,17 @@ class Context:
         """
         return self._durable_steps("gather").gather(calls, name)
 
+    def restart(self, *args: Any, **kwargs: Any) -> Any:
+        """End this run and begin the job anew with these arguments, as `enqueue` takes them.
+
+            ctx.restart(cursor=page.next)
+
+        Does not return. The job keeps its id, its unique key and its place in flows; its steps, its
+        checkpoint and its count of attempts begin anew, and nothing that was done before is undone any
+        more. Use it where a workflow would go on for ever. Await it in an async handler.
+        """
+        return self._durable_steps("restart").restart(args, kwargs)
+
     def version(self, change: str, newest: int = 2) -> int:
         """Choose the path of a workflow whose code has changed.
 

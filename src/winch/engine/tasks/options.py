@@ -77,6 +77,8 @@ class StoredOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     retry: StoredRetry | None = None
     attempts: int | None = None
     """How many attempts an operator gives the job, whatever the policy says."""
+    from_step: tuple[str, str] | None = None
+    """The step from which an operator retries the job, and the mark of that order."""
     dead_count: int | None = None
     dead_bytes: int | None = None
     """How many dead jobs of the task are kept, read by the store (`core.retention`)."""
@@ -132,11 +134,20 @@ def stored_options(options: EnqueueOptions, own: Retention | None = None) -> str
 
 def with_attempts(options: str | None, attempts: int) -> str:
     """Stored options with an operator's number of attempts; others in them stay as they are."""
+    return _with(options, "attempts", attempts)
+
+
+def with_from_step(options: str | None, step: str, mark: str) -> str:
+    """Stored options with an operator's order to retry from a step."""
+    return _with(options, "from_step", (step, mark))
+
+
+def _with(options: str | None, name: str, value: object) -> str:
     try:
         stored = msgspec.json.decode(options or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError):
         raise ConfigError(f"the job's stored options are malformed: {options!r}") from None
-    return msgspec.json.encode({**stored, "attempts": attempts}).decode()
+    return msgspec.json.encode({**stored, name: value}).decode()
 
 
 def _refuse(where: str, name: str, known: Sequence[str]) -> None:

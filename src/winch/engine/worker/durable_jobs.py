@@ -9,6 +9,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from winch.core.errors import LostClaim
 from winch.core.outcome import Settled
 from winch.engine.base.log import log
@@ -16,6 +18,7 @@ from winch.engine.durable.compensation import ended, unwind, unwind_instead, wan
 from winch.engine.durable.note_writer import NoteWriter
 from winch.engine.durable.runner import Unwound
 from winch.engine.durable.steps import Steps
+from winch.engine.tasks.options import StoredOptions
 from winch.engine.worker.interrupts import OnLoop
 
 if TYPE_CHECKING:
@@ -53,9 +56,8 @@ class DurableJobs:
         if attempt.steps is None and is_needed:
             attempt.steps = Steps(
                 claim,
-                client=task.client,
+                task,
                 store=self._store,
-                is_async=task.is_async,
                 keys=self._runtime.keys(),
                 monotonic=self._monotonic,
                 rng=self._rng,
@@ -86,6 +88,10 @@ class DurableJobs:
         made = self.steps(attempt, claim, task, True)
         assert made is not None  # noqa: S101  # asked for
         await made.load()
+        if claim.options is not None and '"from_step":' in claim.options:
+            order = msgspec.json.decode(claim.options, type=StoredOptions).from_step
+            if order is not None:
+                made.history.cut_from(*order)
         if made.must_unwind:
             driver = self._store()
             [record] = await driver.arun(driver.get([claim.id]))

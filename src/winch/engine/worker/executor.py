@@ -19,7 +19,7 @@ from winch.core.errors import InvalidPayload, MissingKey
 from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.core.outcome import Directive, Discard, Done, Outcome, Settled
-from winch.core.steps import is_history
+from winch.core.steps import is_history, restarted
 from winch.engine.base.current_job import current_job
 from winch.engine.base.encryption import unseal
 from winch.engine.base.log import log
@@ -135,7 +135,8 @@ class Executor:
         if outcome is None or attempt.is_finished:
             return None
         spent = timedelta(seconds=self._monotonic() - began)
-        settled = self.settler.settle(attempt.claim, outcome, plan.retry, spent)
+        claim = attempt.claim if attempt.steps is None else attempt.steps.claim
+        settled = self.settler.settle(claim, outcome, plan.retry, spent)
         if attempt.steps is not None:
             settled = await self._durable.ended(attempt, settled, plan.retry)
         lines = None if attempt.made_reports is None else attempt.made_reports.take_log()
@@ -224,7 +225,9 @@ class Executor:
         if claim.version > task.options.version:
             return newer(claim, task)
         try:
-            claim = self._opened(claim)
+            claim = restarted(self._opened(claim))
+            if claim.version > task.options.version:
+                return newer(claim, task)
             text = task.current_args(claim.args, claim.version)
             if INPUTS_HEADER in claim.headers:
                 given = await with_inputs(self._store, claim, task, text, self._runtime.keys())

@@ -33,7 +33,6 @@ from winch.web.schemas import (
     ActedOut,
     BulkBody,
     BulkOut,
-    EmptyBody,
     Enqueued,
     FilterBody,
     JobDetail,
@@ -43,6 +42,7 @@ from winch.web.schemas import (
     OperationOut,
     ReasonBody,
     ResultOut,
+    RetryBody,
     WhyOut,
     error_out,
     job_detail,
@@ -307,8 +307,8 @@ async def cancel(call: WebCall) -> WebReply:
 
 async def retry(call: WebCall) -> WebReply:
     record = await call.job()
-    was = await call.site.client.aretry(record.id, by=call.by)
-    call.note(record.id, task=record.task, was=was)
+    was = await call.site.client.aretry(record.id, by=call.by, from_step=call.body.from_step)
+    call.note(record.id, task=record.task, was=was, from_step=call.body.from_step)
     return WebReply(ActedOut(id=record.id, was=was))
 
 
@@ -415,7 +415,7 @@ ROUTES: tuple[WebRoute, ...] = (
              applies=EVERY_NARROWING),
     WebRoute("POST", f"{J}/{{id}}/cancel", "operate", cancel, "Cancel a job", body=ReasonBody,
              answer=ActedOut, audit="cancel", applies=EVERY_NARROWING),
-    WebRoute("POST", f"{J}/{{id}}/retry", "operate", retry, "Make a job ready now", body=EmptyBody,
+    WebRoute("POST", f"{J}/{{id}}/retry", "operate", retry, "Make a job ready now", body=RetryBody,
              answer=ActedOut, audit="retry", applies=EVERY_NARROWING),
     WebRoute("DELETE", f"{J}/{{id}}", "operate", delete, "Delete a job", answer=ActedOut, audit="delete",
              applies=EVERY_NARROWING),

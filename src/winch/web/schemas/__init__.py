@@ -43,6 +43,7 @@ from winch.web.schemas.jobs import (
     OperationOut,
     ReasonBody,
     ResultOut,
+    RetryBody,
     WhyOut,
 )
 from winch.web.schemas.queues import (
@@ -143,6 +144,7 @@ __all__ = [
     "ReasonBody",
     "ReplayBody",
     "ResultOut",
+    "RetryBody",
     "ScaleOut",
     "ScaleQuery",
     "ScheduleBody",

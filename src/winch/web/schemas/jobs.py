@@ -70,6 +70,10 @@ class EmptyBody(Body, frozen=True, kw_only=True):
     pass
 
 
+class RetryBody(Body, frozen=True, kw_only=True):
+    from_step: str | None = None
+
+
 class ErrorOut(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     message: str

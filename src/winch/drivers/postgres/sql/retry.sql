@@ -48,7 +48,7 @@ anew AS (
         expires_at, keep_seconds, coalesce(:max_attempts::integer, max_attempts), tenant, fifo,
         CASE WHEN fifo IS NOT NULL THEN coalesce(seq, {schema}.micros(created_at)) END, unique_key,
         tags, headers, coalesce(:options::text, options), progress,
-        CASE WHEN state <> 'completed' THEN checkpoint END, log,
+        CASE WHEN state <> 'completed' OR :from_step::text IS NOT NULL THEN checkpoint END, log,
         {schema}.grown(
             -- The record's fields described the attempt that completed; from now on they describe others,
             -- and a repeat of its finish must still be recognised.

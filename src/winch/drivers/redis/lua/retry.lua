@@ -1,5 +1,5 @@
 -- retry: scheduled | retrying | completed | cancelled | dead -> ready. A final job takes its key again.
--- A:      now; ids, by, note; args, version, queue, options, max_attempts (nil: as they are)
+-- A:      now; ids, by, note; args, version, queue, options, max_attempts, from_step (nil: as they are)
 -- Return: {state before or '', took, holder} for each
 -- Keys:   as cancel, and queues, tasks
 -- flags:
@@ -15,7 +15,8 @@ return operate('retry', function(j)
   -- The record's fields described the attempt that completed; from now on they describe others.
   if j.s == 'completed' then
     grow(j, 'completed', nil, j.e, j.f)
-    j.h = nil -- it has come to its end: there is nowhere to go on from
+    -- It has come to its end: there is nowhere to go on from, unless a step is named.
+    if not A.from_step then j.h = nil end
   end
   acted(j, 'retried', A.by, A.note)
   -- Later than its last run time, also where time stands still: a new life can be told from a claim that

@@ -44,6 +44,7 @@ class OperatorVerbs:
             queue=changes.queue,
             options=changes.options,
             max_attempts=changes.max_attempts,
+            from_step=changes.from_step,
         )
 
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:

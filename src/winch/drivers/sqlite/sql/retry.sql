@@ -10,7 +10,7 @@ SELECT
     id, task, :version, :args, :queue, priority, created_at, :run_at, 'ready', tenant, fifo,
     CASE WHEN fifo IS NOT NULL THEN coalesce(seq, created_at) END, unique_key, tags,
     headers, :options, expires_at, :max_attempts, keep, 0, 0, 0, is_suspect, fence, session, claimed_at,
-    ended_token, progress, CASE WHEN state <> 'completed' THEN checkpoint END, log, :history, has_undo,
+    ended_token, progress, CASE WHEN state <> 'completed' OR :keeps_steps THEN checkpoint END, log, :history, has_undo,
     :run_at - priority * :head_start, :now, CASE WHEN substr(:options, 1, 9) = '{"gates":' THEN '' END
 FROM winch_archive
 WHERE id = :id;

@@ -65,7 +65,11 @@ class OperatorVerbs:
             )
             revived = [job for job in changed if job.id in kept]
             if revived:
-                rows = [{**put_values(job, at), "head_start": HEAD_START_MICROS} for job in revived]
+                more = {
+                    "head_start": HEAD_START_MICROS,
+                    "keeps_steps": int(changes.from_step is not None),
+                }
+                rows = [{**put_values(job, at), **more} for job in revived]
                 yield Step.each("retry", rows)
                 yield from query("retry.leave", ids=to_json([job.id for job in revived]))
                 yield ring_for(revived, at)
