@@ -67,9 +67,13 @@ def test_a_restart_keeps_the_job_and_begins_its_steps_anew(app: App, is_async: b
 def test_a_retry_from_a_step_keeps_what_was_before_it(app: App) -> None:
     did: list[str] = []
 
+    def make(n: int) -> int:
+        did.append(f"s{n}")
+        return n
+
     @app.task(retry=ONCE)
     def work(*, ctx: Context) -> list[int]:
-        return [ctx.step(lambda n=n: did.append(f"s{n}") or n, name=f"s{n}") for n in range(4)]
+        return [ctx.step(make, n, name=f"s{n}") for n in range(4)]
 
     job = work.enqueue()  # type: ignore[call-arg]
     app.run_worker(burst=True)
@@ -149,7 +153,7 @@ def test_children_and_signals_belong_to_one_life() -> None:
         return [found, signal] if n == 2 else await ctx.restart(n + 1)
 
     with virtual(app) as world:
-        job = parent.enqueue(1)  # type: ignore[call-arg]
+        job = parent.enqueue(1)
         app.signal("go", "first")
         world.run_all()
         assert job.refresh().state is JobState.BLOCKED
