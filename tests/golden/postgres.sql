@@ -183,6 +183,8 @@ column winch.queue.01 name: text not null
 column winch.queue.02 paused_at: timestamp with time zone
 column winch.queue.03 pause_reason: text
 column winch.queue.04 waiting_until: timestamp with time zone
+column winch.queue.05 concurrency: integer
+column winch.queue.06 is_strict: boolean not null default false
 column winch.recheck.01 seq: bigint not null identity
 column winch.recheck.02 key: text not null
 column winch.schedule.01 name: text not null
@@ -286,6 +288,7 @@ index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_even
 index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, seq, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: who is first of a FIFO key
 index winch.job_gated: CREATE INDEX job_gated ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NULL)) -- serves claim and explain of jobs with gates
 index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
+index winch.job_priority: CREATE INDEX job_priority ON winch.job USING btree (queue, priority, sort_key, id) WHERE ((filed = 'ready'::text) AND (priority <> 0)) -- serves claim of queues with strict order
 index winch.job_ready: CREATE INDEX job_ready ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NULL)) -- serves claim and explain; has what claims by the hundred run, too
 index winch.job_running: CREATE INDEX job_running ON winch.job USING btree (id) WHERE (filed = 'running'::text) -- serves the view claimed
 index winch.job_tenant: CREATE INDEX job_tenant ON winch.job USING btree (queue, tenant, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NOT NULL)) -- serves claim and explain of jobs with tenants
@@ -341,7 +344,11 @@ BEGIN
             AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
             AND NEW.state = 'ready'
             AND NEW.gate IS NULL
-            AND EXISTS (SELECT FROM "winch".queue WHERE name = NEW.queue AND paused_at IS NULL)
+            AND EXISTS (
+                SELECT
+                FROM "winch".queue
+                WHERE name = NEW.queue AND paused_at IS NULL AND concurrency IS NULL AND NOT is_strict
+            )
         ORDER BY offer.queue DESC, offer.until DESC
         LIMIT 1
         FOR UPDATE OF offer SKIP LOCKED
@@ -508,6 +515,10 @@ DECLARE
     chosen uuid[];
     woken text[];
 BEGIN
+    IF starts_with(opened, 'queue:') THEN
+        PERFORM "winch".ring(ARRAY[substr(opened, 7)], false);
+        RETURN 0;
+    END IF;
     IF starts_with(opened, 'fifo:') THEN
         IF EXISTS (SELECT FROM "winch".permit WHERE gate = opened AND token IS NULL) THEN
             RETURN 0;

@@ -1,7 +1,10 @@
 CREATE VIEW winch_backlog AS
 SELECT
     winch_job.queue AS queue,
-    sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL) AS value
+    min(
+        sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL),
+        max(coalesce(winch_queue.concurrency, count(*)), sum(winch_job.state = 'running'))
+    ) AS value
 FROM winch_job
 LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
 WHERE winch_job.state IN ('ready', 'running')
@@ -296,7 +299,10 @@ CREATE TABLE winch_permit (
 CREATE TABLE winch_queue (
     name TEXT PRIMARY KEY NOT NULL,
     paused_at INTEGER,
-    pause_reason TEXT
+    pause_reason TEXT,
+    -- What claims read: how many of its jobs run at once, and whether they run by priority alone.
+    concurrency INTEGER,
+    is_strict INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE winch_recheck (
@@ -395,6 +401,8 @@ CREATE INDEX winch_job_fifo ON winch_job (fifo, coalesce(seq, created_at), id) W
 
 CREATE INDEX winch_job_gated ON winch_job (queue, tenant, sort_key, id)
 WHERE state = 'ready' AND gate IS NOT NULL;
+
+CREATE INDEX winch_job_priority ON winch_job (queue, priority, sort_key, id) WHERE state = 'ready' AND priority <> 0;
 
 CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'ready' AND gate IS NULL;
 

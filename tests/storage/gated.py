@@ -17,7 +17,6 @@ from winch.core.gates.uses import (
 ONE = GateUse("limit:one", LIMIT, "limit:one", n=1)
 TWO = GateUse("limit:two", LIMIT, "limit:two", n=2)
 TURNS = GateUse("fifo:acct", FIFO)
-QUEUE = GateUse("queue:a", LIMIT, "queue:a", n=2)
 MINUTE = 60_000_000
 SLOW = GateUse("rate:slow", RATE, "rate:slow", n=2, per=MINUTE, how=SLIDING)
 FIXED_RATE = GateUse("rate:fixed", RATE, "rate:fixed", n=2, per=MINUTE, how=FIXED)

@@ -26,17 +26,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.storage.gated import (
-    GATES,
-    QUEUE,
-)
+from tests.storage.gated import GATES
 from tests.storage.ledger import Ledger
 from winch.core.gates.uses import (
     FIFO,
     GateUse,
     gates_of,
     with_gates,
-    with_one_more,
 )
 from winch.core.job import Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
@@ -54,7 +50,7 @@ from winch.storage.params import (
     JobFilter,
     NewJob,
     NewSession,
-    Rebinding,
+    QueueRule,
     Rescued,
     Standing,
 )
@@ -116,6 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.refs: list[ClaimRef] = []
         self.finishes: list[Finish] = []
         self.gated: set[str] = set()
+        self.concurrency: dict[str, int | None] = {}
         self.sessions: list[str] = []
 
     # -- asking both stores ------------------------------------------------------------------------
@@ -231,25 +228,17 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.step()
         self.ask(lambda driver: driver.admit(is_sweep=is_sweep, now=now))
 
-    @rule(data=st.data(), is_gated=st.booleans(), priority=st.integers(-2, 2))
-    def rebind(self, data: st.DataObject, is_gated: bool, priority: int) -> None:
-        """What is set for a queue is put upon a job that may wait in it."""
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        concurrency=st.sampled_from([None, None, 1, 2, 3]),
+        is_strict=st.booleans(),
+    )
+    def set_queue(self, queue: str, concurrency: int | None, is_strict: bool) -> None:
+        """An operator sets what claims read."""
         now = self.step()
-        chosen = self.jobs().get(data.draw(st.sampled_from(self.known)).id)
-        if chosen is None:
-            return
-        options = chosen.options
-        if is_gated and QUEUE not in gates_of(options):
-            options = with_one_more(options, QUEUE)
-        change = Rebinding(
-            id=chosen.id,
-            options=chosen.options,
-            priority=chosen.priority,
-            to_options=options,
-            to_priority=priority,
-        )
-        (took,) = self.ask(lambda driver: driver.rebind([change], now=now))
-        assert took is (not chosen.state.is_final and chosen.state is not JobState.RUNNING)
+        wanted = QueueRule(concurrency=concurrency, is_strict=is_strict)
+        self.ask(lambda driver: driver.set_queue(queue, wanted, now=now))
+        self.concurrency[queue] = concurrency
 
     @rule(data=st.data())
     def enqueue_repeated(self, data: st.DataObject) -> None:
@@ -286,6 +275,15 @@ class StoreMachine(RuleBasedStateMachine):
             self.ledger.started(claim, to_micros(now))
             self.gated.update([claim.id] if gates_of(claim.options) else [])
             self.refs.append(ClaimRef(claim.id, claim.token))
+            most = self.concurrency.get(claim.queue)
+            assert claim.has_permit is (most is not None)
+            if most is not None:
+                running = [
+                    job
+                    for job in self.jobs().values()
+                    if job.queue == claim.queue and job.state is JobState.RUNNING
+                ]
+                assert len(running) <= most, "no claim takes more than the queue runs at once"
 
     def some_session(self, data: st.DataObject) -> str:
         """Mostly one of the latest, which are mostly live."""

@@ -11,25 +11,20 @@ import msgspec
 
 from winch.areas.queue_purge import Purged, purge_queue
 from winch.core.errors import ConfigError
-from winch.core.gates.uses import GateSpec
-from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings, changed
+from winch.core.policy.queue_settings import NO_SETTINGS, Order, QueueSettings, changed
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.backpressure import BOOK, PAUSED, UNTIL, read_settings
 from winch.engine.client.client import Client
-from winch.engine.client.rebind import bind_queue
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_queue
 from winch.engine.tasks.task import Unset
-from winch.storage.params import KvFilter, KvRecord, QueueInfo
+from winch.storage.params import KvFilter, KvRecord, QueueInfo, QueueRule
 
 if TYPE_CHECKING:
     from winch.core.policy.retry import Retry
-
-# More than ever run at once: a limit that holds no job back.
-NO_LIMIT = 1_000_000
 
 
 class Queues:
@@ -116,7 +111,7 @@ class Queues:
 
         None removes a setting.
 
-        - `concurrency`: how many jobs run at once, of those enqueued since it was first set.
+        - `concurrency`: how many jobs of the queue run at once in the whole fleet.
         - `retries`, `backoff`: replace the policy of the task. `backoff` is one delay, a `Retry`, or
           words such as "exponential 2s max=5m".
         - `max_depth`, `max_age`: the queue is full with this many ready jobs, or an oldest job of this
@@ -172,23 +167,19 @@ class Queues:
         return read_settings((yield driver.kv_list(KvFilter(book=BOOK))))
 
     def _configure(self, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
-        """Set what is given, also for the jobs that wait in the queue. When two callers set the same
-        queue at once, the later one wins."""
+        """Set what is given. When two callers set the same queue at once, the later one wins."""
         driver = self._client.driver()
         before = (yield from self._settings()).get(queue, NO_SETTINGS)
         after = changed(before, given)
-        if "concurrency" in given:
-            n = after.concurrency
-            # Taken back: jobs that carry the gate must not wait at it for ever.
-            spec = GateSpec(NO_LIMIT if n is None else n)
-            yield driver.set_limits({f"queue:{queue}": spec}, by=actor())
         if after == NO_SETTINGS:
             yield driver.kv_delete(BOOK, [queue])
         else:
             body = msgspec.json.encode(after).decode()
             yield driver.kv_put([KvRecord(book=BOOK, key=queue, body=body)])
         if "concurrency" in given or "order" in given:
-            yield from bind_queue(driver, queue, after)
+            is_strict = after.order is Order.STRICT
+            rule = QueueRule(concurrency=after.concurrency, is_strict=is_strict)
+            yield driver.set_queue(queue, rule)
         if given:
             yield from noted(driver, "configure queue", queue, settings=_shown(given))
         return after

@@ -10,8 +10,8 @@ from winch.core.lifecycle import JobState
 
 # A priority level is worth this head start, so that higher goes first and nothing starves.
 HEAD_START = timedelta(seconds=60)
-# In a queue of strict order a level is so many times that, 69 days: nothing of a lower one goes first.
-STRICT = 100_000
+# In a queue of strict order a level is worth more µs than any two moments are apart.
+STRICT_LEVEL = 10**18
 PRIORITIES = {"critical": 20, "high": 10, "default": 0, "low": -10}
 PRIORITY_RANGE = range(-1000, 1001)
 
@@ -202,6 +202,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     headers: dict[str, str] = {}
     options: str | None = None
     checkpoint: str | None = None
+    has_permit: bool = False
+    """The job counts against the concurrency of its queue until its claim ends."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,15 +226,15 @@ def keep_awaited(keep: timedelta | None) -> timedelta | None:
     return None if keep is None else max(keep, KEEP[JobState.COMPLETED])
 
 
-def level_of(priority: int) -> int:
-    """The priority as it was given. A queue with strict order stores STRICT times the priority."""
-    return priority if priority in PRIORITY_RANGE else round(priority / STRICT)
-
-
 def sort_key(arrival: datetime, priority: int) -> int:
     """Where a ready job stands in its queue, in µs: arrival minus a head start per priority level."""
     micros = to_micros(arrival)
     return micros - priority * (HEAD_START // timedelta(microseconds=1))
+
+
+def strict_place(key: int, priority: int) -> int:
+    """Where a job with this sort key stands in a queue of strict order: by priority first."""
+    return key - priority * STRICT_LEVEL
 
 
 def fifo_order(job: JobRecord) -> tuple[int, str]:

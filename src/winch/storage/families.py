@@ -43,7 +43,7 @@ from winch.storage.params import (
     Promoted,
     Pulse,
     QueueInfo,
-    Rebinding,
+    QueueRule,
     Rescued,
     SessionInfo,
     Standing,
@@ -92,6 +92,12 @@ class ClaimVerbs(Protocol):
         place. It gives its permits back when its claim ends, however it ends, and its turn when it is
         final; the next who fit are ready in the same transaction. Between tenants of a queue those who
         had least for their weight go first; jobs without a tenant count as one tenant.
+
+        What `set_queue` has set holds for every job of the queue, plain ones too. With a concurrency of
+        n a claim takes no more jobs than fit: each has a permit of the gate `queue:NAME` until its claim
+        ends, and workers that wait for the queue are woken then. Jobs that do not fit stay ready. A
+        strict queue gives the highest priority first, then the lowest sort key. A claim of plain jobs
+        only (`gated=0`) takes nothing from a queue with a rule.
         """
         ...
 
@@ -259,11 +265,10 @@ class GateVerbs(Protocol):
         that fit now are ready."""
         ...
 
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        """Give waiting jobs other options and another priority, each where it still has those that it
-        had: what is set for a queue then holds for jobs that were in it before. A job whose priority
-        changes takes the place in its queue that it would have had with it; one that gets its first gate
-        is one with gates. Running and final jobs stay as they are. Says for each whether it took."""
+    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+        """Set what claims of this queue read, from now on and for every job in it, whoever stored it.
+        Jobs that run now count against the concurrency. No claim that began before takes a job after
+        this call has returned without counting it. May be repeated."""
         ...
 
     def limits(self) -> Verb[list[LimitInfo]]:
@@ -271,7 +276,7 @@ class GateVerbs(Protocol):
         ...
 
     def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
-        """Whether one of these queues has a ready job with gates or a tenant. Cheap."""
+        """Whether one of these queues has a ready job with gates or a tenant, or a rule. Cheap."""
         ...
 
 

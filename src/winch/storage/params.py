@@ -236,14 +236,15 @@ class Acted(msgspec.Struct, frozen=True):
     holder: str | None = None
 
 
-class Rebinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting job and what it shall carry from now on, if it still carries what it did."""
+class QueueRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the claims of a queue read: how many of its jobs run at once (None: any number), and whether
+    they run by priority alone."""
 
-    id: str
-    options: str | None
-    priority: int
-    to_options: str | None
-    to_priority: int
+    concurrency: int | None = None
+    is_strict: bool = False
+
+
+NO_RULE = QueueRule()
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
-from winch.core.job import JobRecord, level_of
+from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.bounds import check_length, is_int
 from winch.core.values.duration import parse_duration
@@ -161,7 +161,7 @@ def _test(name: str, value: str) -> Test:
             return lambda job: compare(job.attempt)
         case "priority":
             compare = _number(value, "priority")
-            return lambda job: compare(level_of(job.priority))
+            return lambda job: compare(job.priority)
         case "duration":
             compare = _span(value, "duration")
             return lambda job: _took(job) is not None and compare(_took(job))

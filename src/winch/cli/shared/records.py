@@ -12,7 +12,7 @@ from winch.cli.shared.output import Column, Table, say, terminal_width
 from winch.cli.shared.steps import shown_steps, step_lines
 from winch.core.envelope import MARK
 from winch.core.errors import SUSPECT_TYPES
-from winch.core.job import Entry, Failure, JobRecord, attempt_words, level_of
+from winch.core.job import Entry, Failure, JobRecord, attempt_words
 from winch.core.lifecycle import JobState
 from winch.core.values.redact import mask, mask_text, shown
 from winch.storage.params import SessionInfo
@@ -34,7 +34,7 @@ def summary(job: JobRecord, *, reveal: bool) -> dict[str, Any]:
         "task": job.task,
         "state": job.state,
         "queue": job.queue,
-        "priority": level_of(job.priority),
+        "priority": job.priority,
         "args": shown(job.args, reveal=reveal),
         "tags": _tags(job, reveal),
         "attempt": job.attempt,
@@ -200,7 +200,7 @@ def show_job(job: JobRecord, workers: Workers, *, reveal: bool) -> None:
 
 def _facts(job: JobRecord, at: datetime, reveal: bool) -> list[tuple[str, str]]:
     facts = [
-        ("queue", job.queue + (f"   priority {level_of(job.priority)}" if job.priority else "")),
+        ("queue", job.queue + (f"   priority {job.priority}" if job.priority else "")),
         ("attempt", attempt_words(job.attempt, job.max_attempts)),
     ]
     if job.tags:

@@ -18,6 +18,8 @@ FIXED, SLIDING, BUCKET = "fixed", "sliding", "bucket"
 MARK = '{"gates":'
 _NO_GATES = '{"gates":[]'
 SECOND = 1_000_000
+# The keys of the gates of queues begin so.
+QUEUE = "queue:"
 # When to look again at a gate that opens later than any store can say: a hundred years.
 LONGEST = 100 * 365 * 86_400 * SECOND
 
@@ -125,6 +127,11 @@ def with_one_more(options: str | None, gate: GateUse) -> str:
     parsed: dict[str, Any] = msgspec.json.decode(options or "{}")
     parsed.pop("gates", None)
     return msgspec.json.encode({"gates": (*gates_of(options), gate), **parsed}).decode()
+
+
+def queue_key(queue: str) -> str:
+    """The gate of a queue's concurrency. Jobs do not carry it: a claim reads it."""
+    return f"{QUEUE}{queue}"
 
 
 def name_of_key(key: str) -> str:

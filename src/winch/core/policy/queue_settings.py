@@ -51,14 +51,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def is_limited(self) -> bool:
-        """Whether the queue has a limit of depth or age."""
+        """Whether the queue has a limit of depth or age, which producers read before they enqueue."""
         return self.max_depth is not None or self.max_age is not None
-
-    @property
-    def is_for_producers(self) -> bool:
-        """Whether producers have to check these settings before they enqueue."""
-        is_ordered = self.order is not Order.AGED
-        return self.is_limited or self.concurrency is not None or is_ordered
 
     def policy(self, retry: Retry) -> Retry:
         """The retry policy of the task, changed by these settings. A policy of the job itself comes

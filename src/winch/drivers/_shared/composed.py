@@ -81,7 +81,7 @@ class ComposedDriver:
     trim: Final = UpkeepVerbs.trim
     admit: Final = GateVerbs.admit
     set_limits: Final = GateVerbs.set_limits
-    rebind: Final = GateVerbs.rebind
+    set_queue: Final = GateVerbs.set_queue
     limits: Final = GateVerbs.limits
     has_gated: Final = GateVerbs.has_gated
     signal: Final = WaitVerbs.signal

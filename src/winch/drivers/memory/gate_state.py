@@ -13,7 +13,7 @@ from typing import NamedTuple
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate, room
 from winch.core.gates.scopes import braked, counted
-from winch.core.gates.uses import FIFO, GateSpec, GateUse, Look, gates_of, is_gated
+from winch.core.gates.uses import FIFO, GateSpec, GateUse, Look, gates_of, is_gated, queue_key
 from winch.core.job import JobRecord, fifo_order, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.storage.decide.gates import Setting, gate_info, limit_info, why_ended
@@ -83,18 +83,19 @@ class Gates:
         self,
         queue: str,
         ready: list[JobRecord],
+        places: Mapping[str, int],
         params: ClaimParams,
         limit: int,
         gated: int,
         at: datetime,
     ) -> tuple[Admission, Draw]:
-        """Decide about one queue's ready jobs, plain ones among them; `ready` is in order."""
-        plain = [(self.keys[job.id], job.id) for job in ready if not is_gated(job.options)]
+        """Decide about one queue's ready jobs, plain ones among them, in the order of `places`."""
+        plain = [(places[job.id], job.id) for job in ready if not is_gated(job.options)]
         candidates = [
             Candidate(
                 job.id,
                 job.queue,
-                self.keys[job.id],
+                places[job.id],
                 job.attempt,
                 gates_of(job.options),
                 job.tenant,
@@ -152,6 +153,14 @@ class Gates:
                 del self.permits[use.key, before.id]
                 freed[use.key] = max(permit.weight, 1)
         return [job for key in sorted(freed) for job in self._next(key, freed[key])]
+
+    def holders(self, key: str) -> list[str]:
+        """The jobs that hold a permit of this gate."""
+        return sorted(job for held, job in self.permits if held == key)
+
+    def queue_left(self, job: JobRecord) -> bool:
+        """Take back what an ended claim of this job had of its queue's concurrency; whether it had."""
+        return self.permits.pop((queue_key(job.queue), job.id), None) is not None
 
     def turn_left(self, job: JobRecord) -> list[JobRecord]:
         """Take the turn of a job that is not final; returns the next members of its FIFO keys."""
@@ -227,8 +236,7 @@ class Gates:
         if use is None or job.state is not JobState.BLOCKED:
             return None
         waiting = [other.id for other in self.waiting(use.key)]
-        holders = sorted(holder for key, holder in self.permits if key == use.key)
-        return gate_info(self.look(use), use, holders, waiting.index(job.id))
+        return gate_info(self.look(use), use, self.holders(use.key), waiting.index(job.id))
 
     def limits(self) -> list[LimitInfo]:
         used: dict[str, int] = {}
@@ -242,7 +250,7 @@ class Gates:
                     waiting[use.name] = waiting.get(use.name, 0) + 1
         return [
             limit_info(name, self.settings.get(name), used.get(name, 0), waiting.get(name, 0))
-            for name in sorted({*used, *waiting, *self.settings})
+            for name in {*used, *waiting, *self.settings}
         ]
 
     def set(

@@ -9,7 +9,7 @@ from datetime import datetime
 from winch.core.job import JobRecord
 from winch.drivers.memory.gate_state import Gates
 from winch.storage.decide.schedules import ScheduleRow, ScheduleRun
-from winch.storage.params import Event, NewSession
+from winch.storage.params import Event, NewSession, QueueRule
 
 
 @dataclass
@@ -62,6 +62,7 @@ class State:
     drop_at: dict[str, datetime] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     paused: dict[str, tuple[datetime, str | None]] = field(default_factory=dict)
+    rules: dict[str, QueueRule] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     records: dict[tuple[str, str], tuple[str, datetime | None]] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)

@@ -29,13 +29,16 @@ KEYS = {
     "meta": "hash: version of the layout, whether events are kept",
     "env": "hash: job -> moment of its creation and its envelope",
     "st": "hash: job -> what verbs have changed; a job that has none is ready and was never claimed",
-    "run": "hash: running job -> token, session, claimed_at, queue",
+    "run": "hash: running job -> token, session, claimed_at, queue, whether it holds permits",
     "ids": "zset of jobs, score 0: they sort by id; those that are in no page",
     "pages": "zset, score 0: ids of jobs stored together: how all of them begin, then each of them",
     "paged_to": "how the page begins that prune has looked at last",
     "recorded": "exists where events are kept: looked for together with other keys",
     "queues": "set: the queues that had jobs",
     "paused": "hash: queue -> since when, why",
+    "caps": "hash: queue -> its concurrency",
+    "strict": "set: queues of strict order, whose jobs a priority moves STRICT times as far",
+    "unsorted": "set: queues whose order has changed and whose ready jobs still have old places",
     "cancelling": "set: running jobs that are asked to stop",
     "sess": "hash: session -> its details",
     "alive": "zset: live session, by the end of its lease",
@@ -121,6 +124,9 @@ EXACT = 2**53
 PAST_EXACT = 1024
 
 _SECOND = 1_000_000
+# In a queue of strict order a level of priority is worth so many head starts, 69 days: a score is
+# a double, which has no place for more.
+STRICT = 100_000
 
 
 def _micros(value: object) -> int:
@@ -149,7 +155,7 @@ def with_parts(text: str) -> str:
 def with_keys(text: str) -> str:
     """A script of one server with all its keys put in where they stand: making the table K takes longer
     than each of the few things that a short script does."""
-    text = re.sub(r"\bK\.(\w+)\((\w+)\)", r"(P .. '\1:' .. \2)", text)
+    text = re.sub(r"\bK\.(\w+)\((\w+)\)", r"(P .. '\1:' .. \2)", text).replace("STRICT", str(STRICT))
     return "local P = string.sub(KEYS[1], 1, -5)\n" + re.sub(r"\bK\.(\w+)", r"(P .. '\1')", text)
 
 
@@ -191,6 +197,7 @@ def prelude(text: str) -> str:
         kept = ", ".join(f"{state} = {_micros(keep)}" for state, keep in KEEP.items())
         lines.append(f"local KEEP = {{{kept}}}")
     lines.append(f"local HEAD_START = {_micros(HEAD_START)}")
+    lines.append(f"local STRICT = {STRICT}")
     lines.append(f"local HISTORY_LIMIT, LOG_LIMIT = {HISTORY_LIMIT}, {LOG_LIMIT}")
     if "GATED" in text:
         lines.append(f"local GATED, OPENED_AT_ONCE = '{MARK}', {OPENED_AT_ONCE}")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import InvalidPayload
+from winch.core.gates.uses import QUEUE
 from winch.core.job import HEAD_START, Claim, Entry, Failure, JobRecord, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.keys import EXACT, PAST_EXACT
@@ -276,7 +277,9 @@ def read_claims(
     moments, states, read = _Moments(), _StatesRead(), _HeadersRead()
     claims = []
     for index in range(1, len(reply), 4):
-        queue = reply[index].decode()
+        named = reply[index].decode()
+        queue = named.removeprefix(QUEUE)
+        has_permit = queue != named
         for job_id, stored, state in zip(*reply[index + 1 : index + 4], strict=True):
             created, env = _read_envelope(stored)
             if state is None and env[10] is False and env[11] is False:
@@ -300,6 +303,7 @@ def read_claims(
                         False,
                         None,
                         {} if env[9] is False else read[env[9]],
+                        has_permit=has_permit,
                     )
                 )
                 continue
@@ -325,6 +329,7 @@ def read_claims(
                     {} if env[9] is False else read[env[9]],
                     _text(env[10]),
                     s.h,
+                    has_permit,
                 )
             )
     return claims

@@ -17,9 +17,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, QueueFull, StorageError
-from winch.core.gates.uses import LIMIT, GateUse, with_one_more
-from winch.core.job import PRIORITY_RANGE, STRICT
-from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
+from winch.core.policy.queue_settings import OnFull, QueueSettings
 from winch.engine.base.operation import Blocking, Operation, Sleep
 from winch.storage.params import Depth, KvFilter, KvRecord, NewJob
 from winch.storage.protocol import Driver
@@ -48,12 +46,6 @@ def read_settings(lines: Sequence[KvRecord]) -> dict[str, QueueSettings]:
         except msgspec.DecodeError:
             continue
     return found
-
-
-def queue_gate(queue: str, concurrency: int) -> GateUse:
-    """The gate of a queue's concurrency; its number is set in the store, for all jobs that carry it."""
-    name = f"queue:{queue}"
-    return GateUse(name, LIMIT, name, n=concurrency)
 
 
 class QueueAdmission:
@@ -111,10 +103,9 @@ class QueueAdmission:
         try:
             lines = yield _sent(driver, driver.kv_list(KvFilter(book=BOOK)), is_apart)
             found = read_settings(lines)
-            limited = {queue: one for queue, one in found.items() if one.is_for_producers}
+            limited = {queue: one for queue, one in found.items() if one.is_limited}
             for queue, settings in limited.items():
-                if settings.is_limited:
-                    depths[queue] = yield _sent(driver, _depth(driver, queue, settings), is_apart)
+                depths[queue] = yield _sent(driver, _depth(driver, queue, settings), is_apart)
         except (StorageError, ConfigError):
             limited, depths = self._limited, self._depths
         finally:
@@ -189,18 +180,8 @@ class QueueAdmission:
                     job = self._put_off(job, settings)  # noqa: PLW2901  # the same job, later
             if settings is not None:
                 self._own[job.queue] = self._own.get(job.queue, 0) + 1
-            found.append(_marked(job, settings))
+            found.append(job)
         return found
-
-    def mark(
-        self, driver: Driver, jobs: Sequence[NewJob], *, is_apart: bool = False
-    ) -> Operation[Sequence[NewJob]]:
-        """Members of a flow: stored whole or not at all, so none is kept out or put off; but the order
-        and the concurrency of their queues hold for them too."""
-        if self.is_open(jobs):
-            return jobs
-        yield from self._look(driver, is_apart)
-        return [_marked(job, self._limited.get(job.queue)) for job in jobs]
 
     def _put_off(self, job: NewJob, settings: QueueSettings) -> NewJob:
         depth = self._depths[job.queue]
@@ -215,21 +196,3 @@ def _sent(driver: Driver, verb: Verb[Any], is_apart: bool) -> Verb[Any] | Blocki
 
 def _depth(driver: Driver, queue: str, settings: QueueSettings) -> Verb[Depth]:
     return driver.depth(queue, cap=2 * (settings.max_depth or 1))
-
-
-def _marked(job: NewJob, settings: QueueSettings | None) -> NewJob:
-    """The job as its queue's order and concurrency make it."""
-    if settings is None:
-        return job
-    if settings.order is Order.STRICT:
-        job = _strict(job)
-    if settings.concurrency is not None:
-        gate = queue_gate(job.queue, settings.concurrency)
-        job = msgspec.structs.replace(job, options=with_one_more(job.options, gate))
-    return job
-
-
-def _strict(job: NewJob) -> NewJob:
-    if job.priority not in PRIORITY_RANGE:  # admitted before: a spooled job
-        return job
-    return msgspec.structs.replace(job, priority=job.priority * STRICT)

@@ -97,6 +97,8 @@ def _ready(facts: Facts) -> str:
             f"serve{'s' if facts.serving == 1 else ''} the queue, but none has imported it. "
             "Deploy workers that know the task; the job waits and loses nothing."
         )
+    if facts.gate is not None:
+        return _full(facts, facts.gate)
     if facts.ahead < 0:
         return (
             f"It is ready and waits for a free slot; other jobs of queue {facts.job.queue!r} go first."
@@ -112,6 +114,18 @@ def _ready(facts: Facts) -> str:
             f"{'job' if facts.ahead == 1 else 'jobs'} of queue {facts.job.queue!r} go first."
         )
     return "It is ready and next in its queue; a worker takes it as soon as a slot is free."
+
+
+def _full(facts: Facts, gate: GateInfo) -> str:
+    queue = facts.job.queue
+    if gate.used < 0:
+        return f"It is ready; its queue {queue!r} runs {gate.n:,} at once, and so many run."
+    more = " and others" if gate.used > len(gate.holders) else ""
+    first = f" {_ahead(facts)} of its jobs go first." if facts.ahead > 0 else ""
+    return (
+        f"It is ready and waits for its queue {queue!r} (limit {gate.key!r}): {gate.used:,} of "
+        f"{gate.n:,} run, held by {', '.join(gate.holders)}{more}.{first}"
+    )
 
 
 def _blocked(facts: Facts) -> str:

@@ -126,10 +126,6 @@ class JobWriter:
             jobs = middleware.enqueue_all(jobs)
         return self.sealed(jobs)
 
-    def marked(self, jobs: Sequence[NewJob], conn: object) -> Operation[Sequence[NewJob]]:
-        """Members of a flow as the settings of their queues make them."""
-        return (yield from self.admission.mark(self._driver(), jobs, is_apart=conn is not None))
-
     def store_prepared(self, jobs: Sequence[NewJob]) -> Operation[list[Enqueued]]:
         """Store jobs that are `prepared`, trying again while the store is out of reach."""
         answers = yield from self.send(jobs)

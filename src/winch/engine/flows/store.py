@@ -69,7 +69,7 @@ def send(
     reach."""
     if not jobs:
         return []
-    jobs = yield from client.writer.marked(client.writer.prepared(jobs), conn)
+    jobs = client.writer.prepared(jobs)
     return (yield from client.writer.with_hooks(jobs, store_members(client, jobs, waits, conn, claim)))
 
 

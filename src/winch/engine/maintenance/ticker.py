@@ -11,10 +11,8 @@ from collections import Counter
 import msgspec
 
 from winch.engine.base.log import log
-from winch.engine.base.operation import arun
 from winch.engine.base.search_index import lines_of_runs
 from winch.engine.base.service import Service
-from winch.engine.client.rebind import bind_jobs
 from winch.storage.decide.schedules import Answered, RunKind, ScheduleRow, ScheduleRun, Tick
 from winch.storage.protocol import Driver
 
@@ -66,8 +64,6 @@ class Ticker(Service):
             for run in changed.runs:
                 self.missed[run.schedule] += run.kind is RunKind.MISSED
                 _tell(run)
-            made = [run.job for run in changed.runs if run.job and run.kind is RunKind.ENQUEUED]
-            await arun(self._driver, bind_jobs(self._driver, made))
 
 
 def _tell(run: ScheduleRun) -> None:

@@ -299,7 +299,7 @@ class Context:
             session,
             sealed,
             self._lease,
-            has_gates=holds_something(self._claim.options),
+            has_gates=self._claim.has_permit or holds_something(self._claim.options),
         )
 
     @property

@@ -124,9 +124,7 @@ class HeldJobs:
         FIFO key or alone in a process that would be one too many: they stop, and are released when
         the store is there again. Plain handlers go on, and their ends are sent then."""
         stopping = [
-            attempt
-            for attempt in self.running
-            if (holds_something(attempt.claim.options) or attempt.is_alone) and not attempt.is_stopping
+            attempt for attempt in self.running if _must_stop(attempt) and not attempt.is_stopping
         ]
         if stopping:
             log.warning(
@@ -153,6 +151,12 @@ class HeldJobs:
         if attempt.handler.leaves_a_thread:
             log.error("a thread is left behind; this worker takes no more jobs and is replaced")
             self.recycling.retire("a thread is left behind")
+
+
+def _must_stop(attempt: Attempt) -> bool:
+    """Whether another worker that runs the same job would be one too many."""
+    claim = attempt.claim
+    return attempt.is_alone or claim.has_permit or holds_something(claim.options)
 
 
 def ref_of(claim: Claim) -> ClaimRef:

@@ -55,7 +55,7 @@ class Recorder:
             self._jobs.written([ref_of(claim)])  # another worker has it by now
 
     def finish(self, claim: Claim, settled: Settled, began: float) -> None:
-        has_gates = claim.options is not None and holds_something(claim.options)
+        has_gates = claim.has_permit or (claim.options is not None and holds_something(claim.options))
         is_completed = settled.to is JobState.COMPLETED
         outcome = "completed" if is_completed else _outcome(settled.to)
         error = settled.error

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from winch.core.gates.scopes import scope_state
-from winch.core.gates.uses import FIFO, SCOPE, GateSpec, GateUse, Look, name_of_key
+from winch.core.gates.uses import FIFO, LIMIT, SCOPE, GateSpec, GateUse, Look, name_of_key, queue_key
 from winch.core.job import from_micros
 from winch.storage.params import Finish, GateInfo, LimitInfo
 
@@ -68,19 +68,37 @@ def gate_info(look: Look, use: GateUse, holders: list[str], ahead: int) -> GateI
     )
 
 
+def queue_limit(queue: str, n: int, used: int) -> LimitInfo:
+    """A queue's concurrency among the limits. Jobs that wait for it are ready."""
+    return LimitInfo(name=queue_key(queue), spec=GateSpec(n), is_live=True, used=used)
+
+
+def queue_info(queue: str, n: int | None, used: int, holders: Sequence[str]) -> GateInfo | None:
+    """The gate of a queue that is full; None where it has room or no concurrency."""
+    if n is None or used < n:
+        return None
+    return GateInfo(
+        key=queue_key(queue), kind=LIMIT, n=n, used=used, holders=tuple(holders[:NAMED]), ahead=0
+    )
+
+
 def named_limits(
     settings: Mapping[str, Setting],
     used: Iterable[Sequence[Any]],
     waiting: Iterable[Sequence[Any]],
+    queues: Iterable[Sequence[Any]] = (),
 ) -> list[LimitInfo]:
-    """Limits by name, from what is out of and who waits at each gate."""
+    """Limits by name, from what is out of and who waits at each gate. `queues` have a concurrency."""
     out: dict[str, int] = {}
     held: dict[str, int] = {}
     for counts, rows in ((out, used), (held, waiting)):
         for key, count in rows:
             if name := name_of_key(key):
                 counts[name] = counts.get(name, 0) + count
-    return [
-        limit_info(name, settings.get(name), out.get(name, 0), held.get(name, 0))
-        for name in sorted({*settings, *out, *held})
-    ]
+    found = {
+        name: limit_info(name, settings.get(name), out.get(name, 0), held.get(name, 0))
+        for name in {*settings, *out, *held}
+    }
+    for queue, n in queues:
+        found[queue_key(queue)] = queue_limit(queue, n, out.get(queue_key(queue), 0))
+    return [found[name] for name in sorted(found)]

@@ -168,7 +168,7 @@ async def _bury(call: WebCall, claim: Claim, error: InvalidPayload) -> None:
         what="failed",
         error=describe(error),
         reason="its data is unreadable",
-        is_gated=holds_something(claim.options),
+        is_gated=claim.has_permit or holds_something(claim.options),
     )
     await driver.arun(driver.finish([dead]))
 
@@ -253,7 +253,7 @@ async def complete(call: WebCall) -> WebReply:
         to=JobState.COMPLETED,
         what="completed",
         result=result,
-        is_gated=holds_something(record.options),
+        is_gated=record.gate is not None or holds_something(record.options),
     )
     return await _finish(call, done, session)
 
@@ -282,7 +282,7 @@ async def fail(call: WebCall) -> WebReply:
         counts=settled.counts,
         error=settled.error,
         reason=settled.reason,
-        is_gated=holds_something(record.options),
+        is_gated=record.gate is not None or holds_something(record.options),
     )
     return await _finish(call, done, session)
 

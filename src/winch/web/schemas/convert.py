@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from winch.core.job import Entry, Failure, JobRecord, level_of
+from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import allowed
 from winch.core.values.redact import mask, mask_text, shown
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
@@ -33,7 +33,7 @@ def _common(job: JobRecord, *, with_traceback: bool) -> dict[str, Any]:
         "task": job.task,
         "state": job.state,
         "queue": job.queue,
-        "priority": level_of(job.priority),
+        "priority": job.priority,
         "tenant": job.tenant,
         "args": shown(job.args),
         "tags": [mask_text(tag) for tag in job.tags],

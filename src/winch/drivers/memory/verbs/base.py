@@ -89,6 +89,9 @@ class Base:
         self.record_event(job, kind, job.state, at, by_token, before)
         if before is not None and is_gated(job.options):
             self.admit(self.state.gates.left(before, job), at)
+        is_ended = before is not None and before.state is JobState.RUNNING is not job.state
+        if before is not None and is_ended and self.state.gates.queue_left(before):
+            self.ring({before.queue})
         if job.state is JobState.READY:
             self.ring({job.queue})
         elif job.state in TRANSITIONS["promote"] and job.run_at - at < RING_WITHIN:

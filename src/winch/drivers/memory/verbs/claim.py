@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from winch.core import changes
-from winch.core.gates.uses import is_gated
-from winch.core.job import Claim, JobRecord
+from winch.core.gates.uses import is_gated, queue_key
+from winch.core.job import Claim, JobRecord, strict_place
 from winch.core.lifecycle import JobState
+from winch.drivers.memory.gate_state import Permit
 from winch.drivers.memory.verbs.base import Base, verb
-from winch.storage.params import (
-    ClaimParams,
-)
+from winch.storage.params import NO_RULE, ClaimParams, QueueRule
 from winch.storage.verbs import Verb
 
 
@@ -39,21 +38,32 @@ class ClaimVerbs:
 
     def _draw(self, queue: str, params: ClaimParams, limit: int, at: datetime) -> list[Claim]:
         """Take up to `limit` jobs of one queue; those whose gates are closed are blocked there."""
-        ready = sorted(
-            (job for job in self._state.live.values() if self._fits(job, queue, params)),
-            key=lambda job: (self._state.keys[job.id], job.id),
-        )
+        rule = self._state.rules.get(queue, NO_RULE)
+        if rule != NO_RULE and params.gated == 0:
+            return []
+        if rule.concurrency is not None:
+            limit = min(limit, rule.concurrency - len(self._state.gates.holders(queue_key(queue))))
+            if limit <= 0:
+                return []
+        places = {
+            job.id: strict_place(self._state.keys[job.id], job.priority)
+            if rule.is_strict
+            else self._state.keys[job.id]
+            for job in self._state.live.values()
+            if self._fits(job, queue, params)
+        }
+        ready = [self._state.live[i] for i in sorted(places, key=lambda i: (places[i], i))]
         plain = [job for job in ready if not is_gated(job.options)]
         if params.gated == 0 or len(plain) == len(ready):
-            return [self._take(job, params, at) for job in plain[:limit]]
+            return [self._take(job, params, at, rule) for job in plain[:limit]]
         gated = limit if params.gated is None else params.gated
-        admission, drawn = self._state.gates.draw(queue, ready, params, limit, gated, at)
+        admission, drawn = self._state.gates.draw(queue, ready, places, params, limit, gated, at)
         if any(look.open_at is not None for look in admission.changed.values()):
             self._base.ring(set(), due=True)  # the next gate may open before the promoter wakes
         for job_id, key in admission.held.items():
             self._base.put(changes.held(self._state.live[job_id], key), "held", at)
         chosen = drawn.arranged({i: self._state.live[i] for i in admission.taken}, plain)
-        return [self._take(job, params, at) for job in chosen]
+        return [self._take(job, params, at, rule) for job in chosen]
 
     def _fits(self, job: JobRecord, queue: str, params: ClaimParams) -> bool:
         return (
@@ -62,7 +72,9 @@ class ClaimVerbs:
             and (params.tasks is None or job.task in params.tasks)
         )
 
-    def _take(self, job: JobRecord, params: ClaimParams, at: datetime) -> Claim:
+    def _take(self, job: JobRecord, params: ClaimParams, at: datetime, rule: QueueRule) -> Claim:
+        if rule.concurrency is not None:
+            self._state.gates.permits[queue_key(job.queue), job.id] = Permit(params.token, 1)
         running = changes.claimed(job, params.token, params.session, at)
         self._base.put(running, "claimed", at)
         return Claim(
@@ -82,4 +94,5 @@ class ClaimVerbs:
             headers=job.headers,
             options=job.options,
             checkpoint=job.checkpoint,
+            has_permit=rule.concurrency is not None,
         )

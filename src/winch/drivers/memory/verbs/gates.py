@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from msgspec.structs import replace
-
-from winch.core.gates.uses import GateSpec, is_gated
-from winch.core.job import EPOCH, sort_key
+from winch.core.gates.uses import GateSpec, is_gated, queue_key
 from winch.core.lifecycle import JobState
+from winch.drivers.memory.gate_state import Permit
 from winch.drivers.memory.verbs.base import Base, verb
-from winch.storage.params import LimitInfo, Promoted, Rebinding
+from winch.storage.decide.gates import queue_limit
+from winch.storage.params import NO_RULE, LimitInfo, Promoted, QueueRule
 from winch.storage.verbs import Verb
 
 
@@ -51,30 +50,35 @@ class GateVerbs:
 
         return verb("set_limits", body)
 
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        def body() -> list[bool]:
-            return [self._rebound(change) for change in changes]
+    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+        def body() -> None:
+            if rule == NO_RULE:
+                self._state.rules.pop(queue, None)
+            else:
+                self._state.rules[queue] = rule
+            if rule.concurrency is not None:
+                for job in self._state.live.values():
+                    if job.queue == queue and job.state is JobState.RUNNING:
+                        permit = Permit(job.token, 1)
+                        self._state.gates.permits.setdefault((queue_key(queue), job.id), permit)
+            self._base.ring({queue})
 
-        return verb("rebind", body)
-
-    def _rebound(self, change: Rebinding) -> bool:
-        job = self._state.live.get(change.id)
-        if job is None or job.state is JobState.RUNNING:
-            return False
-        if (job.options, job.priority) != (change.options, change.priority):
-            return False
-        ahead = sort_key(EPOCH, change.to_priority) - sort_key(EPOCH, job.priority)
-        if job.id in self._state.keys:  # else it gets one when it is ready
-            self._state.keys[job.id] += ahead
-        self._state.live[job.id] = replace(job, options=change.to_options, priority=change.to_priority)
-        return True
+        return verb("set_queue", body)
 
     def limits(self) -> Verb[list[LimitInfo]]:
-        return verb("limits", self._state.gates.limits, is_read=True)
+        def body() -> list[LimitInfo]:
+            found = self._state.gates.limits()
+            for queue, rule in self._state.rules.items():
+                if rule.concurrency is not None:
+                    used = len(self._state.gates.holders(queue_key(queue)))
+                    found.append(queue_limit(queue, rule.concurrency, used))
+            return sorted(found, key=lambda limit: limit.name)
+
+        return verb("limits", body, is_read=True)
 
     def has_gated(self, queues: Sequence[str]) -> Verb[bool]:
         def body() -> bool:
-            return any(
+            return any(queue in self._state.rules for queue in queues) or any(
                 job.state is JobState.READY and job.queue in queues and is_gated(job.options)
                 for job in self._state.live.values()
             )

@@ -6,18 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from winch.core.job import JobRecord
+from winch.core.gates.uses import queue_key
+from winch.core.job import JobRecord, strict_place
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.records import Session
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import key_holder
+from winch.storage.decide.gates import queue_info
 from winch.storage.params import (
     MOST_AHEAD,
+    NO_RULE,
     DeadGroup,
     Depth,
     Ending,
     Event,
     Facts,
+    GateInfo,
     GroupFilter,
     JobFilter,
     Page,
@@ -122,11 +126,8 @@ class ReadVerbs:
                 for job in self._state.live.values()
                 if job.queue == queue and job.state is JobState.READY
             ]
-            held = sum(
-                job.state is JobState.BLOCKED and job.queue == queue for job in self._state.live.values()
-            )
             oldest = self._base.now(now) - min(ready) if ready else None
-            return Depth(min(len(ready) + held, cap), oldest)
+            return Depth(min(len(ready), cap), oldest)
 
         return verb("depth", body, is_read=True)
 
@@ -167,13 +168,13 @@ class ReadVerbs:
                 return None
             live = [s for s in self._state.sessions.values() if s.ended_at is None]
             serving = [s for s in live if job.queue in s.info.queues]
-            mine = (self._state.keys.get(job.id, 0), job.id)
+            mine = (self._place(job), job.id)
             ahead = sum(
                 1
                 for other in self._state.live.values()
                 if other.state is JobState.READY
                 and other.queue == job.queue
-                and (self._state.keys[other.id], other.id) < mine
+                and (self._place(other), other.id) < mine
             )
             session = self._state.sessions.get(job.session or "")
             return Facts(
@@ -186,10 +187,23 @@ class ReadVerbs:
                 serving=len(serving),
                 knowing=sum(1 for s in serving if job.task in s.info.tasks),
                 key_holder=key_holder(self._state, job),
-                gate=self._state.gates.info(job),
+                gate=self._state.gates.info(job) or self._full_queue(job),
             )
 
         return verb("explain", body, is_read=True)
+
+    def _place(self, job: JobRecord) -> int:
+        key = self._state.keys.get(job.id, 0)
+        rule = self._state.rules.get(job.queue, NO_RULE)
+        return strict_place(key, job.priority) if rule.is_strict else key
+
+    def _full_queue(self, job: JobRecord) -> GateInfo | None:
+        """The gate of its queue, where the job is ready and the queue has as many running as it may."""
+        rule = self._state.rules.get(job.queue, NO_RULE)
+        if job.state is not JobState.READY:
+            return None
+        holders = self._state.gates.holders(queue_key(job.queue))
+        return queue_info(job.queue, rule.concurrency, len(holders), holders)
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         def body() -> list[Event]:

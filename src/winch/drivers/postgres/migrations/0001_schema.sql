@@ -175,6 +175,9 @@ COMMENT ON INDEX {schema}.job_gated IS 'serves claim and explain of jobs with ga
 CREATE INDEX job_tenant ON {schema}.job (queue, tenant, sort_key, id)
     WHERE filed = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL;
 COMMENT ON INDEX {schema}.job_tenant IS 'serves claim and explain of jobs with tenants';
+-- Most jobs have the priority 0 and are not in it.
+CREATE INDEX job_priority ON {schema}.job (queue, priority, sort_key, id) WHERE filed = 'ready' AND priority <> 0;
+COMMENT ON INDEX {schema}.job_priority IS 'serves claim of queues with strict order';
 CREATE INDEX job_blocked ON {schema}.job (gate, sort_key, id) WHERE filed = 'blocked';
 COMMENT ON INDEX {schema}.job_blocked IS 'serves admit, explain and counts';
 CREATE INDEX job_fifo ON {schema}.job (fifo, seq, id) WHERE fifo IS NOT NULL;
@@ -365,7 +368,10 @@ CREATE TABLE {schema}.queue (
     name text PRIMARY KEY,
     paused_at timestamptz,
     pause_reason text,
-    waiting_until timestamptz
+    waiting_until timestamptz,
+    -- What claims read: how many of its jobs run at once, and whether they run by priority alone.
+    concurrency integer,
+    is_strict boolean NOT NULL DEFAULT false
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0,
@@ -511,7 +517,11 @@ BEGIN
             AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
             AND NEW.state = 'ready'
             AND NEW.gate IS NULL
-            AND EXISTS (SELECT FROM {schema}.queue WHERE name = NEW.queue AND paused_at IS NULL)
+            AND EXISTS (
+                SELECT
+                FROM {schema}.queue
+                WHERE name = NEW.queue AND paused_at IS NULL AND concurrency IS NULL AND NOT is_strict
+            )
         ORDER BY offer.queue DESC, offer.until DESC
         LIMIT 1
         FOR UPDATE OF offer SKIP LOCKED
@@ -670,6 +680,7 @@ $$;
 
 -- blocked -> ready, for up to `most` of those who wait at a gate, or the first member of a FIFO key when the turn
 -- is free. Whoever calls has locked the gate. A job that is locked is passed over: who has it opens the gate too.
+-- Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
 CREATE FUNCTION {schema}.open_gate(opened text, most integer) RETURNS integer
     LANGUAGE plpgsql
 AS $$
@@ -677,6 +688,10 @@ DECLARE
     chosen uuid[];
     woken text[];
 BEGIN
+    IF starts_with(opened, 'queue:') THEN
+        PERFORM {schema}.ring(ARRAY[substr(opened, 7)], false);
+        RETURN 0;
+    END IF;
     IF starts_with(opened, 'fifo:') THEN
         IF EXISTS (SELECT FROM {schema}.permit WHERE gate = opened AND token IS NULL) THEN
             RETURN 0;
@@ -950,16 +965,19 @@ CREATE INDEX book_line_drop ON {schema}.book_line (drop_at) WHERE drop_at IS NOT
 COMMENT ON INDEX {schema}.book_line_drop IS 'serves write_lines, which removes some of what is over';
 
 -- One number per queue to scale workers by: jobs that could run now, and those that do. A paused queue's
--- ready jobs could not. Names and columns stay as they are: scalers outside ask for them.
+-- ready jobs could not, nor could those beyond a queue's concurrency. Names and columns stay as they are: scalers outside ask for them.
 
 CREATE VIEW {schema}.backlog AS
 SELECT
     job.queue,
-    count(*) FILTER (WHERE job.state = 'running' OR queue.paused_at IS NULL) AS value
+    least(
+        count(*) FILTER (WHERE job.state = 'running' OR queue.paused_at IS NULL),
+        greatest(queue.concurrency, count(*) FILTER (WHERE job.state = 'running' OR queue.concurrency IS NULL))
+    ) AS value
 FROM {schema}.job
 LEFT JOIN {schema}.queue ON queue.name = job.queue
 WHERE job.state IN ('ready', 'running')
-GROUP BY job.queue;
+GROUP BY job.queue, queue.concurrency;
 
 COMMENT ON VIEW {schema}.backlog IS 'jobs that could run now, by queue: what to scale workers by';
 

@@ -20,7 +20,8 @@ WITH admitted AS (
 SELECT count(*), (SELECT {schema}.ring(array_agg(DISTINCT queue), false) FROM admitted)
 FROM admitted;
 
--- admit.begin: which of these queues have ready jobs with gates. Locks: the session FOR KEY SHARE, as claim does;
+-- admit.begin: which of these queues have ready jobs with gates or a rule, the rule, and how many permits of its
+-- concurrency are out (a hint: counted again under the lock). Locks: the session FOR KEY SHARE, as claim does;
 -- nothing for one that is ended or unknown. A client that is stopped in the middle must not hold its session
 -- for long, so the server ends its transaction.
 WITH live AS MATERIALIZED (
@@ -32,11 +33,20 @@ WITH live AS MATERIALIZED (
 )
 SELECT
     wanted.queue,
+    queue.concurrency,
+    coalesce(queue.is_strict, false),
+    CASE WHEN queue.concurrency IS NOT NULL THEN (
+        SELECT count(*) FROM {schema}.permit WHERE permit.gate = 'queue:' || wanted.queue
+    ) END,
     set_config('lock_timeout', '4s', true),
     set_config('idle_in_transaction_session_timeout', '2s', true)
-FROM live, unnest(:queues::text[]) AS wanted (queue)
+FROM live
+CROSS JOIN unnest(:queues::text[]) AS wanted (queue)
+LEFT JOIN {schema}.queue ON queue.name = wanted.queue
 WHERE (
-        EXISTS (
+        queue.concurrency IS NOT NULL
+        OR queue.is_strict
+        OR EXISTS (
             SELECT
             FROM {schema}.job
             WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NULL
@@ -48,7 +58,7 @@ WHERE (
                 AND job.tenant IS NOT NULL
         )
     )
-    AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL;
+    AND queue.paused_at IS NULL;
 
 -- admit.candidates: the first ready jobs of a queue, not locked: with gates, of each tenant (found by steps in the
 -- index), and where the first plain ones stand among them.
@@ -79,7 +89,7 @@ WITH RECURSIVE tenants (tenant) AS (
     ) AS next
 )
 (
-    SELECT id::text, sort_key, attempt, options, tenant, false
+    SELECT id::text, sort_key, attempt, options, tenant, false, priority
     FROM {schema}.job
     WHERE queue = :queue
         AND filed = 'ready'
@@ -91,10 +101,10 @@ WITH RECURSIVE tenants (tenant) AS (
 )
 UNION ALL
 (
-    SELECT first.id::text, first.sort_key, first.attempt, first.options, first.tenant, false
+    SELECT first.id::text, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority
     FROM tenants
     CROSS JOIN LATERAL (
-        SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant
+        SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority
         FROM {schema}.job
         WHERE job.queue = :queue
             AND job.filed = 'ready'
@@ -107,7 +117,7 @@ UNION ALL
 )
 UNION ALL
 (
-    SELECT id::text, sort_key, 0, NULL, NULL, true
+    SELECT id::text, sort_key, 0, NULL, NULL, true, priority
     FROM {schema}.job
     WHERE queue = :queue
         AND filed = 'ready'
@@ -116,6 +126,89 @@ UNION ALL
         AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
     ORDER BY queue, sort_key, id
     LIMIT :limit
+);
+
+-- admit.strict: the same for a queue of strict order. The priorities are found by steps in their index. Jobs of tenants
+-- are read whole and sorted.
+WITH RECURSIVE levels (priority) AS (
+    (
+        SELECT job.priority
+        FROM {schema}.job
+        WHERE job.queue = :queue AND job.filed = 'ready' AND job.priority <> 0
+        ORDER BY job.priority DESC
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.priority
+    FROM levels
+    CROSS JOIN LATERAL (
+        SELECT job.priority
+        FROM {schema}.job
+        WHERE job.queue = :queue AND job.filed = 'ready' AND job.priority <> 0 AND job.priority < levels.priority
+        ORDER BY job.priority DESC
+        LIMIT 1
+    ) AS next
+)
+(
+    SELECT first.id::text, first.sort_key, first.attempt, first.options, first.tenant, first.is_plain, first.priority
+    FROM levels
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, job.gate IS NULL AS is_plain, job.priority
+        FROM {schema}.job
+        WHERE job.queue = :queue
+            AND job.filed = 'ready'
+            AND job.state = 'ready'
+            AND job.priority <> 0
+            AND job.priority = levels.priority
+            AND job.tenant IS NULL
+            AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
+        ORDER BY job.queue, job.priority, job.sort_key, job.id
+        LIMIT :limit::bigint + :ahead::bigint
+    ) AS first
+    ORDER BY first.priority DESC, first.sort_key, first.id
+    LIMIT :limit::bigint + :ahead::bigint
+)
+UNION ALL
+(
+    SELECT id::text, sort_key, attempt, options, tenant, false, priority
+    FROM {schema}.job
+    WHERE queue = :queue
+        AND filed = 'ready'
+        AND gate IS NOT NULL
+        AND tenant IS NULL
+        AND priority = 0
+        AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
+    ORDER BY queue, sort_key, id
+    LIMIT :limit::bigint + :ahead::bigint
+)
+UNION ALL
+(
+    SELECT id::text, sort_key, 0, NULL, NULL, true, priority
+    FROM {schema}.job
+    WHERE queue = :queue
+        AND filed = 'ready'
+        AND gate IS NULL
+        AND state = 'ready'
+        AND priority = 0
+        AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
+    ORDER BY queue, sort_key, id
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT first.id::text, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority
+    FROM (
+        SELECT
+            job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority,
+            row_number() OVER (PARTITION BY job.tenant ORDER BY job.priority DESC, job.sort_key, job.id) AS place
+        FROM {schema}.job
+        WHERE job.queue = :queue
+            AND job.filed = 'ready'
+            AND job.gate IS NOT NULL
+            AND job.tenant IS NOT NULL
+            AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
+    ) AS first
+    WHERE first.place <= :limit::bigint + :spare::bigint
 );
 
 -- admit.lock_keys: locks gates, sorted.
@@ -171,6 +264,8 @@ LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name;
 
 -- admit.take: ready -> running for jobs whose gates have let them through, ready -> blocked for those that are
 -- held. Locks: the job rows with SKIP LOCKED, after the gates. Who was taken or cancelled meanwhile gets no permit.
+-- In a queue with a rule (:is_ruled) plain jobs are taken so, too. With a concurrency (:queue_gate) each that is taken
+-- gets a permit of it, and a plain one ends as jobs with gates do.
 WITH kept AS (
     UPDATE {schema}.gate
     SET state = changed.state,
@@ -199,6 +294,7 @@ taken AS (
     UPDATE {schema}.job
     SET state = 'running',
         filed = 'running',
+        gate = CASE WHEN :queue_gate::text IS NULL THEN gate ELSE coalesce(gate, '') END,
         attempt = least(attempt, 2147483646) + 1, -- as claim does
         fence = greatest(fence + 1, :at::bigint),
         token = :token::uuid,
@@ -211,7 +307,7 @@ taken AS (
         FROM {schema}.job AS locked
         WHERE locked.id = ANY (:ids::uuid[])
             AND locked.state = 'ready'
-            AND locked.gate IS NOT NULL
+            AND (locked.gate IS NOT NULL OR :is_ruled::boolean)
         ORDER BY locked.id
         FOR UPDATE SKIP LOCKED
     ))
@@ -222,6 +318,10 @@ granted AS (
     SELECT given.gate, given.job, CASE WHEN NOT given.is_turn THEN :token::uuid END, given.weight
     FROM json_to_recordset(:permits::json) AS given (gate text, job uuid, weight integer, is_turn boolean)
     WHERE given.job IN (SELECT id FROM taken)
+    UNION ALL
+    SELECT :queue_gate::text, id, :token::uuid, 1
+    FROM taken
+    WHERE :queue_gate::text IS NOT NULL
     ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight
 )
 SELECT

@@ -8,8 +8,10 @@
 -- that names them all: no index is written to, and the rows stay in their pages. Their worker will be done with
 -- them in a moment; what is not, rescue.file files later. Small claims are of longer jobs, which would be walked
 -- over for as long as they run.
--- A wary claim (:is_wary) takes nothing where a ready job of its queues has gates: those go the long way, and who
--- would take them too asks this first, because mostly there are none.
+-- A wary claim (:is_wary) takes nothing where a ready job of its queues has gates or one of them has a rule: those go the
+-- long way, and who would take them too asks this first, because mostly there are none. No claim of plain jobs takes from
+-- a queue with a rule. What set_queue waits for is the lock of the table that FOR KEY SHARE takes: a statement has it
+-- before it has its snapshot, so it sees every rule that was set before.
 -- The number of an attempt stops where its type ends: one job that has failed so often must not stop its queue.
 -- RETURNING has no order: the caller sorts by queue, sort_key and id. It knows the queue where it named one.
 WITH clock AS MATERIALIZED (
@@ -36,7 +38,11 @@ chosen AS MATERIALIZED (
                 AND job.gate IS NULL
                 AND job.state = 'ready'
                 AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
-                AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = wanted.queue) IS NULL
+                AND (
+                    SELECT queue.paused_at IS NOT NULL OR queue.concurrency IS NOT NULL OR queue.is_strict
+                    FROM {schema}.queue
+                    WHERE queue.name = wanted.queue
+                ) IS NOT TRUE
                 AND EXISTS (SELECT FROM live)
                 AND (
                     NOT :is_wary::boolean
@@ -55,6 +61,12 @@ chosen AS MATERIALIZED (
                             AND gated.filed = 'ready'
                             AND gated.gate IS NOT NULL
                             AND gated.tenant IS NOT NULL
+                    )
+                    AND NOT EXISTS (
+                        SELECT
+                        FROM {schema}.queue
+                        WHERE queue.name = ANY (:queues::text[])
+                            AND (queue.concurrency IS NOT NULL OR queue.is_strict)
                     )
                 )
             ORDER BY job.queue, job.sort_key, job.id
@@ -120,7 +132,11 @@ WHERE ctid = ANY (ARRAY(
                 AND ended_at IS NULL
             FOR KEY SHARE
         )
-        AND (SELECT paused_at FROM {schema}.queue WHERE queue.name = :queue::text) IS NULL
+        AND (
+            SELECT queue.paused_at IS NOT NULL OR queue.concurrency IS NOT NULL OR queue.is_strict
+            FROM {schema}.queue
+            WHERE queue.name = :queue::text
+        ) IS NOT TRUE
         AND NOT EXISTS (
             SELECT
             FROM {schema}.job AS gated

@@ -68,3 +68,27 @@ SELECT
     ended_at, end_reason
 FROM {schema}.session
 WHERE id = :session::uuid;
+
+-- explain.rule: what claims read of the queue, how many permits of its concurrency are out, and some that hold them.
+SELECT
+    concurrency, is_strict,
+    (SELECT count(*) FROM {schema}.permit WHERE permit.gate = 'queue:' || :queue),
+    ARRAY(
+        SELECT permit.job::text FROM {schema}.permit WHERE permit.gate = 'queue:' || :queue ORDER BY permit.job LIMIT :most
+    )
+FROM {schema}.queue
+WHERE name = :queue
+    AND (concurrency IS NOT NULL OR is_strict);
+
+-- explain.strict: how many ready jobs stand before this one in a queue of strict order.
+SELECT count(*)
+FROM (
+    SELECT
+    FROM {schema}.job AS mine
+    JOIN {schema}.job AS other ON other.queue = mine.queue
+        AND other.filed = 'ready'
+        AND other.state = 'ready'
+        AND (-other.priority, other.sort_key, other.id) < (-mine.priority, mine.sort_key, mine.id)
+    WHERE mine.id = :id::uuid
+    LIMIT :most
+) AS line;

@@ -14,3 +14,8 @@ FROM {schema}.job
 WHERE filed = 'blocked'
     AND gate > ''
 GROUP BY gate;
+
+-- limits.queues: queues with a concurrency.
+SELECT name, concurrency
+FROM {schema}.queue
+WHERE concurrency IS NOT NULL;

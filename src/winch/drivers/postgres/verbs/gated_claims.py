@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate
-from winch.core.gates.uses import GateUse, Look, gates_of
-from winch.core.job import Claim
+from winch.core.gates.uses import LIMIT, GateUse, Look, gates_of, queue_key
+from winch.core.job import Claim, strict_place
 from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Statement
 from winch.drivers.postgres.verbs.base import BEGINNING, Base
 from winch.drivers.postgres.verbs.permits import look_at, to_json, write_looks
 from winch.storage.decide.gates import AHEAD, ROUNDS
-from winch.storage.params import ClaimParams
+from winch.storage.params import NO_RULE, ClaimParams, QueueRule
 
 # Of each tenant a few more are looked at than are wanted: some may be held at their gates.
 SPARE = 10
@@ -34,7 +36,9 @@ class GatedClaims:
         """Claims from queues that may have jobs with gates; those without go the plain way."""
         queues = list(dict.fromkeys(params.queues))
         rows = yield self._base.statement("admit.begin", session=params.session, queues=queues)
-        with_gates = {row[0] for row in rows}
+        with_gates = {
+            row[0]: (QueueRule(concurrency=row[1], is_strict=row[2]), row[3] or 0) for row in rows
+        }
         self._met_gates(queues, is_any=bool(with_gates))
         found: list[Claim] = []
         gated = params.limit if params.gated is None else params.gated
@@ -48,8 +52,11 @@ class GatedClaims:
                 found += read_claims(rows, params.token, plain)
             plain = []
             if queue is not None and len(found) < params.limit:
+                rule, used = with_gates[queue]
+                if rule.concurrency is not None and used >= rule.concurrency:
+                    continue  # full: who ends one of its jobs wakes the workers of the queue
                 claims, scoped = yield from self._claim_queue(
-                    params, queue, params.limit - len(found), gated, now
+                    params, queue, params.limit - len(found), gated, rule, now
                 )
                 found += claims
                 gated = max(gated - scoped, 0)
@@ -63,32 +70,48 @@ class GatedClaims:
             self.with_gates.add(tuple(queues))
 
     def _claim_queue(
-        self, params: ClaimParams, queue: str, limit: int, gated: int, now: datetime | None
+        self,
+        params: ClaimParams,
+        queue: str,
+        limit: int,
+        gated: int,
+        rule: QueueRule,
+        now: datetime | None,
     ) -> Body[tuple[list[Claim], int]]:
+        """Claims from one queue; and how many of them are under a scope. With a rule every ready job is
+        a candidate, plain ones too."""
         found: list[Claim] = []
         scoped = 0
         for _ in range(ROUNDS):
             left = limit - len(found)
             rows = yield self._base.statement(
-                "admit.candidates",
+                "admit.strict" if rule.is_strict else "admit.candidates",
                 queue=queue,
                 tasks=None if params.tasks is None else list(params.tasks),
                 limit=left,
                 ahead=AHEAD,
                 spare=SPARE,
             )
+            is_ruled = rule != NO_RULE
             candidates = [
-                Candidate(row[0], queue, row[1], row[2], gates_of(row[3]), row[4])
+                Candidate(
+                    row[0],
+                    queue,
+                    strict_place(row[1], row[6]) if rule.is_strict else row[1],
+                    row[2],
+                    gates_of(row[3]),
+                    row[4],
+                )
                 for row in rows
-                if not row[5]
+                if is_ruled or not row[5]
             ]
-            standing = [(row[1], row[0]) for row in rows if row[5]]
+            standing = [] if is_ruled else [(row[1], row[0]) for row in rows if row[5]]
             admission, drawn = yield from self._drawn(
-                candidates, standing, queue, left, gated - scoped, now
+                candidates, standing, queue, left, gated - scoped, rule, now
             )
             claims: list[Claim] = []
             if candidates:
-                claims = yield from self._take(admission, params, now)
+                claims = yield from self._take(admission, params, queue, rule)
             plain: list[Claim] = []
             if drawn.plain:
                 plain_rows = yield self._claim_plain(params, [queue], drawn.plain, now)
@@ -122,19 +145,24 @@ class GatedClaims:
         queue: str,
         limit: int,
         gated: int,
+        rule: QueueRule,
         now: datetime | None,
     ) -> Body[tuple[Admission, Draw]]:
         if not candidates:
             return Admission({}, 0), Draw([None] * len(standing[:limit]))
         uses = {use.key: use for job in candidates for use in job.gates}
         tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
-        turn = tenant_key(queue)
+        turn, whole = tenant_key(queue), queue_key(queue)
+        if rule.concurrency is not None:
+            uses[whole] = GateUse(whole, LIMIT)
         keys = [*uses, *([turn] if tenants else [])]
         yield self._base.statement("admit.lock_keys", keys=keys)
         weighed = [GateUse(f"tenant:{tenant}", "", f"tenant:{tenant}") for tenant in tenants]
         extra = [GateUse(turn, ""), *weighed] if tenants else []
         looks, at = yield from look_at(self._base, [*uses.values(), *extra], now)
         admission = Admission(looks, at)
+        if rule.concurrency is not None:
+            limit = max(0, min(limit, rule.concurrency - looks[whole].used))
         fair = None
         if tenants:
             weights = {
@@ -149,8 +177,9 @@ class GatedClaims:
         return admission, drawn
 
     def _take(
-        self, admission: Admission, params: ClaimParams, now: datetime | None
+        self, admission: Admission, params: ClaimParams, queue: str, rule: QueueRule
     ) -> Body[list[Claim]]:
+        is_limited = rule.concurrency is not None
         at = admission.now
         rows = yield self._base.statement(
             "admit.take",
@@ -167,7 +196,10 @@ class GatedClaims:
             token=params.token,
             session=params.session,
             at=at,
+            is_ruled=rule != NO_RULE,
+            queue_gate=queue_key(queue) if is_limited else None,
         )
         if any(look.open_at is not None for look in admission.changed.values()):
             yield self._base.statement("admit.ring")
-        return read_claims(rows, params.token, [row[2] for row in rows])
+        claims = read_claims(rows, params.token, [queue])
+        return [replace(claim, has_permit=True) for claim in claims] if is_limited else claims

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from winch.core.gates.uses import GateSpec, name_of_key
+from winch.core.gates.uses import GateSpec, name_of_key, queue_key
 from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import open_gates, read_spec, to_json
 from winch.storage.decide.gates import Setting, named_limits
-from winch.storage.params import LimitInfo, Promoted, Rebinding
+from winch.storage.params import LimitInfo, Promoted, QueueRule
 from winch.storage.verbs import Verb
 
 # How many gates one transaction opens.
@@ -75,15 +75,19 @@ class GateVerbs:
 
         return Verb("set_limits", body)
 
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        def body() -> Body[list[bool]]:
-            text = to_json(sorted(changes, key=lambda change: change.id))
-            took = {
-                row[0] for row in (yield self._base.statement("rebind", is_alone=True, changes=text))
-            }
-            return [change.id in took for change in changes]
+    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield self._base.statement("set_queue.wait")
+            yield self._base.statement("set_queue.begin")
+            yield self._base.statement("admit.lock_keys", keys=[queue_key(queue)])
+            yield self._base.statement(
+                "set_queue", queue=queue, concurrency=rule.concurrency, is_strict=rule.is_strict
+            )
+            if rule.concurrency is not None:
+                yield self._base.statement("set_queue.count", queue=queue)
+            yield self._base.statement("set_queue.ring", queue=queue)
 
-        return Verb("rebind", body)
+        return Verb("set_queue", body)
 
     def limits(self) -> Verb[list[LimitInfo]]:
         def body() -> Body[list[LimitInfo]]:
@@ -93,7 +97,8 @@ class GateVerbs:
             }
             used = yield self._base.statement("limits.used", is_alone=True)
             waiting = yield self._base.statement("limits.waiting", is_alone=True)
-            return named_limits(settings, used, waiting)
+            queues = yield self._base.statement("limits.queues", is_alone=True)
+            return named_limits(settings, used, waiting, queues)
 
         return self._base.read("limits", body)
 

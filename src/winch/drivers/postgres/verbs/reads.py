@@ -11,6 +11,7 @@ from winch.drivers.postgres.records import READ, read_moment, read_queue
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import read_gate
+from winch.storage.decide.gates import NAMED, queue_info
 from winch.storage.decide.waits import lie_together
 from winch.storage.params import (
     MOST_AHEAD,
@@ -167,6 +168,17 @@ class ReadVerbs:
             rows = []
             if job.session is not None:
                 rows = yield self._base.statement("explain.session", is_alone=True, session=job.session)
+            gate = yield from read_gate(self._base, job, now)
+            if job.state is JobState.READY:
+                rules = yield self._base.statement(
+                    "explain.rule", is_alone=True, queue=job.queue, most=NAMED
+                )
+                for concurrency, is_strict, used, of_queue in rules:
+                    gate = queue_info(job.queue, concurrency, used, of_queue)
+                    if is_strict:
+                        ((ahead,),) = yield self._base.statement(
+                            "explain.strict", is_alone=True, id=job.id, most=MOST_AHEAD
+                        )
             holder = None
             if job.unique_key is not None and job.state in FINAL:
                 held = yield self._base.statement(
@@ -183,7 +195,7 @@ class ReadVerbs:
                 serving=serving,
                 knowing=knowing,
                 key_holder=holder,
-                gate=(yield from read_gate(self._base, job, now)),
+                gate=gate,
             )
 
         return self._base.read("explain", body)

@@ -19,7 +19,7 @@ from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, ClusterRoute, shard_of
 from winch.drivers.redis.records import MICROSECOND
 from winch.drivers.redis.verbs.base import Body
-from winch.storage.params import ClaimRef, Rebinding
+from winch.storage.params import ClaimRef
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -29,8 +29,8 @@ REMEMBERED_FOR = timedelta(days=1) // MICROSECOND
 AT_ONCE = 100
 
 # What lets a job leave its shard: its live claim's token; True where it rests and may be retried; its
-# options and priority where it waits; False for nothing but what has left already.
-Sought = str | bool | tuple[str | bool, int]
+# queue where it is ready; False for nothing but what has left already.
+Sought = str | bool | tuple[str]
 
 
 class Handover:
@@ -110,12 +110,11 @@ class Handover:
         yield from self.move(dict.fromkeys(ids, True))
         self.claimed_at_home.difference_update(ids)
 
-    def let_wait_at_home(self, changes: Sequence[Rebinding]) -> Body[None]:
-        """Bring jobs home that wait and are still as they were read; others stay where they are.
-        Those that came are asked for there first, until the caller has done with them."""
-        for start in range(0, len(changes), AT_ONCE):
-            some = changes[start : start + AT_ONCE]
-            yield from self.move({one.id: (one.options or False, one.priority) for one in some})
+    def let_wait_at_home(self, queue: str, ids: Sequence[str]) -> Body[None]:
+        """Bring jobs home that are ready in this queue; others stay where they are."""
+        for start in range(0, len(ids), AT_ONCE):
+            yield from self.move(dict.fromkeys(ids[start : start + AT_ONCE], (queue,)))
+        self.claimed_at_home.difference_update(ids)
 
     def move(self, which: Mapping[str, Sought]) -> Body[None]:
         """Bring jobs home that are as `which` describes them, and those on their way already."""

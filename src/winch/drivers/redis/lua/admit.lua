@@ -1,7 +1,7 @@
 -- admit: blocked -> ready, at gates whose moment has come. A sweep looks at every gate that is waited at.
 -- A:      now; limit, is_sweep, many (how many gates a sweep looks at)
 -- Return: {now, count, the next moment or -1}
--- Keys:   opens, closed, rests, gate, used, permits, run, and as release
+-- Keys:   opens, closed, caps, rests, gate, used, permits, run, and as release
 -- flags:  allow-oom
 -- parts:  put record
 local upto, count, keys = string.format('%d', now), 0, nil
@@ -28,6 +28,7 @@ if A.is_sweep then
   for _, key in ipairs(keys) do
     if string.sub(key, 1, 5) ~= 'fifo:' then mend(key) end
   end
+  for _, queue in ipairs(call('HKEYS', K.caps)) do mend('queue:' .. queue) end
   for _, key in ipairs(call('ZRANGEBYSCORE', K.rests, '-inf', upto, 'LIMIT', 0, A.many)) do
     call('HDEL', K.gate, key)
     call('ZREM', K.rests, key)

@@ -4,7 +4,8 @@
 -- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}; {now, 'more'}: nothing
 --         yet, because so many were held; call again. Where the caller told of jobs that are away, last of all: how
 --         many of those have their turn before each
--- Keys:   alive, paused, tasks, ready, env, st, run, held, cancelling, events; with gates: see parts/draw.lua
+--         A queue with a concurrency is named by its gate, queue:NAME
+-- Keys:   alive, paused, caps, strict, used, permits, tasks, ready, env, st, run, held, cancelling, events; with gates: see parts/draw.lua
 -- flags:  allow-oom
 -- parts:  put rates scopes gates draw
 local out = {now}
@@ -37,10 +38,15 @@ local free, gated, is_more = A.limit, A.gated, false
 for _, queue in ipairs(A.queues) do
   if free <= 0 then break end
   local key, ids, envelopes, drawn = K.ready(queue), {}, {}, nil
-  -- Most queues are not paused and have no gates: that is seen by one look.
-  local is_odd = call('EXISTS', K.paused, K.gated(queue), K.tenanted(queue)) > 0
-  if is_odd and call('HEXISTS', K.paused, queue) == 1 then
+  -- Most queues are not paused and have no gates and no rule: that is seen by one look.
+  local is_odd = call('EXISTS', K.paused, K.caps, K.strict, K.gated(queue), K.tenanted(queue)) > 0
+  local most, whole = is_odd and tonumber(call('HGET', K.caps, queue) or nil), free
+  local gate = most and 'queue:' .. queue
+  if most then free = math.max(0, math.min(free, most - tonumber(call('HGET', K.used, gate) or 0))) end
+  if is_odd and (call('HEXISTS', K.paused, queue) == 1 or free == 0) then
     ids = {}
+  elseif is_odd and not gated and (most or call('SISMEMBER', K.strict, queue) == 1) then
+    ids = {}  -- a claim of plain jobs leaves a queue with a rule alone
   elseif is_odd and gated and call('EXISTS', K.gated(queue), K.tenanted(queue)) > 0 then
     drawn = draw(queue, free, gated, task_of)
     ids, envelopes, gated = drawn.ids, drawn.envelopes, gated - drawn.scoped
@@ -69,9 +75,9 @@ for _, queue in ipairs(A.queues) do
   if #ids > 0 then
     local states = fetch('HMGET', K.st, ids)
     local claim, running = pack({A.token, A.session, now, queue}), {}
-    local holding = drawn and pack({A.token, A.session, now, queue, true})
+    local holding = (most or drawn) and pack({A.token, A.session, now, queue, true})
     for i = 1, #ids do
-      running[2 * i - 1], running[2 * i] = ids[i], drawn and drawn.holds[i] and holding or claim
+      running[2 * i - 1], running[2 * i] = ids[i], (most or drawn and drawn.holds[i]) and holding or claim
       local state = states[i]
       if state and is_as_new[state] == nil then
         local s = read(state)
@@ -94,11 +100,17 @@ for _, queue in ipairs(A.queues) do
         event(id, 'claimed', 'running', A.token, nil, A.session, attempt)
       end
     end
-    free = free - #ids
-    out[#out + 1], out[#out + 2] = queue, ids
+    if most then
+      local permits = {}
+      for i = 1, #ids do permits[2 * i - 1], permits[2 * i] = ids[i], '1' end
+      write('HSET', K.permits(gate), permits)
+      call('HINCRBY', K.used, gate, #ids)
+    end
+    out[#out + 1], out[#out + 2] = gate or queue, ids
     out[#out + 1], out[#out + 2] = envelopes, states
     if drawn and A.away then out[#out + 1] = drawn.behind end
   end
+  free = whole - #ids
 end
 if gated then done() end
 if is_more and #out == 1 then out[2] = 'more' end

@@ -1,10 +1,9 @@
 -- depart: jobs leave their shard for home; all there is of each is kept as a message until `forget`. Running ones
--- as they run, by their claim; with a token of true those that rest and that somebody retries; with {options,
--- priority} instead of a token those that wait and are what the caller has read.
+-- as they run, by their claim; with a token of true those that rest and that somebody retries; with {queue}
+-- instead of a token those that are ready in it.
 -- A:      claims: {id, token}; a token of false finds messages only; confirm
 -- Return: for each: its message, also one that was left before; '' where there is none
--- Keys:   run, env, st, held, keep, ids, cancelling, changes, leaving, meta; of those that wait: ready, scheduled,
---         retrying
+-- Keys:   run, env, st, held, keep, ids, cancelling, changes, leaving, meta; of those that are ready: ready
 -- flags:
 -- parts:  put record
 -- WAIT waits for what its own connection wrote.
@@ -16,8 +15,7 @@ local function chosen(claim)
   local j = load(claim[1])
   if not j then return nil end
   if token == true then return MAY.retry[j.s] and j or nil end
-  local waits = j.s ~= 'running' and not FINAL[j.s]
-  return waits and j.env[OPTIONS] == token[1] and j.env[PRIORITY] == token[2] and j or nil
+  return j.s == 'ready' and j.env[QUEUE] == token[1] and j or nil
 end
 
 local out = {}

@@ -1,10 +1,10 @@
 -- depth: how many jobs of a queue wait to be run, and since when the first in line does.
 -- A:      now; queue
 -- Return: {now, count, the moment since when the first in line is ready or -1}
--- Keys:   ready, gated, tenanted, blocked, env, st
+-- Keys:   ready, gated, tenanted, env, st
 -- flags:  no-writes
 -- parts:
-local count, oldest = call('ZCARD', K.blocked(A.queue)), nil
+local count, oldest = 0, nil
 for _, key in ipairs({K.ready(A.queue), K.gated(A.queue), K.tenanted(A.queue)}) do
   local first = call('ZRANGE', key, 0, 0)[1]
   if first then

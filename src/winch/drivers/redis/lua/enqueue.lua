@@ -3,7 +3,7 @@
 --         they are waited for together or false, ids}; begin: of all ids, where they begin alike.
 --         ARGV[2…]: envelopes, in order
 -- Return: '' when stored; or an id that was there, and nothing is stored. No id comes twice in a call.
--- Keys:   env, ids, pages, ready, unfinished, queues, tasks, waiting, bell, events
+-- Keys:   strict, env, ids, pages, ready, unfinished, queues, tasks, waiting, bell, events
 -- flags:
 -- parts:  put pages
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
@@ -25,7 +25,7 @@ for queue, tasks in pairs(A.names) do
 end
 for place, group in ipairs(A.groups) do
   local queue, ids, list = group[1], group[4], lists[place]
-  local key = string.format('%d', now - group[2] * HEAD_START)
+  local key = string.format('%d', now - head_start(queue, group[2]))
   for i = 1, #ids do list[2 * i - 1], list[2 * i] = ids[i], created .. ARGV[before + i] end
   write('HSET', K.env, list)
   put_on_pages(ids, A.begin)

@@ -2,7 +2,7 @@
 -- of the whole enqueue goes into reading its arguments and making functions that one job never calls.
 -- A:      no map, but ARGV: queue, task, head start in µs, id, envelope
 -- Return: '' when stored; the id, when it was there; '+' when events are kept, and then nothing is stored
--- Keys:   meta, recorded, ids, tasks, queues, env, ready, waiting, bell
+-- Keys:   meta, recorded, strict, ids, tasks, queues, env, ready, waiting, bell
 -- flags:
 -- parts:  none
 local call, queue, id = redis.call, ARGV[1], ARGV[4]
@@ -14,7 +14,9 @@ local now = t[1] * 1000000 + t[2]
 if call('HSETNX', K.env, id, cmsgpack.pack(now) .. ARGV[5]) == 0 then return id end
 call('ZADD', K.ids, '0', id)
 if call('SADD', K.tasks(queue), ARGV[2]) > 0 then call('SADD', K.queues, queue) end
-call('ZADD', K.ready(queue), string.format('%d', now - ARGV[3]), id)
+local ahead = tonumber(ARGV[3])
+if ahead ~= 0 and call('SISMEMBER', K.strict, queue) == 1 then ahead = ahead * STRICT end
+call('ZADD', K.ready(queue), string.format('%d', now - ahead), id)
 
 -- As `wake` does for one job.
 if is_more then

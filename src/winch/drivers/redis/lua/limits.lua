@@ -1,7 +1,7 @@
 -- limits: what is set by name, what is out of each gate and how many wait at it.
 -- A:      –
--- Return: {{name, setting, …}, {gate, used, …}, {gate, waiting, …}}
--- Keys:   limits, used, closed, stopped
+-- Return: {{name, setting, …}, {gate, used, …}, {gate, waiting, …}, {queue, concurrency, …}}
+-- Keys:   limits, caps, used, closed, stopped
 -- flags:  no-writes
 -- parts:
 -- FIFO keys and scopes have no numbers to be set, and there may be many of them.
@@ -11,4 +11,4 @@ for _, key in ipairs(call('SMEMBERS', K.closed)) do
     waiting[#waiting + 1], waiting[#waiting + 2] = key, call('ZCARD', K.stopped(key))
   end
 end
-return {call('HGETALL', K.limits), call('HGETALL', K.used), waiting}
+return {call('HGETALL', K.limits), call('HGETALL', K.used), waiting, call('HGETALL', K.caps)}

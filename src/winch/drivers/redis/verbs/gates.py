@@ -17,8 +17,8 @@ from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import micros
 from winch.drivers.redis.verbs.base import Base, Body
-from winch.storage.decide.gates import AHEAD, Setting, gate_info, named_limits
-from winch.storage.params import GateInfo, LimitInfo, Promoted, Rebinding
+from winch.storage.decide.gates import AHEAD, Setting, gate_info, named_limits, queue_info
+from winch.storage.params import GateInfo, LimitInfo, Promoted, QueueRule
 from winch.storage.verbs import Verb
 
 # How many gates a sweep looks at; where more are waited at, it is another choice each time.
@@ -72,24 +72,38 @@ class GateVerbs:
 
         return Verb("set_limits", body)
 
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        def body() -> Body[list[bool]]:
-            rows = [
-                (one.id, one.options or False, one.priority, one.to_options or False, one.to_priority)
-                for one in changes
-            ]
-            return [bool(took) for took in (yield self._call("rebind", now=micros(now), changes=rows))]
+    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            yield from self.set_here(queue, rule, now)
 
-        return Verb("rebind", body)
+        return Verb("set_queue", body)
+
+    def set_here(self, queue: str, rule: QueueRule, now: datetime | None) -> Body[None]:
+        """Set the rule, then give ready jobs the places that the order gives them, some at a time. Jobs
+        that are stored meanwhile have theirs."""
+        is_changed = yield self._call(
+            "set_queue",
+            now=micros(now),
+            queue=queue,
+            concurrency=rule.concurrency or False,
+            is_strict=rule.is_strict,
+        )
+        for name in ("ready", "gated", "tenanted") if is_changed else ():
+            cursor = "0"
+            while True:
+                cursor = (yield self._call("rescore", queue=queue, set=name, cursor=cursor)).decode()
+                if cursor == "0":
+                    break
 
     def limits(self) -> Verb[list[LimitInfo]]:
         def body() -> Body[list[LimitInfo]]:
-            rows, used, waiting = yield self._call("limits")
+            rows, used, waiting, caps = yield self._call("limits")
             settings = {name.decode(): read_setting(data) for name, data in _pairs(rows)}
             return named_limits(
                 settings,
                 [(key.decode(), int(count)) for key, count in _pairs(used)],
                 [(key.decode(), count) for key, count in _pairs(waiting)],
+                [(queue.decode(), int(n)) for queue, n in _pairs(caps)],
             )
 
         return Verb("limits", body, is_read=True)
@@ -101,7 +115,10 @@ class GateVerbs:
         return Verb("has_gated", body, is_read=True)
 
     def gate_of(self, job: JobRecord) -> Body[GateInfo | None]:
-        """The gate a blocked job waits at."""
+        """The gate a blocked job waits at; or that of its queue, where a ready job waits for that."""
+        if job.state is JobState.READY:
+            n, used, names = yield self._call("explain_queue", queue=job.queue, holders=AHEAD)
+            return queue_info(job.queue, int(n) if n else None, used, [one.decode() for one in names])
         use = next((use for use in gates_of(job.options) if use.key == job.gate), None)
         if use is None or job.state is not JobState.BLOCKED:
             return None

@@ -78,6 +78,8 @@ CREATE INDEX winch_job_ready ON winch_job (queue, sort_key, id) WHERE state = 'r
 -- Serves claim of jobs with gates.
 CREATE INDEX winch_job_gated ON winch_job (queue, tenant, sort_key, id)
 WHERE state = 'ready' AND gate IS NOT NULL;
+-- Serves claim of queues with strict order. Most jobs have the priority 0 and are not in it.
+CREATE INDEX winch_job_priority ON winch_job (queue, priority, sort_key, id) WHERE state = 'ready' AND priority <> 0;
 -- Serves promote.
 CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
 -- Serves rescue, end_session, give_up and sessions.
@@ -177,7 +179,10 @@ CREATE INDEX winch_session_live ON winch_session (lease_until) WHERE ended_at IS
 CREATE TABLE winch_queue (
     name TEXT PRIMARY KEY NOT NULL,
     paused_at INTEGER,
-    pause_reason TEXT
+    pause_reason TEXT,
+    -- What claims read: how many of its jobs run at once, and whether they run by priority alone.
+    concurrency INTEGER,
+    is_strict INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- The changes of jobs, written by triggers where `events="full"` is on, else empty.
@@ -359,12 +364,15 @@ CREATE TABLE winch_recheck (
 ) STRICT;
 
 -- One number per queue to scale workers by: jobs that could run now, and those that do. A paused queue's ready
--- jobs do not count.
+-- jobs do not count, nor those beyond the queue's concurrency.
 
 CREATE VIEW winch_backlog AS
 SELECT
     winch_job.queue AS queue,
-    sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL) AS value
+    min(
+        sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL),
+        max(coalesce(winch_queue.concurrency, count(*)), sum(winch_job.state = 'running'))
+    ) AS value
 FROM winch_job
 LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
 WHERE winch_job.state IN ('ready', 'running')

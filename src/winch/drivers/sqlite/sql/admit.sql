@@ -12,12 +12,13 @@ RETURNING queue;
 
 -- admit.candidates: the first ready jobs with gates of a queue, without those of tenants. Nothing for a session
 -- that is ended or unknown, nothing from a paused queue.
-SELECT id, sort_key, attempt, options, tenant
+SELECT id, sort_key, attempt, options, tenant, priority
 FROM winch_job
 WHERE state = 'ready'
     AND gate IS NOT NULL
     AND queue = :queue
     AND tenant IS NULL
+    AND (NOT :is_strict OR priority = 0)
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
     AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
@@ -44,7 +45,7 @@ WITH RECURSIVE tenants (tenant) AS (
     FROM tenants
     WHERE tenants.tenant IS NOT NULL
 )
-SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant
+SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority
 FROM tenants
 JOIN winch_job AS job ON job.id IN (
     SELECT first.id
@@ -60,6 +61,68 @@ JOIN winch_job AS job ON job.id IN (
 WHERE EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
     AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
 ORDER BY job.tenant, job.sort_key, job.id;
+
+-- admit.strict_tenants: the same in a queue of strict order. It reads and sorts all ready jobs of each tenant.
+SELECT id, sort_key, attempt, options, tenant, priority
+FROM (
+    SELECT
+        id, sort_key, attempt, options, tenant, priority,
+        row_number() OVER (PARTITION BY tenant ORDER BY priority DESC, sort_key, id) AS place
+    FROM winch_job
+    WHERE state = 'ready'
+        AND gate IS NOT NULL
+        AND queue = :queue
+        AND tenant > ''
+        AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+)
+WHERE place <= :limit
+ORDER BY tenant, place;
+
+-- admit.levels: the priorities other than 0 that ready jobs of a queue have, the highest first; found by steps in
+-- the index.
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM winch_job WHERE state = 'ready' AND priority <> 0 AND queue = :queue
+    UNION ALL
+    SELECT (
+        SELECT max(job.priority)
+        FROM winch_job AS job
+        WHERE job.state = 'ready' AND job.priority <> 0 AND job.queue = :queue AND job.priority < levels.priority
+    )
+    FROM levels
+    WHERE levels.priority IS NOT NULL
+)
+SELECT priority
+FROM levels
+WHERE priority IS NOT NULL;
+
+-- admit.level: the first ready jobs of one priority, with gates or without, but not those of tenants.
+SELECT id, sort_key, attempt, options, tenant, priority
+FROM winch_job
+WHERE state = 'ready'
+    AND priority <> 0
+    AND queue = :queue
+    AND priority = :priority
+    AND tenant IS NULL
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+    AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+ORDER BY sort_key, id
+LIMIT :limit;
+
+-- admit.ruled: the first plain jobs of a queue with a rule, as candidates; in strict order those of priority 0.
+SELECT id, sort_key, attempt, options, tenant, priority
+FROM winch_job
+WHERE state = 'ready'
+    AND gate IS NULL
+    AND queue = :queue
+    AND (NOT :is_strict OR priority = 0)
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+    AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+ORDER BY sort_key, id
+LIMIT :limit;
 
 -- admit.plain: where the first plain jobs of a queue stand among them.
 SELECT sort_key, id
@@ -136,6 +199,12 @@ DELETE FROM winch_permit
 WHERE job IN (SELECT value FROM json_each(:ids))
     AND (token IS NOT NULL OR job IN (SELECT value FROM json_each(:final)))
 RETURNING gate, weight;
+
+-- admit.leave_queue: takes back what ended claims of plain jobs had of their queues.
+DELETE FROM winch_permit
+WHERE job IN (SELECT value FROM json_each(:ids))
+    AND token IS NOT NULL
+RETURNING gate;
 
 -- admit.leave_turn: takes the turns of jobs that are not final.
 DELETE FROM winch_permit

@@ -1,10 +1,12 @@
 -- claim: ready -> running, for the plain jobs of one queue: which ones; admit.take is for those with gates. Nothing
 -- for a session that is ended or unknown, nothing from a paused queue. All of them in one row, as JSON: Python's driver gives the interpreter lock away for every
 -- row it steps to, and waits for it to come back while a busy event loop runs jobs.
--- With :unless_gated NULL where a ready job of the queue has gates: the look at that is part of the statement.
+-- With :unless_gated NULL where a ready job of the queue has gates or the queue has a rule: the look at that is part
+-- of the statement. Else nothing from a queue with a rule.
 SELECT CASE
-    WHEN :unless_gated AND EXISTS (
-        SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = :queue
+    WHEN :unless_gated AND (
+        EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = :queue)
+        OR EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND (concurrency IS NOT NULL OR is_strict))
     ) THEN NULL
     ELSE (
         SELECT json_group_array(json_array(
@@ -21,7 +23,11 @@ SELECT CASE
                 AND queue = :queue
                 AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
                 AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
-                AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM winch_queue
+                    WHERE name = :queue AND (paused_at IS NOT NULL OR concurrency IS NOT NULL OR is_strict)
+                )
             ORDER BY sort_key, id
             LIMIT :limit
         )
@@ -41,3 +47,15 @@ SET state = 'running',
     log = NULL,
     changed_at = :now
 WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- claim.rule: what is set for a queue, and how many of its jobs hold a permit of its concurrency.
+SELECT concurrency, is_strict, (SELECT count(*) FROM winch_permit WHERE gate = 'queue:' || :queue)
+FROM winch_queue
+WHERE name = :queue
+    AND (concurrency IS NOT NULL OR is_strict);
+
+-- claim.mark: plain jobs that a queue's concurrency counts end as jobs with gates do.
+UPDATE winch_job
+SET gate = ''
+WHERE id IN (SELECT value FROM json_each(:ids))
+    AND gate IS NULL;

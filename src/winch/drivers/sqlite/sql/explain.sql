@@ -32,6 +32,18 @@ FROM winch_queue
 WHERE name = :queue
     AND paused_at IS NOT NULL;
 
+-- explain.strict: how many ready jobs stand before this one in a queue of strict order.
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM winch_job AS mine
+    JOIN winch_job AS other ON other.state = 'ready'
+        AND other.queue = mine.queue
+        AND (-other.priority, other.sort_key, other.id) < (-mine.priority, mine.sort_key, mine.id)
+    WHERE mine.id = :id
+    LIMIT :most
+);
+
 -- explain.serving: live sessions that serve this queue, and those among them that know this task.
 SELECT
     count(*),

@@ -14,3 +14,8 @@ FROM winch_job
 WHERE state = 'blocked'
     AND gate > ''
 GROUP BY gate;
+
+-- limits.queues: queues with a concurrency.
+SELECT name, concurrency
+FROM winch_queue
+WHERE concurrency IS NOT NULL;

@@ -6,7 +6,15 @@ SELECT EXISTS (
             EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NULL AND queue = wanted.value)
             OR EXISTS (SELECT 1 FROM winch_job WHERE state = 'ready' AND gate IS NOT NULL AND queue = wanted.value)
         )
-        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = wanted.value AND paused_at IS NOT NULL)
+        AND NOT EXISTS (
+            SELECT 1
+            FROM winch_queue
+            WHERE name = wanted.value
+                AND (
+                    paused_at IS NOT NULL
+                    OR concurrency <= (SELECT count(*) FROM winch_permit WHERE gate = 'queue:' || name)
+                )
+        )
 ) OR (:due AND EXISTS (
     SELECT 1
     FROM winch_job

@@ -9,16 +9,16 @@ from operator import attrgetter, itemgetter
 import msgspec
 
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
-from winch.core.gates.passes import Admission, Candidate
-from winch.core.gates.uses import Look, gates_of
-from winch.core.job import Claim, from_micros
+from winch.core.gates.passes import Admission, Candidate, Granted
+from winch.core.gates.uses import Look, gates_of, queue_key
+from winch.core.job import Claim, from_micros, strict_place
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import Row, read_headers
 from winch.drivers.sqlite.statements import Step, StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, ROUNDS
-from winch.storage.params import ClaimParams
+from winch.storage.params import ClaimParams, QueueRule
 from winch.storage.verbs import Verb
 
 
@@ -34,7 +34,7 @@ class ClaimVerbs:
                 if len(claims) >= params.limit:
                     break
                 left = params.limit - len(claims)
-                if gated:
+                if params.gated != 0:
                     found, scoped = yield from _claim_queue(params, queue, left, gated, at)
                     claims += found
                     gated = max(gated - scoped, 0)
@@ -154,18 +154,25 @@ def _claim_queue(
     plain_only = yield from _claim_unless_gated(params, queue, limit, at)
     if plain_only is not None:  # as mostly
         return plain_only, 0
+    if rules := (yield from query("claim.rule", queue=queue)):
+        concurrency, is_strict, used = rules[0]
+        rule = QueueRule(concurrency=concurrency, is_strict=bool(is_strict))
+        limit = limit if concurrency is None else min(limit, concurrency - used)
+        return (yield from _claim_ruled(params, queue, limit, gated, at, rule))
     found: list[Claim] = []
     scoped = 0
     for _ in range(ROUNDS):
         left = limit - len(found)
         asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": left + AHEAD}
-        rows = yield from query("admit.candidates", **asked)
+        rows = yield from query("admit.candidates", **asked, is_strict=0)
         is_all = len(rows) < left + AHEAD
         rows += yield from query("admit.tenants", **asked)
         if not rows:  # no job with gates is ready: nothing to draw between
             found += yield from _claim_plain(params, queue, left, at)
             break
-        admission, drawn = yield from _drawn(rows, queue, tasks, left, gated - scoped, at)
+        candidates = [Candidate(row[0], queue, row[1], row[2], gates_of(row[3]), row[4]) for row in rows]
+        standing = yield from query("admit.plain", queue=queue, tasks=tasks, limit=left)
+        admission, drawn = yield from _drawn(candidates, standing, queue, left, gated - scoped, at)
         claims = yield from _taken(admission, params, at)
         plain: list[Claim] = []
         if drawn.plain:
@@ -177,13 +184,75 @@ def _claim_queue(
     return found, scoped
 
 
+def _claim_ruled(
+    params: ClaimParams, queue: str, limit: int, gated: int, at: int, rule: QueueRule
+) -> Body[tuple[list[Claim], int]]:
+    """Claims from a queue with a rule: every ready job is a candidate, plain ones too. `limit` is no
+    more than the queue's concurrency leaves."""
+    found: list[Claim] = []
+    scoped = 0
+    for _ in range(ROUNDS):
+        left = limit - len(found)
+        if left <= 0:
+            break
+        candidates, is_all = yield from _ruled_candidates(params, queue, left, rule)
+        admission, drawn = yield from _drawn(candidates, (), queue, left, gated - scoped, at)
+        if rule.concurrency is not None and admission.taken:
+            admission.permits += [Granted(queue_key(queue), i, 1) for i in admission.taken]
+            yield from query("claim.mark", ids=to_json(admission.taken))
+        claims = yield from _taken(admission, params, at, has_permit=rule.concurrency is not None)
+        found += drawn.arranged({claim.id: claim for claim in claims}, ())
+        scoped += drawn.scoped
+        if is_all or not admission.held:
+            break
+    return found, scoped
+
+
+def _ruled_candidates(
+    params: ClaimParams, queue: str, left: int, rule: QueueRule
+) -> Body[tuple[list[Candidate], bool]]:
+    """The first ready jobs of a queue with a rule; and whether they are all there are."""
+    most = left + AHEAD
+    asked = {
+        "queue": queue,
+        "tasks": None if params.tasks is None else to_json(params.tasks),
+        "session": params.session,
+        "limit": most,
+    }
+    if not rule.is_strict:
+        rows = yield from query("admit.candidates", **asked, is_strict=0)
+        is_all = len(rows) < most
+        rows += yield from query("admit.ruled", **{**asked, "limit": left}, is_strict=0)
+        rows += yield from query("admit.tenants", **asked)
+    else:
+        rows = []
+        levels = {0, *(row[0] for row in (yield from query("admit.levels", queue=queue)))}
+        for level in sorted(levels, reverse=True):
+            if len(rows) >= most:
+                break
+            if level:
+                rows += yield from query("admit.level", **asked, priority=level)
+            else:
+                rows += yield from query("admit.ruled", **asked, is_strict=1)
+                rows += yield from query("admit.candidates", **asked, is_strict=1)
+        is_all = len(rows) < most
+        rows += yield from query("admit.strict_tenants", **asked)
+    return [
+        Candidate(
+            i, queue, strict_place(key, n) if rule.is_strict else key, attempt, gates_of(text), tenant
+        )
+        for i, key, attempt, text, tenant, n in rows
+    ], is_all
+
+
 def _drawn(
-    rows: Sequence[Row], queue: str, tasks: str | None, limit: int, gated: int, at: int
+    candidates: Sequence[Candidate],
+    plain: Sequence[Row],
+    queue: str,
+    limit: int,
+    gated: int,
+    at: int,
 ) -> Body[tuple[Admission, Draw]]:
-    candidates = [
-        Candidate(i, queue, key, n, gates_of(text), tenant) for i, key, n, text, tenant in rows
-    ]
-    plain = yield from query("admit.plain", queue=queue, tasks=tasks, limit=limit)
     if not candidates:
         return Admission({}, at), Draw([None] * len(plain))
     uses = {use.key: use for job in candidates for use in job.gates}
@@ -203,7 +272,9 @@ def _drawn(
     return admission, drawn
 
 
-def _taken(admission: Admission, params: ClaimParams, at: int) -> Body[list[Claim]]:
+def _taken(
+    admission: Admission, params: ClaimParams, at: int, *, has_permit: bool = False
+) -> Body[list[Claim]]:
     """Write what was decided."""
     if admission.changed:
         yield from permits.keep(admission.changed.values())
@@ -230,10 +301,10 @@ def _taken(admission: Admission, params: ClaimParams, at: int) -> Body[list[Clai
         token=params.token,
         session=params.session,
     )
-    return _read_claims(taken, params.token, from_micros(at))
+    return _read_claims(taken, params.token, from_micros(at), has_permit)
 
 
-def _read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[Claim]:
+def _read_claims(rows: Iterable[Row], token: str, claimed_at: datetime, has_permit: bool) -> list[Claim]:
     """Claims from the columns of `admit.take`, in the order of the queue."""
     moments = _Datetimes()
     return [
@@ -254,6 +325,7 @@ def _read_claims(rows: Iterable[Row], token: str, claimed_at: datetime) -> list[
             headers={} if row[12] == "{}" else read_headers(row[12]),
             options=row[13],
             checkpoint=row[14],
+            has_permit=has_permit,
         )
         for row in sorted(rows, key=itemgetter(0, 1))
     ]

@@ -10,10 +10,11 @@ import msgspec
 from winch.core.gates.uses import GateSpec, name_of_key
 from winch.core.job import from_micros
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, micros, query, verb
+from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
 from winch.storage.decide.gates import Setting, named_limits
-from winch.storage.params import LimitInfo, Promoted, Rebinding
+from winch.storage.params import LimitInfo, Promoted, QueueRule
 from winch.storage.verbs import Verb
 
 
@@ -57,14 +58,18 @@ class GateVerbs:
 
         return verb("set_limits", body)
 
-    def rebind(self, changes: Sequence[Rebinding], *, now: datetime | None = None) -> Verb[list[bool]]:
-        def body() -> Body[list[bool]]:
-            text = msgspec.json.encode(changes).decode()
-            rows = yield from query("rebind", changes=text, head_start=HEAD_START_MICROS)
-            took = {row[0] for row in rows}
-            return [change.id in took for change in changes]
+    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+        def body() -> Body[None]:
+            values = {"queue": queue, "concurrency": rule.concurrency, "is_strict": int(rule.is_strict)}
+            yield from query("set_queue", **values)
+            if rule.concurrency is not None:
+                yield from query("set_queue.count", queue=queue)
+                yield from query("set_queue.mark", queue=queue)
+            ring = Ring()
+            ring.ready[queue] += 1
+            yield ring
 
-        return verb("rebind", body)
+        return verb("set_queue", body)
 
     def limits(self) -> Verb[list[LimitInfo]]:
         return verb("limits", _limits, is_read=True)
@@ -84,4 +89,5 @@ def _limits() -> Body[list[LimitInfo]]:
     }
     used = yield from query("limits.used")
     waiting = yield from query("limits.waiting")
-    return named_limits(settings, used, waiting)
+    queues = yield from query("limits.queues")
+    return named_limits(settings, used, waiting, queues)

@@ -12,7 +12,7 @@ import msgspec
 
 from winch.core.gates.passes import room
 from winch.core.gates.scopes import braked, counted
-from winch.core.gates.uses import FIFO, RATE, SCOPE, GateSpec, GateUse, Look, gates_of
+from winch.core.gates.uses import FIFO, QUEUE, RATE, SCOPE, GateSpec, GateUse, Look, gates_of
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import to_json
@@ -72,7 +72,11 @@ def keep(looks: Iterable[Look]) -> Body[None]:
 
 def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Body[None]:
     """Take back what these jobs no longer need, and open the gates for waiting jobs."""
-    ended = [job for job in jobs if job.state is not JobState.RUNNING and gates_of(job.options)]
+    over = [job for job in jobs if job.state is not JobState.RUNNING]
+    if plain := [job.id for job in over if not gates_of(job.options)]:
+        rows = yield from query("admit.leave_queue", ids=to_json(plain))
+        yield from _ring_queues(row[0] for row in rows)
+    ended = [job for job in over if gates_of(job.options)]
     if not ended:
         return
     final = []
@@ -87,6 +91,7 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
     ids = to_json([job.id for job in ended])
     for key, weight in (yield from query("admit.leave", ids=ids, final=to_json(final))):
         freed[key] = freed.get(key, 0) + max(weight, 1)
+    yield from _ring_queues(freed)
     chosen: dict[str, str] = {}
     for key, most in sorted(freed.items()):
         if key.startswith("fifo:"):
@@ -97,6 +102,16 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
             rows = yield from query("admit.waiting", key=key, limit=most)
             chosen |= {row[0]: key for row in rows}
     yield from _admit(chosen, at)
+
+
+def _ring_queues(keys: Iterable[str]) -> Body[None]:
+    """Jobs that wait for their queue's concurrency are ready: workers look again."""
+    ring = Ring()
+    for key in keys:
+        if key.startswith(QUEUE):
+            ring.ready[key.removeprefix(QUEUE)] += 1
+    if ring.ready:
+        yield ring
 
 
 def leave_turns(ids: Sequence[str], at: int) -> Body[None]:

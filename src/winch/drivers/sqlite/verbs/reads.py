@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
+from winch.core.gates.uses import queue_key
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.core.values.codec import to_json
@@ -13,6 +14,7 @@ from winch.drivers.sqlite.records import READ, read_moment
 from winch.drivers.sqlite.statements import StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs
+from winch.storage.decide.gates import NAMED, queue_info
 from winch.storage.decide.waits import lie_together
 from winch.storage.params import (
     MOST_AHEAD,
@@ -150,6 +152,14 @@ class ReadVerbs:
             ahead = yield from query("explain", id=job.id, most=MOST_AHEAD)
             serving = yield from query("explain.serving", queue=job.queue, task=job.task)
             session = yield from query("sessions.one", session=job.session)
+            gate = yield from permits.info(job)
+            if job.state is JobState.READY:
+                for concurrency, is_strict, used in (yield from query("claim.rule", queue=job.queue)):
+                    key = queue_key(job.queue)
+                    held = yield from query("admit.holders", key=key, limit=NAMED)
+                    gate = queue_info(job.queue, concurrency, used, [row[0] for row in held])
+                    if is_strict:
+                        ahead = yield from query("explain.strict", id=job.id, most=MOST_AHEAD)
             holder = None
             if job.unique_key is not None and job.state in FINAL:
                 held = (yield from holders([job.unique_key])).get(job.unique_key)
@@ -164,7 +174,7 @@ class ReadVerbs:
                 serving=serving[0][0],
                 knowing=serving[0][1],
                 key_holder=holder,
-                gate=(yield from permits.info(job)),
+                gate=gate,
             )
 
         return Verb("explain", body, is_read=True)

@@ -28,6 +28,12 @@ local function drop(id, at)
   drops[at] = list
 end
 
+-- How far a priority moves the sort keys of a queue's jobs ahead.
+local function head_start(queue, priority)
+  if priority == 0 then return 0 end
+  return priority * HEAD_START * (call('SISMEMBER', K.strict, queue) == 1 and STRICT or 1)
+end
+
 -- One waiter is woken for each job, the one that said so last: it is the most likely to be alive.
 local function wake(name, jobs)
   local key = K.waiting(name)

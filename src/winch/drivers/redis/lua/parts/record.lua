@@ -5,7 +5,7 @@
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
 --      R result, w reason, g fingerprint, U has_undo, G gate it waits at, N number in its FIFO key; and, not
---      stored: id, env, created, token, n0 (fence before), is_damaged
+--      stored: id, env, created, token, n0 (fence before), holds (whether its claim has permits), is_damaged
 local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
 local gave_back  -- of parts/admit.lua, for scripts that end claims
 
@@ -52,7 +52,7 @@ local function next_number(n)
 end
 
 local function sort_key(j)
-  return string.format('%d', j.t - j.env[PRIORITY] * HEAD_START)
+  return string.format('%d', j.t - head_start(j.env[QUEUE], j.env[PRIORITY]))
 end
 
 -- The moment of creation and the envelope; nil where the bytes are damaged.
@@ -74,7 +74,7 @@ local function open(id, e, s, r)
   j.id, j.env, j.created = id, env, created
   if r then
     local claim = read(r)
-    j.token, j.x, j.k = claim[1], claim[2], claim[3]
+    j.token, j.x, j.k, j.holds = claim[1], claim[2], claim[3], claim[5]
     j.s, j.a, j.n0 = 'running', (j.a or 0) + 1, j.n
     j.n = math.max(next_number(j.n or 0), j.k)
   else
@@ -90,7 +90,7 @@ local function load(id)
   return open(id, e, call('HGET', K.st, id), call('HGET', K.run, id))
 end
 
-local UNSTORED = {id = true, env = true, created = true, token = true, n0 = true, is_damaged = true}
+local UNSTORED = {id = true, env = true, created = true, token = true, n0 = true, holds = true, is_damaged = true}
 
 local function save(j)
   local kept = {}
@@ -182,6 +182,15 @@ local function forget_wait(id)
   if call('EXISTS', K.wants(wait)) == 1 then call('RPUSH', K.waits_over, wait) end
 end
 
+-- A claim has ended: what it had of its queue's concurrency goes back, and a worker that waits looks again.
+local function leave_queue(j)
+  local queue = j.env[QUEUE]
+  local key = 'queue:' .. queue
+  if call('HDEL', K.permits(key), j.id) == 0 then return end
+  if call('HINCRBY', K.used, key, -1) <= 0 then call('HDEL', K.used, key) end
+  ring(queue)
+end
+
 -- Take the job out of the place that its state gives it.
 local function leave(j)
   local queue = j.env[QUEUE]
@@ -189,6 +198,7 @@ local function leave(j)
     call('HDEL', K.run, j.id)
     call('SREM', K.held(j.x), j.id)
     if j.q then call('SREM', K.cancelling, j.id) end
+    if j.holds then leave_queue(j) end
   elseif j.s == 'ready' then
     stand_down(j.id, j.env)
   elseif j.s == 'scheduled' or j.s == 'retrying' then

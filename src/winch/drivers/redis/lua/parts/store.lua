@@ -109,7 +109,7 @@ local function insert(job)
     call('ZADD', K.scheduled(queue), string.format('%d', due), id)
     if due - now < 2000000 then is_due = true end
   else
-    local key = string.format('%d', now - job[NEW_PRIORITY] * HEAD_START)
+    local key = string.format('%d', now - head_start(queue, job[NEW_PRIORITY]))
     if number then call('HSET', K.st, id, pack({N = number})) end
     if env then stand(id, env, key) else call('ZADD', K.ready(queue), key, id) end
     ring(queue)

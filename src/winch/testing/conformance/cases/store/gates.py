@@ -17,7 +17,7 @@ from winch.core.gates.uses import (
 from winch.core.job import Claim, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.policy.unique import Duplicate
-from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted, Rebinding
+from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 
@@ -332,77 +332,3 @@ def claims_at_once_never_share_a_permit(bench: Bench) -> None:
         running = []
     assert set(states(bench, ids)) == {JobState.COMPLETED}
     assert limits(bench) == {}
-
-
-# -- what is set for a queue, for those in it ----------------------------------------------------------
-
-
-def rebound(bench: Bench, ids: list[str], uses: list[GateUse], priority: int = 0) -> list[bool]:
-    options = with_gates(None, uses) if uses else None
-    changes = [
-        Rebinding(
-            id=job.id,
-            options=job.options,
-            priority=job.priority,
-            to_options=options,
-            to_priority=priority,
-        )
-        for job in bench.jobs(ids)
-    ]
-    return bench.call(bench.driver.rebind(changes, now=bench.now))
-
-
-@case()
-def jobs_that_wait_get_a_gate_and_meet_it(bench: Bench) -> None:
-    ids = bench.add_many(4)
-    later = bench.add(delay=MINUTE)
-    assert rebound(bench, [*ids, later], [limit(1)]) == [True] * 5
-    first = bench.claim()
-    assert ids_of(first) == [ids[0]]
-    assert states(bench, ids) == [JobState.RUNNING, BLOCKED, BLOCKED, BLOCKED]
-    assert limits(bench)["limit:mail"].waiting == 3
-    bench.advance(MINUTE)
-    bench.promote()
-    assert bench.claim() == []
-    for expected in [*ids[1:], later]:
-        bench.complete(first[0], is_gated=True)
-        first = bench.claim()
-        assert ids_of(first) == [expected]
-    bench.complete(first[0], is_gated=True)
-    assert limits(bench) == {}
-
-
-@case()
-def another_priority_is_another_place(bench: Bench) -> None:
-    ids = bench.add_many(3)
-    held = bench.add_many(2, **gated(limit(1, "limit:b")))
-    assert rebound(bench, [ids[2]], [], priority=3) == [True]
-    later = bench.add(delay=MINUTE)
-    assert rebound(bench, [later], [], priority=9) == [True]
-    claims = bench.claim()
-    assert ids_of(claims) == [ids[2], *ids[:2], held[0]]
-    more = bench.add_many(1, **gated(limit(1, "limit:b")))
-    assert bench.claim() == []
-    # Who waits at a gate takes another place there, too.
-    assert rebound(bench, more, [limit(1, "limit:b")], priority=2) == [True]
-    bench.complete(claims[-1], is_gated=True)
-    bench.add()
-    bench.advance(MINUTE)
-    bench.promote()
-    assert ids_of(bench.claim())[:2] == [later, more[0]]
-
-
-@case()
-def only_what_still_is_as_it_was_read_is_changed(bench: Bench) -> None:
-    ready, running, done = bench.add_many(3)
-    claims = {claim.id: claim for claim in bench.claim()}
-    bench.release(claims[ready])
-    bench.complete(claims[done])
-    stale = Rebinding(id=ready, options=None, priority=5, to_options=None, to_priority=7)
-    unknown = Rebinding(id=bench.new_id(), options=None, priority=0, to_options=None, to_priority=7)
-    assert bench.call(bench.driver.rebind([stale, unknown], now=bench.now)) == [False, False]
-    before = bench.jobs([running, done])
-    assert rebound(bench, [running, ready, done], [limit(1)]) == [False, True, False]
-    assert bench.jobs([running, done]) == before
-    again = Rebinding(id=ready, options=None, priority=0, to_options=None, to_priority=7)
-    assert bench.call(bench.driver.rebind([again], now=bench.now)) == [False], "its options are others"
