@@ -22,6 +22,7 @@ from tests.model.gates import (
 from tests.model.handover import MoveDesign, MoveModel, MoveScope
 from tests.model.leases import LeaseDesign, LeaseModel, LeaseScope
 from tests.model.protocol import ProtocolModel
+from tests.model.queue_rule import RuleDesign, RuleModel, RuleScope
 from tests.model.schedules import ScheduleDesign, ScheduleModel
 from tests.model.scopes import (
     ANSWERS,
@@ -44,6 +45,8 @@ from tests.model.scopes import (
     ONE_SESSION,
     OPERATORS,
     PLACES,
+    QUEUE_RULE,
+    QUEUE_RULE_DYING,
     RELEASES,
     REWIND,
     REWIND_BEATS,
@@ -96,7 +99,24 @@ def _move_breaks(name: str, rule: Rule, design: MoveDesign, scope: MoveScope = M
     return Case(name, scope.name, rule, partial(explore, MoveModel(design, scope), (rule,)))
 
 
+def _rule_breaks(
+    name: str, design: RuleDesign, rule: Rule = Rule.LIMIT, scope: RuleScope = QUEUE_RULE
+) -> Case:
+    return Case(name, scope.name, rule, partial(explore, RuleModel(design, scope), (rule,)))
+
+
 BROKEN: tuple[Case, ...] = (
+    # The concurrency of a queue in a cluster.
+    _rule_breaks("the shard stays open", RuleDesign(closes_shard=False)),
+    _rule_breaks("jobs that run in the shard stay there", RuleDesign(brings_running=False)),
+    _rule_breaks("what arrives is not counted", RuleDesign(counts_arrivals=False)),
+    _rule_breaks("room is what a look has found", RuleDesign(counts="as it looks")),
+    _rule_breaks(
+        "the shard is closed before home counts",
+        RuleDesign(first="shard"),
+        Rule.SETTLES,
+        QUEUE_RULE_DYING,
+    ),
     # The hand-over.
     _move_breaks(
         "the message is let go when it is sent",

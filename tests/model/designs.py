@@ -17,6 +17,7 @@ from tests.model.gates import (
 from tests.model.handover import MoveDesign, MoveModel
 from tests.model.leases import LeaseDesign, LeaseModel
 from tests.model.protocol import ProtocolModel
+from tests.model.queue_rule import RuleDesign, RuleModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel
 from tests.model.scopes import (
     BATCH_SCOPES,
@@ -34,6 +35,8 @@ from tests.model.scopes import (
     ONE_SESSION,
     PLACES,
     PROTOCOL_SCOPES,
+    QUEUE_RULE,
+    QUEUE_RULE_DYING,
     REWIND_BEATS,
     SCHEDULERS,
     TOGETHER,
@@ -146,6 +149,16 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, MoveModel(MoveDesign(), MOVES_WAITING)),
         ("runs it in the shard", "runs it at home", "the shard fails over", "home fails over"),
+    ),
+    *(
+        Case(
+            "the protocol",
+            scope.name,
+            None,
+            partial(explore, RuleModel(RuleDesign(), scope)),
+            ("in the shard", "takes at home", "running job goes home", "ready job goes home"),
+        )
+        for scope in (QUEUE_RULE, QUEUE_RULE_DYING)
     ),
     # Without replicas there is nothing to wait for, and nothing that sets a part back.
     Case(

@@ -18,6 +18,7 @@ from tests.model.fifo import FifoScope
 from tests.model.gates import BatchScope, LimitScope
 from tests.model.handover import MoveScope
 from tests.model.leases import LeaseScope
+from tests.model.queue_rule import RuleScope
 from tests.model.schedules import ScheduleScope
 from tests.model.waits import WaitScope
 from tests.model.world import Scope
@@ -98,6 +99,9 @@ MOVES_FAILING = MoveScope("hand-over, failing over", shard_failovers=1, home_fai
 MOVES_WAITING = MoveScope(
     "hand-over of a waiting job", is_waiting=True, shard_failovers=1, home_failovers=1
 )
+# A queue gets a concurrency while its jobs run and are claimed; the caller may die half way.
+QUEUE_RULE = RuleScope("queue rule")
+QUEUE_RULE_DYING = RuleScope("queue rule, half set", setter_dies=True)
 BATCH_OF_ONE = BatchScope("batch of one", members=1, growths=1, retries=1, restarts=1)
 SCHEDULERS = ScheduleScope("schedulers", tickers=3)
 

@@ -27,7 +27,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.postgres.connections.libpq import Lone
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, Offer
-from winch.storage.params import ClaimParams, NewJob
+from winch.storage.params import ClaimParams, NewJob, QueueRule
 
 pytestmark = pytest.mark.servers
 
@@ -280,6 +280,31 @@ def test_a_paused_queue_hands_nothing_over(store: Store) -> None:
     store.driver.run(store.driver.pause("default", by="tests"))
     (job,) = store.add()
     assert store.get(job).state is JobState.READY
+
+
+def test_a_queue_with_a_rule_hands_nothing_over(store: Store) -> None:
+    standing(store, store.session())
+    store.driver.run(store.driver.set_queue("default", QueueRule(concurrency=5)))
+    (job,) = store.add()
+    assert store.get(job).state is JobState.READY
+
+
+def test_a_job_stored_behind_a_setting_is_not_handed_over(store: Store) -> None:
+    standing(store, store.session())
+    job = new_job()
+    with (
+        psycopg.connect(store.url) as operator,
+        psycopg.connect(store.url) as producer,
+        connected(store.url) as watcher,
+    ):
+        rule = QueueRule(concurrency=5)
+        store.driver.run_on(operator, store.driver.set_queue("default", rule))
+        stored = Background(lambda: hand_over(store, producer, job))
+        wait_for_lock(watcher)
+        operator.commit()
+        assert not stored.result()
+        producer.commit()
+    assert store.get(job.id).state is JobState.READY
 
 
 def test_nothing_is_handed_over_in_a_transaction_that_is_not_ours(store: Store) -> None:

@@ -20,7 +20,7 @@ from tests.storage.postgres_kit import (
 )
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.storage.params import Answer, ClaimParams, Finish
+from winch.storage.params import Answer, ClaimParams, Finish, QueueRule
 
 pytestmark = pytest.mark.servers
 LATER = timedelta(minutes=5)
@@ -76,6 +76,43 @@ def test_a_rescue_leaves_a_session_with_a_claim_on_its_way(store: Store) -> None
         (rescued,) = driver.run(driver.rescue(now=later()))
     assert (rescued.id, rescued.token) == (job, claim.token)
     assert store.complete(claim) == [Answer.LOST]
+
+
+def test_setting_a_concurrency_waits_for_a_claim_on_its_way_and_counts_it(store: Store) -> None:
+    session = store.session()
+    store.add(3)
+    driver = store.driver
+    with psycopg.connect(store.url) as worker, connected(store.url) as watcher:
+        taken = driver.run_on(
+            worker,
+            driver.claim(ClaimParams(session=session, token=new_token(), queues=("default",), limit=2)),
+        )
+        setting = Background(lambda: driver.run(driver.set_queue("default", QueueRule(concurrency=2))))
+        wait_for_lock(watcher)
+        worker.commit()
+        setting.result()
+    assert [limit.used for limit in driver.run(driver.limits())] == [2]
+    assert driver.run(driver.claim(claiming(session))) == []
+    store.complete(taken[0])
+    assert len(driver.run(driver.claim(claiming(session)))) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+@pytest.mark.parametrize("gated", [None, 0])
+def test_a_claim_behind_a_setting_reads_it(store: Store, limit: int, gated: int | None) -> None:
+    session = store.session()
+    store.add(5)
+    driver = store.driver
+    with psycopg.connect(store.url) as operator, connected(store.url) as watcher:
+        driver.run_on(operator, driver.set_queue("default", QueueRule(concurrency=1)))
+        params = ClaimParams(
+            session=session, token=new_token(), queues=("default",), limit=limit, gated=gated
+        )
+        delayed = Background(lambda: driver.run(driver.claim(params)))
+        wait_for_lock(watcher)
+        operator.commit()
+        assert len(delayed.result()) == (1 if gated is None else 0)
+    assert len(driver.run(driver.claim(claiming(session)))) == (0 if gated is None else 1)
 
 
 def test_a_beat_does_not_wait_for_claims_nor_claims_for_beats(store: Store) -> None:

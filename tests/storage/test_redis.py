@@ -138,7 +138,8 @@ def test_scripts_are_sent_again_however_long_the_server_was_loading() -> None:
 
 def test_every_verb_has_a_file_as_in_postgres() -> None:
     # `deaths` is what `trim` reads, `enqueue_one` stores a lone plain job, `enqueue_special` what is not
-    # plain, `explain_gate` tells of the gate a job waits at, `migrate` writes the layout's version. The
+    # plain, `explain_gate` and `explain_queue` tell of the gate a job waits at, `rescore` follows
+    # `set_queue`, `migrate` writes the layout's version. The
     # others are for a cluster: what is looked at before a claim, a promote and an explain, and the way
     # of a job home.
     assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {
@@ -150,9 +151,11 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
         "enqueue_one",
         "enqueue_special",
         "explain_gate",
+        "explain_queue",
         "forget",
         "heads",
         "migrate",
+        "rescore",
         "settle",
         "whereabouts",
     }

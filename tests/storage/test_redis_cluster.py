@@ -38,6 +38,7 @@ from winch.drivers.redis.cluster.shards import (
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.scripts import PartCall, names, script_for_many
 from winch.drivers.redis.verbs.base import Body, Step
+from winch.drivers.redis.verbs.claim import ClaimVerbs
 from winch.storage.decide.waits import AWAITED_HEADER, signal_key
 from winch.storage.params import (
     Answer,
@@ -46,7 +47,7 @@ from winch.storage.params import (
     Finish,
     NewJob,
     NewSession,
-    Rebinding,
+    QueueRule,
     Wait,
 )
 from winch.testing.conformance import Target
@@ -408,76 +409,61 @@ def test_a_job_that_a_retry_puts_under_a_gate_goes_home(driver: RedisClusterDriv
     assert {ref.id for ref in claim_all(driver, start(driver))} == {job.id for job in jobs}
 
 
-GATED = with_gates(None, [GateUse("limit:t", LIMIT, "limit:t", n=1)])
-
-
-def under_a_gate(job: NewJob, **of_others: int) -> Rebinding:
-    read = {"priority": job.priority, **of_others}
-    return Rebinding(id=job.id, options=job.options, **read, to_options=GATED, to_priority=job.priority)
+@pytest.mark.servers
+def test_a_queue_with_a_concurrency_is_claimed_at_home(driver: RedisClusterDriver) -> None:
+    jobs = [new_job() for _ in range(60)]
+    driver.run(driver.enqueue(jobs))
+    running = claim_all(driver, start(driver), limit=3)
+    assert [parts_of(driver, ref.id) for ref in running] == [[shard_of(ref.id)] for ref in running]
+    driver.run(driver.set_queue("default", QueueRule(concurrency=4)))
+    # Those that run in shards count: they have gone home.
+    assert [parts_of(driver, ref.id) for ref in running] == [[HOME]] * 3
+    (more,) = claim_all(driver, start(driver))
+    assert parts_of(driver, more.id) == [HOME]
+    elsewhere = [job.id for job in jobs if parts_of(driver, job.id) != [HOME]]
+    assert len(elsewhere) == 56, "no more move than run"
+    assert driver.run(driver.finish([completed(ref) for ref in running])) == [Answer.TOOK] * 3
+    assert len(claim_all(driver, start(driver))) == 3
+    driver.run(driver.set_queue("default", QueueRule()))
+    assert {ref.id for ref in claim_all(driver, start(driver))} <= set(elsewhere)
 
 
 @pytest.mark.servers
-def test_waiting_jobs_that_a_queue_puts_under_a_gate_go_home(driver: RedisClusterDriver) -> None:
-    ready, later, ordered, stale, running = jobs = [
-        new_job(priority=3),
-        new_job(delay=timedelta(hours=1)),
-        new_job(queue="other"),
-        new_job(queue="other"),
-        new_job(priority=9),
-    ]
+def test_a_shard_gives_nothing_of_a_queue_with_a_concurrency(driver: RedisClusterDriver) -> None:
+    """A claim that has looked before the number was set arrives in the shards after it was."""
+    jobs = [new_job() for _ in range(30)]
     driver.run(driver.enqueue(jobs))
-    claim_all(driver, start(driver), limit=1)
-    changes = [
-        under_a_gate(ready),
-        under_a_gate(later),
-        Rebinding(id=ordered.id, options=None, priority=0, to_options=None, to_priority=7),
-        under_a_gate(stale, priority=1),
-        under_a_gate(running),
-    ]
-    assert driver.run(driver.rebind(changes)) == [True, True, True, False, False]
-    assert [parts_of(driver, job.id) for job in jobs] == [
-        [HOME],
-        [HOME],
-        *([shard_of(job.id)] for job in (ordered, stale, running)),
-    ]
-    assert driver.run(driver.rebind(changes)) == [False] * 5
-    assert not driver.run(driver.enqueue([ready], is_repeat=True))[0].is_new
-    found = driver.run(driver.get([job.id for job in jobs]))
-    assert [job and (job.priority, job.options) for job in found] == [
-        (3, GATED),
-        (0, GATED),
-        (7, None),
-        (0, None),
-        (9, None),
-    ]
+    params = ClaimParams(session=start(driver), token=new_id(), queues=("default",), limit=5)
+    driver.run(driver.set_queue("default", QueueRule(concurrency=1)))
+    for number in {shard_of(job.id) for job in jobs}:
+        late = ClaimVerbs(driver._base).claim(params).steps()
+        assert driver._run(driver._fan_out.scatter([(number, late)])) == [[]]
+    assert len(claim_all(driver, start(driver))) == 1
 
 
 @pytest.mark.servers
 def test_a_queue_that_gets_a_concurrency_has_it_for_all_jobs_in_it(driver: RedisClusterDriver) -> None:
     app = App(driver.describe())
-    task = app.task(name="mail.send")(_nothing)
-    ids = [job.id for job in app.enqueue_many([task.bind() for _ in range(250)])]
+    task = app.task(name="mail.send")(lambda: None)
+    app.enqueue_many([task.bind() for _ in range(250)])
     app.queues.configure("default", concurrency=2)
     app.close()
-    assert {tuple(parts_of(driver, ids[place])) for place in (0, 100, 249)} == {(HOME,)}
     assert len(claim_all(driver, start(driver))) == 2
     assert driver.run(driver.queues())[0].counts[JobState.RUNNING] == 2
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("verb", ["rebind", "cancel", "rescue"])
+@pytest.mark.parametrize("verb", ["cancel", "rescue"])
 def test_a_waiting_job_that_is_under_way_is_found(
     driver: RedisClusterDriver, steps: int, verb: str
 ) -> None:
     job = new_job()
     driver.run(driver.enqueue([job]))
-    interrupted(driver, job.id, (False, 0), steps)
+    interrupted(driver, job.id, ("default",), steps)
     assert parts_of(driver, job.id) == ([] if steps == 1 else [HOME])
     other = RedisClusterDriver.from_url(driver.describe())
     match verb:
-        case "rebind":
-            assert other.run(other.rebind([under_a_gate(job)])) == [True]
         case "cancel":
             assert other.run(other.cancel([job.id], by="me"))[0].took
         case "rescue":

@@ -269,9 +269,10 @@ def read_endings(reply: Sequence[Any], count: int) -> list[Ending | None]:
 
 
 def read_claims(
-    reply: Sequence[Any], token: str, sort_keys: dict[str, int] | None = None
+    reply: Sequence[Any], token: str, sort_keys: dict[str, tuple[int, int]] | None = None
 ) -> list[Claim]:
-    """Claims from the reply of `claim`, in the order of the queues; their sort keys where wanted."""
+    """Claims from the reply of `claim`, in the order of the queues; where wanted, by id the sort key of
+    each in aged order and its priority."""
     at: int = reply[0]
     claimed_at = from_micros(at)
     moments, states, read = _Moments(), _StatesRead(), _HeadersRead()
@@ -286,7 +287,7 @@ def read_claims(
                 # Never run before, and nothing but its arguments and headers: what most of them are.
                 created_at = moments[created]
                 if sort_keys is not None:
-                    sort_keys[job_id.decode()] = created - env[4] * _HEAD_START
+                    sort_keys[job_id.decode()] = (created - env[4] * _HEAD_START, env[4])
                 claims.append(
                     Claim(
                         job_id.decode(),
@@ -310,7 +311,8 @@ def read_claims(
             s = _FRESH if state is None else states[state]
             created_at = moments[created]
             if sort_keys is not None:
-                sort_keys[job_id.decode()] = (created if s.t is None else s.t) - env[4] * _HEAD_START
+                run_at = created if s.t is None else s.t
+                sort_keys[job_id.decode()] = (run_at - env[4] * _HEAD_START, env[4])
             claims.append(
                 Claim(
                     job_id.decode(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from winch.drivers.redis.cluster.shards import HOME
+
 ClaimPlan = dict[tuple[int, str], int]
 # A large claim takes so many of one part before it goes to the next; where that would be many visits, an
 # eighth of what it wants.
@@ -21,11 +23,20 @@ class Heads:
         self._first: dict[tuple[int, str], list[tuple[int, bytes]]] = {}
         self.gated: set[str] = set()
         """Queues with ready jobs that have gates or a tenant."""
+        self.rooms: dict[str, int] = {}
+        """Queues with a concurrency, and how many more of their jobs may run: as home knows it."""
+        self.strict: set[str] = set()
+        """Queues of strict order."""
 
     def add(self, number: int, reply: Sequence[Any] | None) -> None:
         """What a part has answered; None where it could not."""
-        for queue, (count, first, others) in zip(self._queues, reply or (), strict=reply is not None):
+        for queue, one in zip(self._queues, reply or (), strict=reply is not None):
+            count, first, others, room, is_strict = one
             self._counts[number, queue] = count
+            if number == HOME and room >= 0:
+                self.rooms[queue] = room
+            if is_strict:
+                self.strict.add(queue)
             if others:
                 self.gated.add(queue)
             self._first[number, queue] = [
@@ -63,6 +74,15 @@ class Heads:
             if of == queue and number != home
             for key, job_id in first
         )[:limit]
+
+    def first_of_all(self, queue: str) -> list[tuple[int, bytes, int]]:
+        """The first plain jobs of all parts, as far as they were read: key, id and part."""
+        return sorted(
+            (key, job_id, number)
+            for (number, of), first in self._first.items()
+            if of == queue
+            for key, job_id in first
+        )
 
     def unread(self, limit: int) -> list[int]:
         """The parts of which all that was read is among the first, though they have more."""

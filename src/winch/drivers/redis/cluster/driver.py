@@ -69,9 +69,9 @@ class RedisClusterDriver(RedisDriver):
         fan_out = self._fan_out = FanOut(route)
         handover = self._handover = Handover(base, fan_out, route)
         enqueue = EnqueueVerbs(base)
-        gates = ClusterGateVerbs(base, handover)
+        gates = ClusterGateVerbs(base, fan_out, handover)
         plain_reads = ReadVerbs(base, gates)
-        reads = ClusterReadVerbs(plain_reads, base, fan_out, handover, route)
+        reads = ClusterReadVerbs(plain_reads, base, fan_out, handover, route, gates)
         self._adopt(
             Families(
                 enqueue=ClusterEnqueueVerbs(enqueue, fan_out, plain_reads, reads),

@@ -2,7 +2,7 @@
 -- their time, or final. Once each.
 -- A:      now; ids, confirm. ARGV[2…]: their messages
 -- Return: 1
--- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived,
+-- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived, caps, used, permits,
 --         meta; of those that rest: ready, scheduled, retrying, cancelled, dead, died, deaths, alike, alike_at, groups, drop
 -- flags:
 -- parts:  put record
@@ -18,6 +18,14 @@ for i, id in ipairs(A.ids) do
     if message[5] then call('HSET', K.changes, id, message[5]) end
     call('ZADD', K.ids, 0, id)
     if r then
+      local queue = j.env[QUEUE]
+      if call('HEXISTS', K.caps, queue) == 1 then  -- it counts from now on, and gives back when it ends
+        local claim, gate = read(r), 'queue:' .. queue
+        claim[5] = true
+        r = pack(claim)
+        call('HSET', K.permits(gate), id, '1')
+        call('HSET', K.used, gate, call('HLEN', K.permits(gate)))
+      end
       call('HSET', K.run, id, r)
       call('SADD', K.held(j.x), id)
       if j.q then call('SADD', K.cancelling, id) end

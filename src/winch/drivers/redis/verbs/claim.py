@@ -13,10 +13,10 @@ from winch.storage.verbs import Verb
 
 
 class ClaimVerbs:
-    """Take ready jobs. `sort_keys` receives the sort key of each job that a claim took: a cluster merges
-    the claims of several nodes by them."""
+    """Take ready jobs. `sort_keys` receives the sort key and the priority of each job that a claim took:
+    a cluster merges the claims of several nodes by them."""
 
-    def __init__(self, base: Base, sort_keys: dict[str, int] | None = None) -> None:
+    def __init__(self, base: Base, sort_keys: dict[str, tuple[int, int]] | None = None) -> None:
         self._call = base.call
         self._sort_keys = sort_keys
 

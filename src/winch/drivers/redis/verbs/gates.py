@@ -18,7 +18,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.decide.gates import AHEAD, Setting, gate_info, named_limits, queue_info
-from winch.storage.params import GateInfo, LimitInfo, Promoted, QueueRule
+from winch.storage.params import ClaimRef, GateInfo, LimitInfo, Promoted, QueueRule
 from winch.storage.verbs import Verb
 
 # How many gates a sweep looks at; where more are waited at, it is another choice each time.
@@ -78,15 +78,19 @@ class GateVerbs:
 
         return Verb("set_queue", body)
 
-    def set_here(self, queue: str, rule: QueueRule, now: datetime | None) -> Body[None]:
+    def set_here(
+        self, queue: str, rule: QueueRule, now: datetime | None, *, is_shard: bool = False
+    ) -> Body[list[ClaimRef]]:
         """Set the rule, then give ready jobs the places that the order gives them, some at a time. Jobs
-        that are stored meanwhile have theirs."""
-        is_changed = yield self._call(
+        that are stored meanwhile have theirs. In a shard of a cluster: the claims to be counted at
+        home."""
+        is_changed, running = yield self._call(
             "set_queue",
             now=micros(now),
             queue=queue,
             concurrency=rule.concurrency or False,
             is_strict=rule.is_strict,
+            is_shard=is_shard,
         )
         for name in ("ready", "gated", "tenanted") if is_changed else ():
             cursor = "0"
@@ -94,6 +98,7 @@ class GateVerbs:
                 cursor = (yield self._call("rescore", queue=queue, set=name, cursor=cursor)).decode()
                 if cursor == "0":
                     break
+        return [ClaimRef(job.decode(), token.decode()) for job, token in _pairs(running)]
 
     def limits(self) -> Verb[list[LimitInfo]]:
         def body() -> Body[list[LimitInfo]]:

@@ -156,8 +156,8 @@ class ReadVerbs:
             if job.state is JobState.READY:
                 for concurrency, is_strict, used in (yield from query("claim.rule", queue=job.queue)):
                     key = queue_key(job.queue)
-                    held = yield from query("admit.holders", key=key, limit=NAMED)
-                    gate = queue_info(job.queue, concurrency, used, [row[0] for row in held])
+                    rows = yield from query("admit.holders", key=key, limit=NAMED)
+                    gate = queue_info(job.queue, concurrency, used, [row[0] for row in rows])
                     if is_strict:
                         ahead = yield from query("explain.strict", id=job.id, most=MOST_AHEAD)
             holder = None

@@ -3,19 +3,22 @@
 The first ready jobs of all parts are looked at, then taken where they are. What has gates or a tenant is
 at home: where a queue has such jobs, home receives the first plain ones elsewhere and decides whose
 turn it is; how many it leaves free is how many of those are taken.
+
+A queue with a concurrency is claimed at home alone, where its permits are counted. Its first jobs
+elsewhere move home before, no more than may run.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from winch.core.errors import StorageUnavailable, WinchError
-from winch.core.job import Claim
+from winch.core.job import Claim, strict_place
 from winch.drivers.redis.cluster.claim_plan import ClaimPlan, Heads, planned
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut
 from winch.drivers.redis.cluster.handover import Handover
@@ -43,7 +46,7 @@ class ClusterClaimVerbs:
     """Take the first ready jobs of all parts."""
 
     def __init__(self, base: ClusterBase, fan_out: FanOut, handover: Handover) -> None:
-        self._sort_keys: dict[str, int] = {}
+        self._sort_keys: dict[str, tuple[int, int]] = {}
         self._plain = ClaimVerbs(base, self._sort_keys)
         self._call = base.call
         self._fan_out = fan_out
@@ -56,14 +59,16 @@ class ClusterClaimVerbs:
 
         def body() -> Body[list[Claim]]:
             heads = yield from self._heads(params)
-            if not heads.gated:
+            if not heads.gated and not heads.rooms:
                 return (yield from self._claim_plain(heads, params.queues, params.limit, at))
             found: list[Claim] = []
             for queue in params.queues:
                 free = params.limit - len(found)
                 if free <= 0:
                     break
-                if queue in heads.gated:
+                if queue in heads.rooms:
+                    found += yield from self._claim_counted(heads, queue, free, at)
+                elif queue in heads.gated:
                     found += yield from self._claim_gated(heads, queue, free, at)
                 else:
                     found += yield from self._claim_plain(heads, (queue,), free, at)
@@ -107,7 +112,34 @@ class ClusterClaimVerbs:
         if len(found) < sum(plan.values()):
             found += yield from self._claim_rest(heads, plan, queues, limit - len(found), at)
         order = {queue: index for index, queue in enumerate(queues)}
-        found.sort(key=lambda claim: (order[claim.queue], self._sort_keys.pop(claim.id, 0), claim.id))
+        keys = self._places(heads, found)
+        found.sort(key=lambda claim: (order[claim.queue], keys[claim.id], claim.id))
+        return found
+
+    def _places(self, heads: Heads, claims: Iterable[Claim]) -> dict[str, int]:
+        """Where the jobs stood in their queues."""
+        found = {}
+        for claim in claims:
+            key, priority = self._sort_keys.pop(claim.id, (0, 0))
+            found[claim.id] = strict_place(key, priority) if claim.queue in heads.strict else key
+        return found
+
+    def _claim_counted(self, heads: Heads, queue: str, limit: int, at: At) -> Body[list[Claim]]:
+        """Claims from a queue with a concurrency: at home, where it is counted."""
+        found: list[Claim] = []
+        room = min(limit, heads.rooms[queue])
+        first = heads.first_of_all(queue)
+        # A claim passes over tasks that its worker does not know: then all that was read moves.
+        for some in (first[:room], first[room:]):
+            if len(found) >= room:
+                break
+            if away := [job_id.decode() for _, job_id, number in some if number != HOME]:
+                yield from self._handover.let_wait_at_home(queue, away)
+            asked = at(queue, room - len(found))
+            (result,) = yield from self._fan_out.scatter([(HOME, asked)], is_brief=True)
+            found += self._claimed(HOME, result)
+        for claim in found:
+            self._sort_keys.pop(claim.id, None)
         return found
 
     def _claim_gated(self, heads: Heads, queue: str, limit: int, at: At) -> Body[list[Claim]]:
@@ -125,7 +157,7 @@ class ClusterClaimVerbs:
             found += yield from self._claim_rest(
                 heads, plan, (queue,), limit - len(home) - len(found), at
             )
-        keys = {claim.id: self._sort_keys.pop(claim.id, 0) for claim in (*home, *found)}
+        keys = self._places(heads, (*home, *found))
         found.sort(key=lambda claim: (keys[claim.id], claim.id))
         if not behind:  # there was nothing with a gate or a tenant any more
             merged = [*home, *found]

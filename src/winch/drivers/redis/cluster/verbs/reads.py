@@ -9,13 +9,14 @@ from datetime import datetime
 
 import msgspec
 
-from winch.core.job import HEAD_START, JobRecord, to_micros
+from winch.core.job import JobRecord, to_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, SHARDS, ClusterRoute, shard_of
-from winch.drivers.redis.records import MICROSECOND, read_events
+from winch.drivers.redis.records import read_events
 from winch.drivers.redis.verbs.base import Body
+from winch.drivers.redis.verbs.gates import GateVerbs
 from winch.drivers.redis.verbs.reads import ReadVerbs
 from winch.storage.params import (
     MOST_AHEAD,
@@ -57,8 +58,10 @@ class ClusterReadVerbs:
         fan_out: FanOut,
         handover: Handover,
         route: ClusterRoute,
+        gates: GateVerbs,
     ) -> None:
         self._plain = plain
+        self._gate_of = gates.gate_of
         self._call = base.call
         self._fan_out = fan_out
         self._by_id = handover.by_id
@@ -187,19 +190,24 @@ class ClusterReadVerbs:
             for where, facts in zip(places, whole(found), strict=True):
                 if facts is None:
                     continue
-                job, ahead, session = facts.job, facts.ahead, facts.session
+                job, ahead, session, gate = facts.job, facts.ahead, facts.session, facts.gate
                 if job.state is JobState.READY:
-                    key = to_micros(job.run_at) - job.priority * (HEAD_START // MICROSECOND)
+                    before = self._call(
+                        "before",
+                        queue=job.queue,
+                        id=job_id,
+                        run_at=to_micros(job.run_at),
+                        priority=job.priority,
+                    )
                     others = [number for number in EVERYWHERE if number != where]
-                    asked = [
-                        (number, self._call("before", queue=job.queue, key=key, id=job_id))
-                        for number in others
-                    ]
+                    asked = [(number, before) for number in others]
                     ahead += sum(whole((yield from self._fan_out.ask(asked))))
+                    (gate,) = whole((yield from self._fan_out.scatter([(HOME, self._gate_of(job))])))
                 if session is not None:
                     every = yield from self.sessions(is_ended_too=True).steps()
                     session = next((one for one in every if one.id == session.id), session)
-                return msgspec.structs.replace(facts, ahead=min(ahead, MOST_AHEAD), session=session)
+                ahead = min(ahead, MOST_AHEAD)
+                return msgspec.structs.replace(facts, ahead=ahead, session=session, gate=gate)
             return None
 
         return Verb("explain", body, is_read=True)
