@@ -115,7 +115,7 @@ def heads_of(parts: dict[int, list[int]], *, read: int) -> Heads:
     heads = Heads(["q"])
     for number, keys in parts.items():
         first = [word for key in keys[:read] for word in (b"%d" % key, b"%d" % key)]
-        heads.add(number, [[len(keys), first, 0]])
+        heads.add(number, [[len(keys), first, 0, -1, 0]])
     return heads
 
 
