@@ -320,6 +320,64 @@ index winch.winch_migration_pkey: CREATE UNIQUE INDEX winch_migration_pkey ON wi
 function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable
 function winch.entry(text,timestamp with time zone,integer,uuid,uuid,timestamp with time zone,jsonb,text): returns jsonb stable
 function winch.fingerprint(text,text): returns text stable
+function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,timestamp with time zone): returns TABLE(took text[], claimed winch.job) 
+
+#variable_conflict use_column
+DECLARE
+    at timestamptz;
+    keys text[];
+    ended text[];
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN;
+    END IF;
+    PERFORM FROM "winch".session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
+    IF NOT FOUND THEN
+        most := 0;
+    END IF;
+    PERFORM set_config('lock_timeout', '4s', true), set_config('winch.claims', 'on', true);
+    PERFORM "winch".lock_gates(ARRAY(
+        SELECT gate::text FROM "winch".permit WHERE job = ANY (ids)
+        UNION
+        SELECT 'fifo:' || fifo FROM "winch".job WHERE id = ANY (ids) AND fifo IS NOT NULL
+    ));
+    at := coalesce(given, clock_timestamp());
+    -- Whose claim is live under the gate's lock: it can end only here. A key whose member does not end keeps its turn.
+    keys := ARRAY(
+        SELECT DISTINCT job.fifo
+        FROM unnest(ids, tokens) AS outcome (job, by_token)
+        JOIN "winch".job AS job ON job.id = outcome.job AND job.token = outcome.by_token
+        WHERE job.fifo IS NOT NULL
+    );
+    WITH gone AS (
+        DELETE FROM "winch".job
+        WHERE id = ANY (ids)
+            AND (id, token) IN (SELECT outcome.job, outcome.by_token FROM unnest(ids, tokens) AS outcome (job, by_token))
+        RETURNING
+            id, created_at, run_at, fence, version, priority, attempt, crashes, rescues, is_suspect,
+            is_given_id, queue, task, args, session, token, claimed_at, expires_at, cancel_requested_at,
+            keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options, progress, checkpoint,
+            log, history
+    ),
+    kept AS (
+        INSERT INTO "winch".archive (
+            id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+            is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
+            cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
+            progress, checkpoint, log, history, result, reason
+        )
+        SELECT
+            id, created_at, run_at, at, fence, version, priority, attempt, crashes, rescues,
+            "winch".drop_on('completed', keep_seconds, at), is_suspect, is_given_id, 'completed', queue, task, args,
+            session, token, claimed_at, expires_at, cancel_requested_at, keep_seconds, max_attempts, tenant, fifo,
+            seq, unique_key, tags, headers, options, progress, checkpoint, log, history,
+            CASE WHEN results IS NULL THEN finish_members.result ELSE results ->> id::text END, NULL
+        FROM gone
+    )
+    SELECT coalesce(array_agg(id::text), '{}') INTO ended FROM gone;
+    RETURN QUERY SELECT ended, NULL::"winch".job;
+    RETURN QUERY SELECT NULL::text[], next FROM "winch".next_members(keys, by_session, by_token, served, known, most, at) AS next;
+END
 function winch.free_key(): returns trigger 
 
 BEGIN
@@ -486,6 +544,125 @@ BEGIN
     RETURN NEW;
 END
 function winch.micros(timestamp with time zone): returns bigint immutable
+function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job 
+
+DECLARE
+    heads uuid[];
+    fit uuid[];
+    chosen uuid[] := '{}';
+    taken uuid[] := '{}';
+    served_queue text;
+    one uuid;
+    woken text[];
+BEGIN
+    heads := ARRAY(
+        SELECT member.id
+        FROM unnest(keys) AS wanted (key)
+        CROSS JOIN LATERAL (
+            SELECT job.id, job.state
+            FROM "winch".job
+            WHERE job.fifo = wanted.key
+            ORDER BY job.fifo, job.seq, job.id
+            LIMIT 1
+        ) AS member
+        WHERE member.state = 'ready'
+            AND NOT EXISTS (SELECT FROM "winch".permit WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL)
+    );
+    IF cardinality(heads) = 0 THEN
+        RETURN;
+    END IF;
+    -- One gate is one `kind`; text that was damaged by hand is not read as JSON.
+    fit := ARRAY(
+        SELECT job.id
+        FROM "winch".job
+        WHERE job.id = ANY (heads)
+            AND job.tenant IS NULL
+            AND length(job.options) - length(replace(job.options, '"kind":', '')) = length('"kind":')
+    );
+    most := least(most, cardinality(fit));
+    <<queues>>
+    FOREACH served_queue IN ARRAY served LOOP
+        EXIT WHEN cardinality(chosen) >= most;
+        CONTINUE WHEN EXISTS (
+            SELECT FROM "winch".queue WHERE queue.name = served_queue AND queue.paused_at IS NOT NULL
+        );
+        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock.
+        EXIT WHEN EXISTS (
+            SELECT
+            FROM "winch".queue
+            WHERE queue.name = served_queue AND (queue.concurrency IS NOT NULL OR queue.is_strict)
+        );
+        -- Between tenants turns decide, not sort keys: a claim draws them.
+        EXIT WHEN EXISTS (
+            SELECT
+            FROM "winch".job
+            WHERE job.queue = served_queue AND job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL
+        );
+        FOR one IN
+            SELECT first.id
+            FROM (
+                (
+                    SELECT job.id, job.sort_key
+                    FROM "winch".job
+                    WHERE job.queue = served_queue
+                        AND job.filed = 'ready'
+                        AND job.gate IS NULL
+                        AND job.state = 'ready'
+                        AND (known IS NULL OR job.task = ANY (known))
+                    ORDER BY job.queue, job.sort_key, job.id
+                    LIMIT 1
+                )
+                UNION ALL
+                (
+                    SELECT job.id, job.sort_key
+                    FROM "winch".job
+                    WHERE job.queue = served_queue
+                        AND job.filed = 'ready'
+                        AND job.gate IS NOT NULL
+                        AND job.tenant IS NULL
+                        AND (known IS NULL OR job.task = ANY (known))
+                    ORDER BY job.queue, job.sort_key, job.id
+                    LIMIT most
+                )
+            ) AS first
+            ORDER BY first.sort_key, first.id
+        LOOP
+            EXIT queues WHEN cardinality(chosen) >= most OR one <> ALL (fit);
+            chosen := chosen || one;
+        END LOOP;
+    END LOOP;
+    IF cardinality(chosen) > 0 THEN
+        taken := ARRAY(
+            SELECT job.id
+            FROM "winch".job
+            WHERE job.id = ANY (chosen) AND job.state = 'ready' AND job.gate IS NOT NULL
+            ORDER BY job.id
+            FOR UPDATE SKIP LOCKED
+        );
+        INSERT INTO "winch".permit (gate, job, token, weight)
+        SELECT 'fifo:' || job.fifo, job.id, NULL, 0 FROM "winch".job WHERE job.id = ANY (taken)
+        ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight;
+        RETURN QUERY
+        UPDATE "winch".job
+        SET state = 'running',
+            filed = 'running',
+            attempt = least(job.attempt, 2147483646) + 1, -- as claim does
+            fence = greatest(job.fence + 1, "winch".micros(at)),
+            token = by_token,
+            session = by_session,
+            claimed_at = at,
+            progress = NULL,
+            log = NULL
+        WHERE job.id = ANY (taken)
+        RETURNING job.*;
+    END IF;
+    SELECT array_agg(DISTINCT job.queue) INTO woken
+    FROM "winch".job
+    WHERE job.id = ANY (heads) AND job.id <> ALL (taken);
+    IF woken IS NOT NULL THEN
+        PERFORM "winch".ring(woken, false);
+    END IF;
+END
 function winch.next_seq(): returns bigint 
 
 DECLARE
@@ -550,7 +727,10 @@ BEGIN
         RETURNING queue
     )
     SELECT array_agg(DISTINCT queue) INTO woken FROM admitted;
-    PERFORM "winch".ring(woken, false);
+    -- A finish that claims wakes workers itself, for the members that it does not take.
+    IF NOT starts_with(opened, 'fifo:') OR current_setting('winch.claims', true) IS DISTINCT FROM 'on' THEN
+        PERFORM "winch".ring(woken, false);
+    END IF;
     RETURN cardinality(chosen);
 END
 function winch.prune_archive(timestamp with time zone,integer): returns bigint security definer search_path=pg_catalog, pg_temp, lock_timeout=200ms 
@@ -754,6 +934,9 @@ BEGIN
         SELECT NULL::text AS state, OLD.session, OLD.attempt, OLD.history, NULL::uuid AS ended_token INTO after;
     ELSIF TG_OP = 'DELETE' THEN
         SELECT state, session, attempt, history, ended_token INTO after FROM "winch".archive WHERE id = job_id;
+    END IF;
+    IF verb = 'finish_and_claim' THEN
+        verb := CASE WHEN TG_OP = 'UPDATE' AND NEW.state = 'running' THEN 'claim' ELSE 'finish' END;
     END IF;
     IF TG_OP = 'INSERT' AND NEW.state = 'running' THEN -- stored under an offer: two changes in one row
         INSERT INTO "winch".job_event (job, v, kind, state, attempt, at)

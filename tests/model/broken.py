@@ -33,6 +33,7 @@ from tests.model.scopes import (
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
+    FIFO_HANDED,
     FIFO_KEY,
     LATE_BEATS,
     LATE_NAMES,
@@ -335,6 +336,18 @@ BROKEN: tuple[Case, ...] = (
         FIFO_CALLBACK.name,
         Rule.EARLY,
         partial(explore, FifoModel(FifoDesign(admits="who is first"), FIFO_CALLBACK), (Rule.EARLY,)),
+    ),
+    *(
+        Case(name, FIFO_HANDED.name, rule, partial(explore, FifoModel(design, FIFO_HANDED), (rule,)))
+        for name, rule, design in (
+            ("claims the next member after a failure", Rule.FIFO, FifoDesign(goes_on="after any end")),
+            ("a repeated finish claims again", Rule.FIFO, FifoDesign(repeats="claim again")),
+            (
+                "forgets a claim whose reply was lost",
+                Rule.SETTLES,
+                FifoDesign(lost_claims="are forgotten"),
+            ),
+        )
     ),
     # Limits.
     _limit_breaks(

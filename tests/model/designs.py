@@ -25,6 +25,7 @@ from tests.model.scopes import (
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
+    FIFO_HANDED,
     FIFO_KEY,
     FIFO_OF_THREE,
     LATE_NAMES,
@@ -89,6 +90,13 @@ HOLDS: tuple[Case, ...] = (
     *(
         Case("the protocol", s.name, None, partial(explore, FifoModel(FifoDesign(), s)))
         for s in (FIFO_KEY, FIFO_OF_THREE, FIFO_CLOCK, FIFO_CHAIN, FIFO_CALLBACK)
+    ),
+    Case(
+        "the protocol",
+        FIFO_HANDED.name,
+        None,
+        partial(explore, FifoModel(FifoDesign(), FIFO_HANDED)),
+        events=("claims job 2", "the reply is lost", "give_up", "repeated finish", "fail"),
     ),
     *(
         Case("the protocol", s.name, None, partial(explore, BatchModel(BatchDesign(), s)))

@@ -2,7 +2,9 @@
 
 Each verb is walked as the statements of one transaction, as in `gates`: it locks the key's gate, looks
 at the members in a later statement, and commits. A claim that finds it is not its member's turn leaves
-it blocked; whoever ends a member makes the next one ready.
+it blocked; whoever ends a member makes the next one ready. A finish may claim the next member itself;
+when its reply is lost, no handler runs that member until the worker gives the claim up, and the worker
+repeats the finish without a claim.
 
 Members have numbers, which the store draws in the order of the call. The ids of the members descend, as
 those of a flow may, so that an order by id is the wrong one.
@@ -35,6 +37,12 @@ class FifoDesign:
     order: Literal["by number", "by moment and id"] = "by number"
     # Which first member is made ready: one that waits at the gate, or any that is blocked.
     admits: Literal["who waits at the gate", "who is first"] = "who waits at the gate"
+    # Which ends claim the next member.
+    goes_on: Literal["after a final member", "after any end"] = "after a final member"
+    # What a repeated finish does, which the store has answered before.
+    repeats: Literal["claim nothing", "claim again"] = "claim nothing"
+    # What becomes of a claim whose reply was lost.
+    lost_claims: Literal["are given up", "are forgotten"] = "are given up"
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,9 @@ class FifoScope:
     # All in one call; one after another, by a clock that may go back; each after the one before it; or
     # the second as the callback of something else.
     stored: Literal["at once", "one by one", "as a chain", "with a callback"] = "at once"
+    # Whether finishes claim the next member, and how many of their replies are lost.
+    hands_on: bool = False
+    lost_replies: int = 0
 
 
 class Verb(NamedTuple):
@@ -71,10 +82,22 @@ class FifoState(NamedTuple):
     cancels: int = 0
     clock: int = 1
     has_come: bool = False
+    repeated: tuple[int, ...] = ()  # finishes whose reply was lost: they are sent again
+    lost_replies: int = 0
 
 
 FifoSteps = Iterator[Step[FifoState]]
-BEGINS = {"claim": "ready", "finish": "running", "fail": "running", "rescue": "running"}
+# In which states a verb takes effect.
+BEGINS: dict[str, tuple[str, ...]] = {
+    "claim": ("ready",),
+    "finish": ("running",),
+    "finish and claim": ("running",),
+    "fail": ("running",),
+    "rescue": ("running",),
+    "cancel": ("ready", "blocked", "retrying", "waiting"),
+    "give_up": ("lost",),
+    "repeated finish": tuple(FINAL),
+}
 
 
 class FifoModel:
@@ -122,6 +145,9 @@ class FifoModel:
                     counted = state._replace(**{field: getattr(state, field) + 1})
                 for step in self._proceed(counted, Verb(name, number)):
                     yield step._replace(is_help=name == "cancel")
+            if number in state.repeated:
+                left = tuple(other for other in state.repeated if other != number)
+                yield from self._proceed(state._replace(repeated=left), Verb("repeated finish", number))
             yield from self._arrivals(state, number, word)
             if word == "retrying":
                 states = _changed(state.states, number, "ready")
@@ -152,8 +178,12 @@ class FifoModel:
     def _verbs(self, state: FifoState, word: str) -> Iterator[str]:
         if word == "ready":
             yield "claim"
+        if word == "lost" and self.design.lost_claims == "are given up":
+            yield "give_up"
         if word == "running":
             yield "finish"
+            if self.scope.hands_on:
+                yield "finish and claim"
             if state.failures < self.scope.failures:
                 yield "fail"
             if state.rescues < self.scope.rescues:
@@ -179,7 +209,23 @@ class FifoModel:
         if verb.first == UNREAD:
             yield then("looks at the members", verb._replace(first=self._read(state, verb)))
             return
-        yield self._commit(state, verb)
+        if state.states[verb.member] not in BEGINS[verb.name]:
+            yield Step(f"{verb} is refused", state)
+            return
+        after = self._commit(state, verb)
+        yield after
+        if verb.name == "finish and claim" and state.lost_replies < self.scope.lost_replies:
+            # The worker knows nothing of what was claimed, and sends the finish again.
+            states = tuple(
+                "lost" if word == "running" and state.states[n] != "running" else word
+                for n, word in enumerate(after.state.states)
+            )
+            unanswered = after.state._replace(
+                states=states,
+                repeated=(*state.repeated, verb.member),
+                lost_replies=state.lost_replies + 1,
+            )
+            yield Step(f"{after.label}; the reply is lost", unanswered)
 
     def _read(self, state: FifoState, verb: Verb) -> int:
         """For a claim whose turn it is; else the next who waits, once this member is out of the way."""
@@ -198,7 +244,16 @@ class FifoModel:
                 return Step(f"{verb} leaves it blocked", state._replace(states=states))
             states = _changed(state.states, number, "running")
             return Step(f"{verb} takes it", state._replace(states=states, turn=number))
-        word = {"finish": "completed", "fail": "retrying", "rescue": "ready", "cancel": "cancelled"}
+        if verb.name == "repeated finish":
+            return self._repeat(state, verb)
+        word = {
+            "finish": "completed",
+            "finish and claim": "completed",
+            "fail": "retrying",
+            "rescue": "ready",
+            "give_up": "ready",
+            "cancel": "cancelled",
+        }
         states = _changed(state.states, number, word[verb.name])
         is_over = word[verb.name] in FINAL
         turn = state.turn
@@ -210,10 +265,25 @@ class FifoModel:
         if is_free and verb.first != NOBODY and states[verb.first] in held:
             states = _changed(states, verb.first, "ready")
             label += f" and makes job {verb.first + 1} ready"
+        claims = verb.name == "finish and claim"
+        if self.scope.hands_on and self.design.goes_on == "after any end" and verb.name == "fail":
+            claims = is_free = True
+        if claims and is_free and verb.first != NOBODY and states[verb.first] == "ready":
+            states = _changed(states, verb.first, "running")
+            label += f" and claims job {verb.first + 1}"
+            turn = verb.first
         if self.design.turn_ends == "with its claim" and turn == NOBODY and not is_over:
             # Whoever waits may start: nobody remembers that this one has begun.
             return Step(label, state._replace(states=states, turn=verb.first))
         return Step(label, state._replace(states=states, turn=turn))
+
+    def _repeat(self, state: FifoState, verb: Verb) -> Step[FifoState]:
+        """The finish took before; the members have moved on since."""
+        live = [n for n, word in enumerate(state.states) if word in ("ready", "blocked")]
+        if self.design.repeats == "claim nothing" or not live:
+            return Step(f"{verb} is answered", state)
+        states = _changed(state.states, live[0], "running")
+        return Step(f"{verb} claims job {live[0] + 1}", state._replace(states=states, turn=live[0]))
 
 
 def _changed(states: tuple[str, ...], number: int, word: str) -> tuple[str, ...]:

@@ -119,6 +119,22 @@ class FinishVerbs(Protocol):
         """
         ...
 
+    def finish_and_claim(
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+    ) -> Verb[tuple[list[Answer], list[Claim]]]:
+        """End claims as `finish` does, and take the next members of their FIFO keys in the same
+        transaction, under the token and session of `then`.
+
+        The next member of a key is taken only where an outcome took and made its job final, and the job
+        left its turn. The member must be ready and have no other gate and no tenant. It must be what
+        `claim` with these parameters would take first: no ready job of these queues and tasks stands
+        before it, no job of a tenant is ready in its queue, the queue is not paused, the session is
+        live. Every other next member is ready, as after `finish`, and its workers are woken.
+
+        A repeated call takes nothing: an outcome that took before does not take again.
+        """
+        ...
+
     def release(
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
     ) -> Verb[list[Answer]]:

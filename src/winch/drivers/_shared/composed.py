@@ -64,6 +64,7 @@ class ComposedDriver:
     enqueue: Final = EnqueueVerbs.enqueue
     claim: Final = ClaimVerbs.claim
     finish: Final = FinishVerbs.finish
+    finish_and_claim: Final = FinishVerbs.finish_and_claim
     release: Final = FinishVerbs.release
     give_up: Final = FinishVerbs.give_up
     crash: Final = FinishVerbs.crash

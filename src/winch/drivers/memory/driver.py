@@ -50,13 +50,14 @@ class MemoryDriver(ComposedDriver):
         """Build the families of verbs on this base."""
         self._base, self._state = base, base.state
         enqueue = EnqueueVerbs(base)
+        claim = ClaimVerbs(base)
         waits = WaitVerbs(base, enqueue)
         schedules = self._schedules = ScheduleVerbs(base, enqueue)
         self._adopt(
             Families(
                 enqueue=enqueue,
-                claim=ClaimVerbs(base),
-                finish=FinishVerbs(base, waits),
+                claim=claim,
+                finish=FinishVerbs(base, waits, claim),
                 sessions=SessionVerbs(base, schedules),
                 upkeep=UpkeepVerbs(base, waits),
                 gates=GateVerbs(base),

@@ -168,6 +168,19 @@ class Gates:
         left = [key for key in keys if self.permits.pop((key, job.id), None) is not None]
         return [next_ for key in left for next_ in self._next(key, 1)]
 
+    def next_members(self, ended: Iterable[JobRecord]) -> set[str]:
+        """The first members of the FIFO keys that these jobs have left, where they have no other gate
+        and no tenant."""
+        keys = {use.key for job in ended for use in gates_of(job.options) if use.kind == FIFO}
+        looks = [self.look(GateUse(key, FIFO)) for key in keys]
+        heads = [self.live[look.head] for look in looks if look.turn is None and look.head is not None]
+        return {job.id for job in heads if job.tenant is None and len(gates_of(job.options)) == 1}
+
+    def take_turn(self, job: JobRecord) -> None:
+        """Give the turn of its FIFO key to this job, which has no other gate."""
+        (use,) = gates_of(job.options)
+        self.permits[use.key, job.id] = Permit(None, 0)
+
     def _next(self, key: str, most: int) -> list[JobRecord]:
         waiting = self.waiting(key)
         if not key.startswith("fifo:"):

@@ -21,6 +21,9 @@ BEGIN
     ELSIF TG_OP = 'DELETE' THEN
         SELECT state, session, attempt, history, ended_token INTO after FROM {schema}.archive WHERE id = job_id;
     END IF;
+    IF verb = 'finish_and_claim' THEN
+        verb := CASE WHEN TG_OP = 'UPDATE' AND NEW.state = 'running' THEN 'claim' ELSE 'finish' END;
+    END IF;
     IF TG_OP = 'INSERT' AND NEW.state = 'running' THEN -- stored under an offer: two changes in one row
         INSERT INTO {schema}.job_event (job, v, kind, state, attempt, at)
         VALUES (

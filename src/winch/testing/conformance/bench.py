@@ -262,6 +262,9 @@ class Bench:
     def finish(self, *outcomes: Finish) -> list[Answer]:
         return self.call(self.driver.finish(outcomes, now=self.now))
 
+    def finish_and_claim(self, *outcomes: Finish, then: ClaimParams) -> tuple[list[Answer], list[Claim]]:
+        return self.call(self.driver.finish_and_claim(outcomes, then, now=self.now))
+
     def complete(self, claim: Claim | ClaimRef, **fields: Any) -> Answer:
         (answer,) = self.finish(self.outcome(claim, JobState.COMPLETED, **fields))
         return answer

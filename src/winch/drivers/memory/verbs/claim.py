@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from winch.core import changes
@@ -35,6 +36,30 @@ class ClaimVerbs:
             return taken
 
         return verb("claim", body)
+
+    def next_members(self, ended: Sequence[JobRecord], params: ClaimParams, at: datetime) -> list[Claim]:
+        """Take the next members of the FIFO keys of these jobs, which are final now: those that a claim
+        would take first."""
+        heads = self._state.gates.next_members(ended)
+        taken: list[Claim] = []
+        if not self._base.is_live(params.session):
+            return taken
+        for queue in params.queues:
+            if queue in self._state.paused:
+                continue
+            if queue in self._state.rules:
+                return taken
+            ready = [job for job in self._state.live.values() if self._fits(job, queue, params)]
+            is_shared = any(
+                job.tenant is not None and job.state is JobState.READY and job.queue == queue
+                for job in self._state.live.values()
+            )
+            for job in sorted(ready, key=lambda job: (self._state.keys[job.id], job.id)):
+                if is_shared or job.id not in heads or len(taken) == params.limit:
+                    return taken
+                self._state.gates.take_turn(job)
+                taken.append(self._take(job, params, at, NO_RULE))
+        return taken
 
     def _draw(self, queue: str, params: ClaimParams, limit: int, at: datetime) -> list[Claim]:
         """Take up to `limit` jobs of one queue; those whose gates are closed are blocked there."""

@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, Note, SuspectRule
+from winch.core.job import CRASH_RULE, Claim, Note, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.verbs.base import Base, verb
+from winch.drivers.memory.verbs.claim import ClaimVerbs
 from winch.drivers.memory.verbs.taking_back import give_back, suspect
 from winch.drivers.memory.verbs.waits import WaitVerbs
-from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
 
 class FinishVerbs:
     """End claims, and say whether they still stand."""
 
-    def __init__(self, base: Base, waits: WaitVerbs) -> None:
+    def __init__(self, base: Base, waits: WaitVerbs, claims: ClaimVerbs) -> None:
         self._base = base
+        self._claims = claims
         self._state = base.state
         self._waits = waits
 
@@ -29,6 +31,18 @@ class FinishVerbs:
             return [self._finish_one(outcome, at) for outcome in outcomes]
 
         return verb("finish", body)
+
+    def finish_and_claim(
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+    ) -> Verb[tuple[list[Answer], list[Claim]]]:
+        def body() -> tuple[list[Answer], list[Claim]]:
+            at = self._base.now(now)
+            answers = [self._finish_one(outcome, at) for outcome in outcomes]
+            took = [o.id for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
+            ended = [self._state.archive[job_id] for job_id in took if job_id in self._state.archive]
+            return answers, self._claims.next_members(ended, then, at)
+
+        return verb("finish_and_claim", body)
 
     def _finish_one(self, outcome: Finish, at: datetime) -> Answer:
         job = self._state.live.get(outcome.id)

@@ -43,7 +43,9 @@ COMMANDS = {
 }
 # Statements whose moments are read as numbers (records.Moments): a datetime costs more to make than all
 # else of a row, and most of a batch are the same.
-BARE_MOMENTS = frozenset({"claim", "claim.few", "admit.take", "wait.taken"})
+BARE_MOMENTS = frozenset(
+    {"claim", "claim.few", "admit.take", "wait.taken", "finish_and_claim", "finish_and_claim.next"}
+)
 
 
 # -- what a verb sends ---------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class SyncPool:
 
 # Which connections a verb may take, and how many there are. Claim and finish go at once, and wait for
 # nothing else that a worker sends; heartbeats never queue behind a large payload.
-LANES = {"claim": "work", "finish": "work", "offer": "work"} | dict.fromkeys(
+LANES = dict.fromkeys(("claim", "finish", "finish_and_claim", "offer"), "work") | dict.fromkeys(
     ("beat", "start_session", "end_session"), "beat"
 )
 SIZES = {"work": 2, "beat": 1, "rest": 2}

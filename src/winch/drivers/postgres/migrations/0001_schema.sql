@@ -723,7 +723,10 @@ BEGIN
         RETURNING queue
     )
     SELECT array_agg(DISTINCT queue) INTO woken FROM admitted;
-    PERFORM {schema}.ring(woken, false);
+    -- A finish that claims wakes workers itself, for the members that it does not take.
+    IF NOT starts_with(opened, 'fifo:') OR current_setting('winch.claims', true) IS DISTINCT FROM 'on' THEN
+        PERFORM {schema}.ring(woken, false);
+    END IF;
     RETURN cardinality(chosen);
 END
 $$;
@@ -775,6 +778,202 @@ CREATE TRIGGER job_leaves_gates AFTER UPDATE ON {schema}.job
 CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON {schema}.job
     FOR EACH ROW WHEN (OLD.gate IS NOT NULL)
     EXECUTE FUNCTION {schema}.leave_gates();
+
+-- ready -> running, for the first members of these FIFO keys, which other members have left: those that a claim
+-- with these parameters would take first. The others wake their workers. Whoever calls has locked the session FOR KEY
+-- SHARE, then the gates; most = 0 where the session has ended. Only members without another gate are taken: what
+-- core/gates decides about any other is not repeated here.
+CREATE FUNCTION {schema}.next_members(
+    keys text[], by_session uuid, by_token uuid, served text[], known text[], most bigint, at timestamptz
+) RETURNS SETOF {schema}.job
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    heads uuid[];
+    fit uuid[];
+    chosen uuid[] := '{}';
+    taken uuid[] := '{}';
+    served_queue text;
+    one uuid;
+    woken text[];
+BEGIN
+    heads := ARRAY(
+        SELECT member.id
+        FROM unnest(keys) AS wanted (key)
+        CROSS JOIN LATERAL (
+            SELECT job.id, job.state
+            FROM {schema}.job
+            WHERE job.fifo = wanted.key
+            ORDER BY job.fifo, job.seq, job.id
+            LIMIT 1
+        ) AS member
+        WHERE member.state = 'ready'
+            AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL)
+    );
+    IF cardinality(heads) = 0 THEN
+        RETURN;
+    END IF;
+    -- One gate is one `kind`; text that was damaged by hand is not read as JSON.
+    fit := ARRAY(
+        SELECT job.id
+        FROM {schema}.job
+        WHERE job.id = ANY (heads)
+            AND job.tenant IS NULL
+            AND length(job.options) - length(replace(job.options, '"kind":', '')) = length('"kind":')
+    );
+    most := least(most, cardinality(fit));
+    <<queues>>
+    FOREACH served_queue IN ARRAY served LOOP
+        EXIT WHEN cardinality(chosen) >= most;
+        CONTINUE WHEN EXISTS (
+            SELECT FROM {schema}.queue WHERE queue.name = served_queue AND queue.paused_at IS NOT NULL
+        );
+        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock.
+        EXIT WHEN EXISTS (
+            SELECT
+            FROM {schema}.queue
+            WHERE queue.name = served_queue AND (queue.concurrency IS NOT NULL OR queue.is_strict)
+        );
+        -- Between tenants turns decide, not sort keys: a claim draws them.
+        EXIT WHEN EXISTS (
+            SELECT
+            FROM {schema}.job
+            WHERE job.queue = served_queue AND job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL
+        );
+        FOR one IN
+            SELECT first.id
+            FROM (
+                (
+                    SELECT job.id, job.sort_key
+                    FROM {schema}.job
+                    WHERE job.queue = served_queue
+                        AND job.filed = 'ready'
+                        AND job.gate IS NULL
+                        AND job.state = 'ready'
+                        AND (known IS NULL OR job.task = ANY (known))
+                    ORDER BY job.queue, job.sort_key, job.id
+                    LIMIT 1
+                )
+                UNION ALL
+                (
+                    SELECT job.id, job.sort_key
+                    FROM {schema}.job
+                    WHERE job.queue = served_queue
+                        AND job.filed = 'ready'
+                        AND job.gate IS NOT NULL
+                        AND job.tenant IS NULL
+                        AND (known IS NULL OR job.task = ANY (known))
+                    ORDER BY job.queue, job.sort_key, job.id
+                    LIMIT most
+                )
+            ) AS first
+            ORDER BY first.sort_key, first.id
+        LOOP
+            EXIT queues WHEN cardinality(chosen) >= most OR one <> ALL (fit);
+            chosen := chosen || one;
+        END LOOP;
+    END LOOP;
+    IF cardinality(chosen) > 0 THEN
+        taken := ARRAY(
+            SELECT job.id
+            FROM {schema}.job
+            WHERE job.id = ANY (chosen) AND job.state = 'ready' AND job.gate IS NOT NULL
+            ORDER BY job.id
+            FOR UPDATE SKIP LOCKED
+        );
+        INSERT INTO {schema}.permit (gate, job, token, weight)
+        SELECT 'fifo:' || job.fifo, job.id, NULL, 0 FROM {schema}.job WHERE job.id = ANY (taken)
+        ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight;
+        RETURN QUERY
+        UPDATE {schema}.job
+        SET state = 'running',
+            filed = 'running',
+            attempt = least(job.attempt, 2147483646) + 1, -- as claim does
+            fence = greatest(job.fence + 1, {schema}.micros(at)),
+            token = by_token,
+            session = by_session,
+            claimed_at = at,
+            progress = NULL,
+            log = NULL
+        WHERE job.id = ANY (taken)
+        RETURNING job.*;
+    END IF;
+    SELECT array_agg(DISTINCT job.queue) INTO woken
+    FROM {schema}.job
+    WHERE job.id = ANY (heads) AND job.id <> ALL (taken);
+    IF woken IS NOT NULL THEN
+        PERFORM {schema}.ring(woken, false);
+    END IF;
+END
+$$;
+
+-- running -> completed for members of FIFO keys, and ready -> running for the next ones, in one statement: what
+-- finish.sql does, then next_members. Each statement in here has its own snapshot, and the later ones must see what
+-- others did until the locks were there. So a transaction that is not READ COMMITTED gets no row, and nothing is done.
+-- The first row has the ids that took; the others have the jobs that were claimed.
+CREATE FUNCTION {schema}.finish_members(
+    ids uuid[], tokens uuid[], results jsonb, result text,
+    by_session uuid, by_token uuid, served text[], known text[], most bigint, given timestamptz
+) RETURNS TABLE (took text[], claimed {schema}.job)
+    LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    at timestamptz;
+    keys text[];
+    ended text[];
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN;
+    END IF;
+    PERFORM FROM {schema}.session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
+    IF NOT FOUND THEN
+        most := 0;
+    END IF;
+    PERFORM set_config('lock_timeout', '4s', true), set_config('winch.claims', 'on', true);
+    PERFORM {schema}.lock_gates(ARRAY(
+        SELECT gate::text FROM {schema}.permit WHERE job = ANY (ids)
+        UNION
+        SELECT 'fifo:' || fifo FROM {schema}.job WHERE id = ANY (ids) AND fifo IS NOT NULL
+    ));
+    at := coalesce(given, clock_timestamp());
+    -- Whose claim is live under the gate's lock: it can end only here. A key whose member does not end keeps its turn.
+    keys := ARRAY(
+        SELECT DISTINCT job.fifo
+        FROM unnest(ids, tokens) AS outcome (job, by_token)
+        JOIN {schema}.job AS job ON job.id = outcome.job AND job.token = outcome.by_token
+        WHERE job.fifo IS NOT NULL
+    );
+    WITH gone AS (
+        DELETE FROM {schema}.job
+        WHERE id = ANY (ids)
+            AND (id, token) IN (SELECT outcome.job, outcome.by_token FROM unnest(ids, tokens) AS outcome (job, by_token))
+        RETURNING
+            id, created_at, run_at, fence, version, priority, attempt, crashes, rescues, is_suspect,
+            is_given_id, queue, task, args, session, token, claimed_at, expires_at, cancel_requested_at,
+            keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options, progress, checkpoint,
+            log, history
+    ),
+    kept AS (
+        INSERT INTO {schema}.archive (
+            id, created_at, run_at, finished_at, fence, version, priority, attempt, crashes, rescues, drop_on,
+            is_suspect, is_given_id, state, queue, task, args, session, ended_token, claimed_at, expires_at,
+            cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
+            progress, checkpoint, log, history, result, reason
+        )
+        SELECT
+            id, created_at, run_at, at, fence, version, priority, attempt, crashes, rescues,
+            {schema}.drop_on('completed', keep_seconds, at), is_suspect, is_given_id, 'completed', queue, task, args,
+            session, token, claimed_at, expires_at, cancel_requested_at, keep_seconds, max_attempts, tenant, fifo,
+            seq, unique_key, tags, headers, options, progress, checkpoint, log, history,
+            CASE WHEN results IS NULL THEN finish_members.result ELSE results ->> id::text END, NULL
+        FROM gone
+    )
+    SELECT coalesce(array_agg(id::text), '{}') INTO ended FROM gone;
+    RETURN QUERY SELECT ended, NULL::{schema}.job;
+    RETURN QUERY SELECT NULL::text[], next FROM {schema}.next_members(keys, by_session, by_token, served, known, most, at) AS next;
+END
+$$;
 
 -- Jobs that wait for signals and for other jobs ------------------------------------------------------
 

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, Failure, Note, SuspectRule
+from winch.core.job import CRASH_RULE, Claim, Failure, Note, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import clean_text
 from winch.core.values.fingerprint import trace
-from winch.drivers.postgres.records import read_ended, write_claims, write_span
+from winch.drivers.postgres.records import read_claims, read_ended, write_claims, write_span
 from winch.drivers.postgres.statements import Body, Ids, Statement
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base, rounds
 from winch.drivers.postgres.verbs.crashes import crash_statement
 from winch.drivers.postgres.verbs.gated_finish import finish_gated
-from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
 # The engine has cut texts to size already; here only what cannot be stored is taken out.
@@ -56,6 +56,51 @@ class FinishVerbs:
             return [next(rest if o.is_gated or o.brake is not None else first) for o in outcomes]
 
         return Verb("finish", body)
+
+    def finish_and_claim(
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+    ) -> Verb[tuple[list[Answer], list[Claim]]]:
+        def body() -> Body[tuple[list[Answer], list[Claim]]]:
+            if (
+                all(map(_is_plain, outcomes))
+                and all(o.is_gated for o in outcomes)
+                and _are_unlike(outcomes)
+            ):
+                found = yield from self._finish_members(outcomes, then, now)
+                if found is not None:
+                    return found
+            ((is_live, *_),) = yield self._base.statement("finish_and_claim.begin", session=then.session)
+            answers = yield from self.finish(outcomes, now=now).steps()
+            took = [o.id for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
+            limit = then.limit if is_live else 0
+            values = {**_write_then(then), "limit": limit, "ids": took, "now": now}
+            rows = yield self._base.statement("finish_and_claim.next", **values)
+            return answers, read_claims(rows, then.token, then.queues)
+
+        return Verb("finish_and_claim", body)
+
+    def _finish_members(
+        self, outcomes: Sequence[Finish], then: ClaimParams, now: datetime | None
+    ) -> Body[tuple[list[Answer], list[Claim]] | None]:
+        """Members that are completed: one statement ends them and claims the next ones. None, and
+        nothing is done, where transactions of this database have one snapshot for all statements."""
+        values = {**_write_then(then), **_write_completed(outcomes, now)}
+        del values["leases"], values["numbers"]
+        rows = yield self._base.statement("finish_and_claim", is_alone=True, **values)
+        if not rows:
+            return None
+        took = set(rows[0][0])
+        claims = read_claims([row[1:] for row in rows[1:]], then.token, then.queues)
+        refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+        ends = [(outcome.to, outcome.what) for outcome in outcomes]
+
+        def again(places: Sequence[int]) -> Statement:
+            text = _write_outcomes([outcomes[place] for place in places])
+            return self._base.statement(
+                "finish.other", is_alone=True, outcomes=text, soon_seconds=SOON_SECONDS, now=now
+            )
+
+        return (yield from self._answers(refs, range(len(refs)), took, ends, again)), claims
 
     def _finished(
         self, outcomes: Sequence[Finish], now: datetime | None, *, is_alone: bool = True
@@ -276,6 +321,17 @@ class _WaitRow(msgspec.Struct, frozen=True):
     key: str
     is_enough: bool
     timeout_seconds: float | None
+
+
+def _write_then(then: ClaimParams) -> dict[str, Any]:
+    """The parameters of a claim for the next members."""
+    return {
+        "session": then.session,
+        "token": then.token,
+        "queues": list(dict.fromkeys(then.queues)),
+        "tasks": None if then.tasks is None else list(then.tasks),
+        "limit": then.limit,
+    }
 
 
 def _are_unlike(outcomes: Sequence[Finish]) -> bool:

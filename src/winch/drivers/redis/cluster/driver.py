@@ -69,14 +69,15 @@ class RedisClusterDriver(RedisDriver):
         fan_out = self._fan_out = FanOut(route)
         handover = self._handover = Handover(base, fan_out, route)
         enqueue = EnqueueVerbs(base)
+        claim = ClusterClaimVerbs(base, fan_out, handover)
         gates = ClusterGateVerbs(base, fan_out, handover)
         plain_reads = ReadVerbs(base, gates)
         reads = ClusterReadVerbs(plain_reads, base, fan_out, handover, route, gates)
         self._adopt(
             Families(
                 enqueue=ClusterEnqueueVerbs(enqueue, fan_out, plain_reads, reads),
-                claim=ClusterClaimVerbs(base, fan_out, handover),
-                finish=ClusterFinishVerbs(FinishVerbs(base), fan_out, handover),
+                claim=claim,
+                finish=ClusterFinishVerbs(FinishVerbs(base), claim, fan_out, handover),
                 sessions=ClusterSessionVerbs(SessionVerbs(base), base, fan_out),
                 upkeep=ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover),
                 gates=gates,

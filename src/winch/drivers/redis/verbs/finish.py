@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from winch.core.changes import died_of
-from winch.core.job import CRASH_RULE, Failure, Note, SuspectRule
+from winch.core.job import CRASH_RULE, Claim, Failure, Note, SuspectRule
 from winch.core.lifecycle import JobState
 from winch.core.values.fingerprint import trace
-from winch.drivers.redis.records import MICROSECOND, micros
+from winch.drivers.redis.records import MICROSECOND, micros, read_claims
 from winch.drivers.redis.verbs.base import Base, Body, suspect_rule, wait_rows
 from winch.storage.decide.gates import why_ended
-from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
 _ANSWERS = {answer.value.encode(): answer for answer in Answer}
@@ -50,6 +50,32 @@ class FinishVerbs:
             return [_ANSWERS[next(completed if _is_plain(outcome) else rest)] for outcome in outcomes]
 
         return Verb("finish", body)
+
+    def finish_and_claim(
+        self,
+        outcomes: Sequence[Finish],
+        then: ClaimParams,
+        *,
+        now: datetime | None = None,
+        away: Mapping[str, tuple[str, int]] | None = None,
+    ) -> Verb[tuple[list[Answer], list[Claim]]]:
+        """`away`: in a cluster, the first plain job of each queue in other parts, with its sort key."""
+
+        def body() -> Body[tuple[list[Answer], list[Claim]]]:
+            answers, taken = yield self._call(
+                "finish_and_claim",
+                now=micros(now),
+                others=[_outcome(outcome) for outcome in outcomes],
+                session=then.session,
+                token=then.token,
+                queues=then.queues,
+                limit=then.limit,
+                tasks=None if then.tasks is None else dict.fromkeys(then.tasks, True),
+                away=away or None,
+            )
+            return [_ANSWERS[answer] for answer in answers], read_claims(taken, then.token)
+
+        return Verb("finish_and_claim", body)
 
     def release(
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None

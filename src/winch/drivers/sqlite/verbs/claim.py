@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import takewhile
 from operator import attrgetter, itemgetter
 
 import msgspec
@@ -292,14 +293,41 @@ def _taken(
             for one in admission.permits
         ]
         yield Step.each("admit.permit", rows)
-    if not admission.taken:
+    return (yield from _take(admission.taken, params, at, has_permit=has_permit))
+
+
+def next_members(ended: Sequence[str], params: ClaimParams, at: int) -> Body[list[Claim]]:
+    """Take the next members of the FIFO keys of these jobs, which are final now: those that a claim
+    would take first."""
+    rows = yield from query("finish_and_claim", ids=to_json(ended), session=params.session)
+    uses = {job_id: gates_of(options) for job_id, options in rows}
+    heads = {job_id: found[0].key for job_id, found in uses.items() if len(found) == 1}
+    if not heads:
+        return []
+    tasks = None if params.tasks is None else to_json(params.tasks)
+    most = min(params.limit, len(heads))
+    taken: list[str] = []
+    for queue in dict.fromkeys(params.queues):
+        rows = yield from query("finish_and_claim.first", queue=queue, tasks=tasks, limit=most)
+        first = list(takewhile(heads.__contains__, (row[0] for row in rows)))
+        taken += first
+        if len(taken) >= most or len(first) < len(rows):
+            break
+    del taken[most:]
+    turns = [{"gate": heads[job_id], "job": job_id, "token": None, "weight": 0} for job_id in taken]
+    if turns:
+        yield Step.each("admit.permit", turns)
+    return (yield from _take(taken, params, at))
+
+
+def _take(
+    ids: Sequence[str], params: ClaimParams, at: int, *, has_permit: bool = False
+) -> Body[list[Claim]]:
+    """Claim jobs that have their permits."""
+    if not ids:
         return []
     taken = yield from query(
-        "admit.take",
-        ids=to_json(admission.taken),
-        now=at,
-        token=params.token,
-        session=params.session,
+        "admit.take", ids=to_json(ids), now=at, token=params.token, session=params.session
     )
     return _read_claims(taken, params.token, from_micros(at), has_permit)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, TypeVar
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, KEEP, LOG_LIMIT, Note, SuspectRule, from_micros
+from winch.core.job import CRASH_RULE, KEEP, LOG_LIMIT, Claim, Note, SuspectRule, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import read_history
@@ -16,9 +17,11 @@ from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.awaited import begin_waits
 from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import give_back, store
-from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.drivers.sqlite.verbs.claim import next_members
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
+T = TypeVar("T")
 _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
 
 
@@ -48,15 +51,26 @@ class FinishVerbs:
             rest = [outcomes[index] for index in others]
             rest += [one for one in outcomes if (one.id, one.token) in gated]
             ended |= yield from _finish_others(rest, at)
-            refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
-            answers: dict[int, Answer] = {}
-            for index, ref in enumerate(refs):
-                if (ref.id, ref.token) in ended:
-                    ended.discard((ref.id, ref.token))
-                    answers[index] = Answer.TOOK
-            return (yield from _answers(refs, answers, [(one.to, one.what) for one in outcomes]))
+            return (yield from _answered(outcomes, ended))
 
         return Verb("finish", body)
+
+    def finish_and_claim(
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+    ) -> Verb[tuple[list[Answer], list[Claim]]]:
+        def body() -> Body[tuple[list[Answer], list[Claim]]]:
+            at: int = yield StoreTime(now)
+            rings: list[Ring] = []
+            ended = yield from _kept_apart(_finish_others(outcomes, at), rings)
+            answers = yield from _answered(outcomes, ended)
+            took = [o.id for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
+            claims = yield from next_members(took, then, at)
+            if any(outcome.is_awaited for outcome in outcomes):
+                rings.append(Ring(due=True))
+            yield _less(rings, claims)
+            return answers, claims
+
+        return Verb("finish_and_claim", body)
 
     def release(
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
@@ -159,6 +173,36 @@ def _noted(claim: ClaimRef, note: Note) -> Body[Answer]:
     return Answer.TOOK if rows else Answer.LOST
 
 
+def _kept_apart(body: Body[T], rings: list[Ring]) -> Body[T]:
+    """Carry out what this body does, and leave what it would wake in `rings`."""
+    answer: Any = None
+    while True:
+        try:
+            step = body.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        if isinstance(step, Ring):
+            rings.append(step)
+            answer = None
+        else:
+            answer = yield step
+
+
+def _less(rings: Iterable[Ring], claims: Iterable[Claim]) -> Ring:
+    """What these rings wake, without the jobs that are taken already."""
+    all_ = Ring()
+    for one in rings:
+        all_.due = all_.due or one.due
+        for queue, jobs in one.ready.items():
+            all_.ready[queue] += jobs
+    for claim in claims:
+        all_.ready[claim.queue] -= 1
+    for queue in [queue for queue, jobs in all_.ready.items() if jobs <= 0]:
+        del all_.ready[queue]
+    return all_
+
+
 def _archive(
     results: Mapping[str, str | None], token: str, at: int
 ) -> Body[tuple[Iterable[str], Iterable[str]]]:
@@ -199,6 +243,17 @@ def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, s
     if any(row[2] for row in rows) or any(o.brake is not None for o in live.values()):
         yield from permits.finished(jobs.values(), {o.id: o for o in live.values()}, at)
     return set(live)
+
+
+def _answered(outcomes: Sequence[Finish], ended: set[tuple[str, str]]) -> Body[list[Answer]]:
+    """The answers to these outcomes; `ended` are the claims that this call has ended."""
+    refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
+    answers: dict[int, Answer] = {}
+    for index, ref in enumerate(refs):
+        if (ref.id, ref.token) in ended:
+            ended.discard((ref.id, ref.token))
+            answers[index] = Answer.TOOK
+    return (yield from _answers(refs, answers, [(one.to, one.what) for one in outcomes]))
 
 
 def _answers(

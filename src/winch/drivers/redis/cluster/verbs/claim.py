@@ -76,6 +76,24 @@ class ClusterClaimVerbs:
 
         return Verb("claim", body)
 
+    def first_elsewhere(self, queues: Sequence[str]) -> Body[dict[str, tuple[str, int]]]:
+        """The first plain job of each queue that is not at home, with its sort key."""
+        heads = Heads(queues)
+        what = self._call("heads", queues=queues, count=1, gated=False)
+        replies = yield from self._fan_out.ask([(number, what) for number in EVERYWHERE], is_brief=True)
+        for number, reply in zip(EVERYWHERE, replies, strict=True):
+            heads.add(number, None if isinstance(reply, WinchError) else reply)
+        found = {queue: heads.first_away(queue, 1, HOME) for queue in queues}
+        return {
+            queue: (job_id.decode(), key) for queue, first in found.items() for key, job_id, _ in first
+        }
+
+    def claimed_at_home(self, claims: Sequence[Claim]) -> None:
+        """Remember that these jobs are at home: they are asked for there first."""
+        if len(self._handover.claimed_at_home) > REMEMBERED:
+            self._handover.claimed_at_home.clear()
+        self._handover.claimed_at_home.update(claim.id for claim in claims)
+
     def _heads(self, params: ClaimParams) -> Body[Heads]:
         """The ready jobs of all parts, as far as a claim has to know them."""
         heads = Heads(params.queues)
@@ -186,9 +204,7 @@ class ClusterClaimVerbs:
                 raise result
             return []
         if number == HOME and result:
-            if len(self._handover.claimed_at_home) > REMEMBERED:
-                self._handover.claimed_at_home.clear()
-            self._handover.claimed_at_home.update(claim.id for claim in result)
+            self.claimed_at_home(result)
         return result
 
     def _claim_rest(

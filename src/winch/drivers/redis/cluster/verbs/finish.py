@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.core.job import CRASH_RULE, Note, SuspectRule
-from winch.drivers.redis.cluster.fan_out import FanOut
+from winch.core.job import CRASH_RULE, Claim, Note, SuspectRule
+from winch.drivers.redis.cluster.fan_out import FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
+from winch.drivers.redis.cluster.shards import HOME
+from winch.drivers.redis.cluster.verbs.claim import ClusterClaimVerbs
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.finish import FinishVerbs
-from winch.storage.params import Answer, ClaimRef, Finish, Standing
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
 
 class ClusterFinishVerbs:
     """End claims where their jobs are. An outcome that concerns other jobs brings its job home first."""
 
-    def __init__(self, plain: FinishVerbs, fan_out: FanOut, handover: Handover) -> None:
+    def __init__(
+        self, plain: FinishVerbs, claims: ClusterClaimVerbs, fan_out: FanOut, handover: Handover
+    ) -> None:
         self._plain = plain
+        self._claims = claims
         self._fan_out = fan_out
         self._handover = handover
 
@@ -37,6 +42,22 @@ class ClusterFinishVerbs:
             return answers
 
         return Verb("finish", body)
+
+    def finish_and_claim(
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+    ) -> Verb[tuple[list[Answer], list[Claim]]]:
+        def body() -> Body[tuple[list[Answer], list[Claim]]]:
+            home = self._handover.claimed_at_home
+            if not all(outcome.id in home for outcome in outcomes) or any(map(_needs_others, outcomes)):
+                return (yield from self.finish(outcomes, now=now).steps()), []
+            away = yield from self._claims.first_elsewhere(then.queues)
+            steps = self._plain.finish_and_claim(outcomes, then, now=now, away=away).steps()
+            ((answers, claims),) = whole((yield from self._fan_out.scatter([(HOME, steps)])))
+            home.difference_update([outcome.id for outcome in outcomes])
+            self._claims.claimed_at_home(claims)
+            return answers, claims
+
+        return Verb("finish_and_claim", body)
 
     def release(
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
