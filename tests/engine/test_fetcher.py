@@ -129,7 +129,7 @@ class Taker:
     def room(self) -> int:
         return self._room
 
-    free = room
+    free = space = room
 
     def answered(self, seconds: float) -> None:
         pass

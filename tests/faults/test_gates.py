@@ -59,6 +59,25 @@ def test_a_killed_holder_neither_leaks_nor_doubles_a_permit(
 
 @pytest.mark.scenario
 @pytest.mark.parametrize("store", STORES)
+def test_a_key_goes_on_when_a_worker_that_claims_with_its_finishes_is_killed(
+    store: str, postgres_server: Databases
+) -> None:
+    """Most finishes of a short member claim the next one: the kill meets such a call, or its reply."""
+    with Stage("kill -9 between members", store, postgres_server) as stage:
+        other, doomed = stage.two_workers(processes=1)
+        jobs = stage.enqueue("slow", 0.02, times=60, fifo="acct:1")
+        stage.until(lambda: len(stage.runs()) >= 8, 20, "eight starts")
+        other.wake()
+        doomed.kill_all()
+        stage.until(lambda: doomed.process.poll() is not None, 10, "its death")
+        stage.until_final()
+        verdict = stage.judge()
+        assert verdict.counters["killed"] == 1
+        assert {job.state for job in stage.jobs(jobs)} == {JobState.COMPLETED}
+
+
+@pytest.mark.scenario
+@pytest.mark.parametrize("store", STORES)
 def test_a_zombie_holds_no_permit(store: str, postgres_server: Databases) -> None:
     with Stage("SIGSTOP under a limit", store, postgres_server) as stage:
         other, sleeper = stage.two_workers(processes=1)

@@ -77,6 +77,11 @@ def has_scope(gates: Sequence[GateUse]) -> bool:
     return any(use.kind == SCOPE for use in gates)
 
 
+def has_fifo(gates: Sequence[GateUse]) -> bool:
+    """Whether a job with these gates is a member of a FIFO key."""
+    return any(use.kind == FIFO for use in gates)
+
+
 def is_gated(options: str | None) -> bool:
     return options is not None and options.startswith(MARK)
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
@@ -20,10 +20,11 @@ from winch.core.values.ids import random_id
 from winch.engine.base.log import log
 from winch.engine.base.service import Service, polling
 from winch.engine.worker.queue_order import QueueOrder
-from winch.storage.params import ClaimParams, ClaimRef
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish
 from winch.storage.protocol import Bell, ClaimingBell, DeliveringBell, Driver
 from winch.storage.verbs import Verb
 
+T = TypeVar("T")
 # What rings is one job mostly. A claim that waits for it asks for few, which costs some stores less than
 # one by the hundred; where more has come, the next claim follows at once and asks for all there is room
 # for.
@@ -38,6 +39,10 @@ class JobTaker(Protocol):
 
     def room(self) -> int:
         """How many jobs to claim now."""
+        ...
+
+    def space(self) -> int:
+        """How many jobs fit in now, however few they are."""
         ...
 
     def free(self) -> int:
@@ -198,6 +203,7 @@ class Fetcher(Service):
         assert isinstance(bell, ClaimingBell)  # noqa: S101  # as looked at when it was made
         return await self._noted(
             self._params(min(room, RUNG), None),
+            self.driver.claim,
             lambda verb: bell.claim_when_rung(verb, self._poll, is_idle=self._taker.is_empty),
         )
 
@@ -244,6 +250,20 @@ class Fetcher(Service):
         """Claim jobs of this one task, for a call that collects them; none while quiet."""
         return [] if self._quiet else await self._claim(limit, (task,))
 
+    async def finish_and_claim(self, outcomes: Sequence[Finish]) -> list[Answer] | None:
+        """End members of FIFO keys and claim the next ones with it. None, and nothing is sent, where
+        nothing may be claimed now."""
+        is_over = self._quiet or self._stopping.is_set()
+        room = 0 if is_over else min(self._taker.space(), len(outcomes))
+        if room <= 0:
+            return None
+        sent = self.monotonic()
+        answers, claims = await self._noted(
+            self._params(room, None), lambda then: self.driver.finish_and_claim(outcomes, then)
+        )
+        self._taker.deliver(claims, sent)
+        return answers
+
     def _gated(self, limit: int, *, is_for_one: bool) -> int:
         if not self._sees_gated:
             return 0
@@ -251,7 +271,7 @@ class Fetcher(Service):
 
     async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
         sent = self.monotonic()
-        claims = await self._noted(self._params(limit, tasks), self.driver.arun)
+        claims = await self._noted(self._params(limit, tasks), self.driver.claim)
         if claims:
             self._taker.answered(self.monotonic() - sent)
         return claims
@@ -267,12 +287,15 @@ class Fetcher(Service):
         )
 
     async def _noted(
-        self, params: ClaimParams, run: Callable[[Verb[list[Claim]]], Awaitable[list[Claim]]]
-    ) -> list[Claim]:
-        """Carry a claim out. Its token is noted before it is sent."""
+        self,
+        params: ClaimParams,
+        verb: Callable[[ClaimParams], Verb[T]],
+        run: Callable[[Verb[T]], Awaitable[T]] | None = None,
+    ) -> T:
+        """Carry out a verb that claims. Its token is noted before it is sent."""
         self.in_flight.add(params.token)
         try:
-            return await run(self.driver.claim(params))
+            return await (run or self.driver.arun)(verb(params))
         except StorageUnavailable as error:
             if error.maybe_applied:
                 self.given_up.append(params.token)

@@ -5,6 +5,9 @@ cannot hold must not keep its neighbours from being written: a batch that is ref
 the culprit stands alone, and that one is put aside. A complaint may be about the store and not about
 the outcome, and a job that was done must not die of it, so it is tried again a few times, alone and
 with growing pauses; only what is refused each time is written as dead, with the store's complaint.
+
+The end of a member of a FIFO key claims the next member in the same call. Such a call is sent once; a
+repeated one carries no claim.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable, type_name
@@ -35,6 +38,9 @@ BATCH = 1000
 # How long an outcome that was refused waits before it is tried again. Then it is given up: after 3 s.
 AGAIN = (0.2, 0.4, 0.8, 1.6)
 _COMPLETED = JobState.COMPLETED
+# Ends claims and claims the next members of their FIFO keys; None, and nothing was sent, where this
+# worker claims nothing now.
+FinishAndClaim = Callable[[Sequence[Finish]], Awaitable[list[Answer] | None]]
 
 
 @dataclass
@@ -58,6 +64,8 @@ class Finisher:
         self._places = places
         self._tally = tally
         self._finishes: list[Finish] = []
+        self._members: list[Finish] = []  # ends of members of FIFO keys
+        self._finish_and_claim: FinishAndClaim | None = None
         self._releases: list[ClaimRef] = []
         self._interrupted: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
@@ -72,6 +80,16 @@ class Finisher:
 
     def finish(self, outcome: Finish) -> None:
         self._finishes.append(outcome)
+        if not self._is_awake:
+            self._awake()
+
+    def claim_with(self, finish_and_claim: FinishAndClaim) -> None:
+        """How ends of members claim the next ones."""
+        self._finish_and_claim = finish_and_claim
+
+    def finish_member(self, outcome: Finish) -> None:
+        """The final end of a member of a FIFO key: the next one may be claimed with it."""
+        self._members.append(outcome)
         if not self._is_awake:
             self._awake()
 
@@ -117,12 +135,13 @@ class Finisher:
     @property
     def pending(self) -> int:
         given_back = len(self._releases) + len(self._interrupted)
-        return len(self._finishes) + given_back + len(self._crashes) + len(self._refused)
+        ends = len(self._finishes) + len(self._members)
+        return ends + given_back + len(self._crashes) + len(self._refused)
 
     @property
     def tokens(self) -> set[str]:
         """The claims whose end is not answered yet."""
-        tokens = {outcome.token for outcome in self._finishes}
+        tokens = {outcome.token for outcome in (*self._finishes, *self._members)}
         tokens |= {ref.token for ref in (*self._releases, *self._interrupted)}
         tokens |= {one.outcome.token for one in self._refused}
         return tokens | {ref.token for ref, _ in self._crashes}
@@ -150,16 +169,18 @@ class Finisher:
 
     async def _send(self) -> None:
         """Send all there is, until it is answered or put aside."""
-        while self._finishes:
-            batch = self._finishes[:BATCH]
-            refused = len(self._refused)
-            await self._finish(batch)
-            del self._finishes[: len(batch)]
-            if len(self._refused) == refused:
-                self._written(batch)
-            else:
-                aside = {one.outcome.token for one in self._refused[refused:]}
-                self._written([outcome for outcome in batch if outcome.token not in aside])
+        while self._finishes or self._members:
+            for ends in (self._finishes, self._members):
+                if ends:
+                    batch = ends[:BATCH]
+                    refused = len(self._refused)
+                    await self._finish(batch, ends is self._members)
+                    del ends[: len(batch)]
+                    if len(self._refused) == refused:
+                        self._written(batch)
+                    else:
+                        aside = {one.outcome.token for one in self._refused[refused:]}
+                        self._written([outcome for outcome in batch if outcome.token not in aside])
         for given_back, has_started in ((self._releases, False), (self._interrupted, True)):
             while given_back:
                 refs = given_back[:BATCH]
@@ -219,11 +240,16 @@ class Finisher:
                 if outcome is not one.outcome:
                     await self._count_store_end(outcome.id)
 
-    async def _finish(self, batch: Sequence[Finish]) -> None:
+    async def _finish(self, batch: Sequence[Finish], is_claiming: bool = False) -> None:
         while True:
             try:
                 sent = time.monotonic()
-                answers = await self._driver.arun(self._driver.finish(batch))
+                answers = None
+                if is_claiming and self._finish_and_claim is not None:
+                    is_claiming = False  # if it is sent again, it claims nothing
+                    answers = await self._finish_and_claim(batch)
+                if answers is None:
+                    answers = await self._driver.arun(self._driver.finish(batch))
             except (StorageUnavailable, StorageFull) as error:
                 await asyncio.sleep(self._backoff.failed(error))
                 continue

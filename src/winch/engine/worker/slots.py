@@ -153,6 +153,13 @@ class Slots:
 
     def room(self) -> int:
         """How many jobs to claim now: for the free slots, and ahead where jobs are short."""
+        return self._room(is_alone=True)
+
+    def space(self) -> int:
+        """The same for a claim that costs no round trip of its own."""
+        return 0 if self._jobs.is_draining else self._room(is_alone=False)
+
+    def _room(self, *, is_alone: bool) -> int:
         waiting, recycling = len(self._jobs.waiting), self._jobs.recycling
         if recycling.why is not None or self._is_closed:
             return 0
@@ -164,7 +171,7 @@ class Slots:
         if recycling.counts_jobs:
             room = min(room, recycling.cap(room + waiting) - waiting)
         # With something waiting already, small claims are not worth their round trip.
-        if waiting and room < min(ahead // 2, MOST_AT_ONCE):
+        if is_alone and waiting and room < min(ahead // 2, MOST_AT_ONCE):
             return 0
         return max(min(room, MOST_AT_ONCE), 0)
 

@@ -183,6 +183,7 @@ class Worker:
         )
         self._fetcher.quiet(self._is_quiet)
         self._slots.fetch_from(self._fetcher)
+        self._finisher.claim_with(self._fetcher.finish_and_claim)
         self._services = [
             self._fetcher,
             GiveUps(
