@@ -51,25 +51,25 @@ class Mutation:
 
 SQLITE_LIVE = "AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)"
 FENCE = "a finish does not compare the token"
-SESSION = "a claim does not look whether its session has ended"
-CRON = "a tick forgets which windows it has decided, and no row stops the next one"
-PERMIT = "the end of a claim does not give its permits back"
-CALLBACK = "the end of a job is not told to those that wait for it"
-OTHER_END = "another end of a claim than the one that was stored is answered as a repeat of it"
-ARCHIVE = "a repeated finish is not looked up among the kept jobs"
-HANDOVER = "a job that leaves its shard arrives as often as it is told, also when it has ended"
-OWN_GATE = "a gate that opens makes a job ready that waits for something else"
-ORDER = "members of a FIFO key are numbered in another order than that of the call"
-LOCK = "gates are not locked before they are looked at"
-BREAKER = "an attempt from before the trip moves a tripped breaker"
-OFFER_ENDED = "a job is handed over to a session that has ended"
-OFFER_UNHEARD = "what was handed over without a word is not looked for"
-NARROW = "a credential that is narrowed to some tasks reaches the jobs of others"
-OFFER_TWICE = "a job that was rung for and looked for is started twice"
+SESSION = "a claim does not check whether its session has ended"
+CRON = "a tick does not record its scheduled times, and no row prevents a second job"
+PERMIT = "the end of a claim does not return its permits"
+CALLBACK = "the end of a job does not release the jobs that wait for it"
+OTHER_END = "a finish with a different outcome is accepted as a repeat of the stored one"
+ARCHIVE = "a repeated finish is not looked up in the archive"
+HANDOVER = "a job that moves to another shard is stored once per message, even after it has ended"
+OWN_GATE = "an opening gate makes a job ready that waits at another gate"
+ORDER = "members of a FIFO key are numbered in a different order than they were enqueued"
+LOCK = "gates are not locked before they are read"
+BREAKER = "an attempt that started before a breaker tripped changes the breaker"
+OFFER_ENDED = "a job is assigned to a session that has ended"
+OFFER_UNHEARD = "a worker does not look for jobs whose notification was lost"
+NARROW = "a token restricted to some tasks reaches jobs of other tasks"
+OFFER_TWICE = "a job that arrives by notification and by look-up starts twice"
 
 MUTATIONS = (
     Mutation(
-        "back-off", "memory", "the pause of a loop that cannot reach its store doubles without an end",
+        "back-off", "memory", "the back-off of a loop that cannot reach the store has no upper limit",
         (("../engine/base/service.py", "2.0 ** min(times, MOST_DOUBLINGS)", "2.0**times"),),
         (
             "test:tests/testing/test_long_times.py::test_every_loop_goes_on_after_an_outage[90m]",

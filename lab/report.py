@@ -1,7 +1,7 @@
-"""Write docs/reliability.md from what was kept of the runs.
+"""Write docs/reliability.md from the recorded results of the runs.
 
 python -m lab.report            writes it
-python -m lab.report --check    says whether it is up to date
+python -m lab.report --check    checks whether it is up to date
 """
 
 from __future__ import annotations
@@ -18,31 +18,80 @@ from lab.results import RESULTS, Result, load
 from lab.stores import STORES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reliability.md"
-HEAD = f"""# What was put through, and what came of it
+HEAD = f"""# Reliability
 
-This page is written by `python -m lab.report` from kept results; nothing in it is typed by hand but these first lines. Each run is a real
-store, real producers and real worker processes: {PRODUCERS} producers enqueue {JOBS} jobs each within {SECONDS:g} s (plain with ids that are given and drawn, delayed, unique, FIFO,
-limited, batches with a callback, jobs that fail once, jobs in a transaction, a schedule of one a second; what a store does not
-have is left out), {WORKERS} workers run {SLOTS} at a time with a lease of 3 s, and one that knows only the HTTP API takes what is meant for it. A fault strikes at times drawn from the seed. Then all is healed,
-everything must become final and stay so for two leases, and the recorded history is judged by the rules of `lab.history`. A run in
-which the fault was not seen to happen counts as failed.
+Winch has a laboratory that runs real stores and real worker processes, breaks them on purpose, and checks the recorded history against the
+[guarantees](guarantees.md). This page lists every fault, how often it was run, and what failed. `python -m lab.report` writes it from the
+recorded results.
 
-    make chaos                                                       every fault on every store that has it
-    make chaos QUICK=1                                               nine of them, once each
-    python -m lab --store postgres --fault F8 --seed 7               one run
-    make chaos-pairs                                                 two at once
+## How a run works
+
+1. {PRODUCERS} producers enqueue {JOBS} jobs each within {SECONDS:g} seconds. The jobs are of every kind that the store supports: plain, delayed,
+   unique, FIFO, limited, failing once, enqueued in a transaction, in batches with a callback, and from a schedule.
+2. {WORKERS} workers run {SLOTS} jobs at a time with a lease of 3 seconds. One more worker uses only the HTTP API.
+3. The fault strikes at random times that follow from the seed.
+4. The fault ends. Every job must become final, and stay final for two leases.
+5. The checker (`lab/history`) compares the history with each guarantee. A run in which the fault did not take effect counts as failed.
+
+To repeat the runs in a clone of the repository:
+
+```text
+make chaos                                            # every fault on every store
+make chaos QUICK=1                                    # nine faults, once each
+python -m lab --store postgres --fault F8 --seed 7    # one run
+make chaos-pairs                                      # two faults at once
+```
+
 """
+# What the checker verifies. Each code is that of a Violation.
+INVARIANTS = {
+    "I1": "Every acknowledged job exists at the end, and is final.",
+    "I1b": "A repeated enqueue with the same id stores one job.",
+    "I2": "No job stays behind. A job whose lease has ended is rescued within one lease and two sweeps.",
+    "I3": "A job has one live claim at most.",
+    "I4": "A write with an old token has no effect. A live token is never refused, and no token is used twice.",
+    "I5": "A job reaches one final state and stays in it, except after an operator's retry.",
+    "I6": "A job is completed only if a handler returned under that claim.",
+    "I7": "At most one live job has a unique key.",
+    "I8": "Each time of a schedule has exactly one job.",
+    "I9": "A member of a FIFO key starts after all earlier members are final.",
+    "I10": "Never more permits are held than the limit allows, and each permit is returned once.",
+    "I11": "No window of a rate has more claims than the rate allows.",
+    "I12": "A batch callback runs once, after all members are final.",
+    "I13": "A crash or a fault of the store counts against no job that did not cause it.",
+    "I14": "The writes of a transaction and the completion of its job commit together.",
+    "I15": "A stopped worker claims nothing more, and a stop costs no attempt.",
+    "I16": "A bad row, a large result or a crash does not hold up other jobs.",
+    "I17": "A job whose task no worker knows stays ready.",
+    "I18": "Every action of an operator is recorded with its actor.",
+    "I19": "Workers of two neighbouring releases run side by side.",
+    "I20": "A wrong clock on a worker or producer changes nothing.",
+    "alive": "No job runs again while its first process is alive and well.",
+    "order": "The recorded events of a job are in a possible order.",
+}
 
 
 def page() -> str:
-    return "\n".join([HEAD, *_faults(), *_simulation(), *_mutations(), *_soak(), *_found()]) + "\n"
+    return "\n".join([HEAD, *_invariants(), *_faults(), *_simulation(), *_mutations(), *_soak()]) + "\n"
+
+
+def _invariants() -> Iterator[str]:
+    yield "## What the checker verifies"
+    yield ""
+    yield "| | invariant |"
+    yield "|---|---|"
+    for code, words in INVARIANTS.items():
+        yield f"| {code} | {words} |"
+    yield ""
+    yield "In the results, `nemesis` means that a fault had no effect."
+    yield ""
 
 
 def _faults() -> Iterator[str]:
     results = load(RESULTS / "chaos.jsonl")
     yield "## Faults"
     yield ""
-    yield "| | fault | store | runs | failed | seen in the last run | measured |"
+    yield "| | fault | store | runs | failed | observed in the last run | measured |"
     yield "|---|---|---|---|---|---|---|"
     for name, fault in FAULTS.items():
         for store in STORES:
@@ -56,15 +105,17 @@ def _faults() -> Iterator[str]:
         yield f"Two faults at once: {len(paired)} runs, {sum(not r.is_ok for r in paired)} failed."
     failed = [result for result in results if not result.is_ok]
     yield ""
-    yield f"{len(results)} runs are recorded here, {len(failed)} of them failed. Each failed one, oldest first, with the first of its reasons; why, and what was done, is under *What the lab has found*:"
+    yield f"{len(results)} runs are recorded, and {len(failed)} of them failed. The failed runs, oldest first, with the first reason of each:"
     yield ""
     for result in failed:
         reason = (result.violations or [result.observed])[0].partition("\n")[0].replace("|", "/")
         yield f"- {result.fault}, {result.store}, seed {result.seed}: {reason}"
+    yield ""
+    yield "The file `lab/results/found.md` in the repository explains each failure: the defect in Winch or in the lab, and the repair."
     weak = {(r.fault, r.waived) for r in results if r.waived}
     yield ""
     for fault_name, names in sorted(weak):
-        yield f"- {fault_name}: {', '.join(names)} are not promised under this fault, and not judged."
+        yield f"- {fault_name}: {', '.join(names)} are not guaranteed under this fault, and not checked."
     yield ""
 
 
@@ -86,7 +137,7 @@ def _simulation() -> Iterator[str]:
     words = ", ".join(f"{count:,} {name}" for name, count in kept["counts"].items())
     yield "## Simulation"
     yield ""
-    yield "Whole fleets on the memory store in virtual time; order of calls, lost answers, cuts and deaths follow from the seed."
+    yield "The simulation runs whole fleets on the memory store in virtual time. The order of calls, lost replies, cut connections and crashes follow from the seed."
     yield ""
     yield f"{kept['seeds']:,} seeds from {kept['first']}, {len(kept['failed'])} with a violation, {kept['seconds']:.0f} s: {words}."
     yield ""
@@ -98,11 +149,11 @@ def _mutations() -> Iterator[str]:
         return
     kept = msgspec.json.decode(file.read_bytes())
     caught = sum(1 for one in kept if one["caught_by"])
-    yield "## Safeguards taken out"
+    yield "## Mutations"
     yield ""
-    yield f"{caught} of {len(kept)} were noticed."
+    yield f"`make mutations` removes one safeguard at a time and checks that a test or a run fails. {caught} of {len(kept)} removals were detected."
     yield ""
-    yield "| safeguard | store | noticed by |"
+    yield "| mutation | store | detected by |"
     yield "|---|---|---|"
     for one in kept:
         yield f"| {one['title']} | {one['store']} | {one['caught_by'] or '**nothing**'} |"
@@ -115,7 +166,9 @@ def _soak() -> Iterator[str]:
         return
     yield "## Soak"
     yield ""
-    yield "| store | seed | minutes | jobs | strikes | memory MB | descriptors | connections | store MB | violations |"
+    yield "Each soak runs for ten minutes under random faults. The table has every soak that ran to its end, failed ones included; the last row of each store is the current state."
+    yield ""
+    yield "| store | seed | minutes | jobs | faults | memory MB | descriptors | connections | store MB | violations |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for line in file.read_bytes().splitlines():
         one = msgspec.json.decode(line)
@@ -126,17 +179,13 @@ def _soak() -> Iterator[str]:
     yield ""
 
 
-def _found() -> Iterator[str]:
-    file = RESULTS / "found.md"
-    if file.exists():
-        yield file.read_text().rstrip()
-
-
 def main(argv: Sequence[str]) -> int:
     text = page()
     if "--check" in argv:
         is_same = PAGE.exists() and PAGE.read_text() == text
-        print("up to date" if is_same else "docs/reliability.md is old: run python -m lab.report")
+        print(
+            "up to date" if is_same else "docs/reliability.md is out of date: run python -m lab.report"
+        )
         return 0 if is_same else 1
     PAGE.write_text(text)
     return 0

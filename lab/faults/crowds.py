@@ -29,7 +29,7 @@ HERD = 100
 
 class Deaf(NetworkFault):
     name = "F10"
-    title = "every NOTIFY is swallowed on its way to the listeners"
+    title = "every NOTIFY is lost on its way to the listeners"
     every = (1.0, 2.0)
 
     def begin(self) -> None:
@@ -151,7 +151,7 @@ class Herd(Fault):
 
 class Upgrade(Fault):
     name = "F27"
-    title = "migrators at once, one killed halfway; a later release adds a column; workers come and go"
+    title = "concurrent migrations, one killed halfway; a release adds a column; workers are replaced"
     stores = SQL
     every = (1.5, 3.0)
 

@@ -152,7 +152,7 @@ class Synced(Fault):
     does: between the moment a producer asks and the moment it is told, a sync has ended."""
 
     name = "F12"
-    title = "each acknowledged enqueue has been synced to the disk before: the order of system calls"
+    title = "system calls are traced: each acknowledged enqueue was synced to disk before the reply"
     stores = SINGLE
     every = (1.0, 2.0)
 

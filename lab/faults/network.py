@@ -66,7 +66,7 @@ class LostReply(NetworkFault):
 
 class Silence(NetworkFault):
     name = "F9"
-    title = "a half-open network: nothing passes and nobody says so, for two leases"
+    title = "a half-open network: all packets are dropped without an error, for two leases"
     stores = ("postgres", "redis")
     every = (1.0, 2.0)
     takeover = None

@@ -27,7 +27,7 @@ SPAN = timedelta(days=2)
 
 class ClockChange(Fault):
     name = "F18"
-    title = "both nights on which clocks change, in London and New York, with workers that die"
+    title = "both nights on which clocks change, in London and New York, with crashing workers"
     stores = ("memory",)
     is_virtual: ClassVar[bool] = True
 

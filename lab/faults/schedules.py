@@ -16,7 +16,7 @@ HOURS = 2 * 3600
 
 class KillScheduler(Fault):
     name = "F29"
-    title = "three schedulers, each killed at a tick, before or after the store has heard of it"
+    title = "three schedulers, each killed during a tick, before or after the store received it"
     stores = SQL
     every = (0.5, 1.0)
     takeover = None  # all of them may be dead at once

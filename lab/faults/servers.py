@@ -111,7 +111,7 @@ class KillRedis(ServerFault):
 
 class KillRedisEverysec(KillRedis):
     name = "F14b"
-    title = "kill -9 of Redis with appendfsync everysec: what was written is in the system's cache"
+    title = "kill -9 of Redis with appendfsync everysec; written data is still in the system's cache"
     own_stores = {"redis": RedisEverysec}  # noqa: RUF012
 
 
@@ -171,7 +171,7 @@ class Promote(ServerFault):
 
 class PromoteAsync(Promote):
     name = "F33b"
-    title = "an asynchronous standby is promoted under load: the last moments may be forgotten"
+    title = "an asynchronous standby is promoted under load; the last writes may be lost"
     own_stores = {"standby": WatchedAsync}  # noqa: RUF012
 
     def waives(self, store: str) -> Sequence[str]:

@@ -19,7 +19,7 @@ from winch.core.lifecycle import JobState
 
 class KillWorker(Fault):
     name = "F1"
-    title = "kill -9 of a worker, supervisor and all"
+    title = "kill -9 of a worker and its supervisor"
     stores = (*SINGLE, "redis+cluster", "pgbouncer")
 
     def strike(self) -> None:
@@ -181,7 +181,7 @@ class SameName(Fault):
 
 class OutOfMemory(Fault):
     name = "F20"
-    title = "a child that allocates more than it may, and one that the kernel kills"
+    title = "a child that exceeds its memory limit, and a child that the kernel kills"
     stores = SINGLE
     every = (3.0, 5.0)
 

@@ -78,7 +78,7 @@ def test_a_plain_call_takes_what_the_function_takes() -> None:
     nobody: Any = None
     assert leading(nobody, 5) == 5
     assert keyword(5) == 5
-    with pytest.raises(RuntimeError, match=r"ctx\.attempt: nobody has given this call a Context"):
+    with pytest.raises(RuntimeError, match=r"ctx\.attempt: this call has no Context"):
         keyword(0)
     with pytest.raises(InvalidPayload, match="has no argument 'ctx'"):
         keyword.enqueue(5, ctx=nobody)

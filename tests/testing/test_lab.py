@@ -136,7 +136,7 @@ def test_the_shortest_evidence_comes_first_one_of_each_kind() -> None:
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    assert PAGE.read_text() == page(), "docs/reliability.md is old: run python -m lab.report"
+    assert PAGE.read_text() == page(), "docs/reliability.md is out of date: run python -m lab.report"
 
 
 def test_a_seed_tells_the_same_story_twice() -> None:

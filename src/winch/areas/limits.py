@@ -44,7 +44,7 @@ class Limits:
         kind, _, rest = name.partition(":")
         if kind not in ("limit", "rate", "budget", "tenant", "queue") or not rest or "=" in name:
             raise ConfigError(
-                "a limit's name begins with limit:, rate:, budget: or tenant: and says whose it is, "
+                "a limit's name begins with limit:, rate:, budget: or tenant: and ends with its owner, "
                 f"such as limit:shop.charge:merchant; got {name!r}. `winch limits list` shows them"
             )
         if (kind in ("rate", "budget")) != bool(spec.per):

@@ -289,7 +289,7 @@ class Schedules:
             raise ScheduleNotFound(name)
         if changed.answer is Answered.DECLARED:
             raise ConfigError(
-                f"schedule {name!r} is defined in code, which has the say as long as a worker runs it; "
+                f"schedule {name!r} is defined in the code of a running worker, and the code wins; "
                 "change the code, or pause it"
             )
         return changed

@@ -37,25 +37,25 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "worker": ("run.worker", "worker", "Run jobs until stopped."),
     "enqueue": ("jobs.enqueue", "enqueue", "Store a job and print its id."),
     "jobs": ("jobs.jobs", "jobs", "Look at jobs and act on them."),
-    "why": ("jobs.why", "why", "Say in words why a job is where it is."),
+    "why": ("jobs.why", "why", "Explain why a job is in its state."),
     "dead": ("jobs.dead", "dead", "Look at dead jobs, replay or purge them."),
     "queues": ("operate.queues", "queues", "Look at queues, pause, resume and purge them."),
     "limits": ("operate.limits", "limits", "Look at limits and rates, and set them while workers run."),
     "schedules": ("operate.schedules", "schedules", "Look at schedules, add, pause and trigger them."),
     "flows": ("jobs.flows", "flows", "Look at flows, cancel and retry them."),
     "outbox": ("jobs.outbox", "outbox", "Look at messages of the outbox, replay or purge dead ones."),
-    "signal": ("jobs.signal", "signal", "Send a signal to the job that waits for it, or will."),
+    "signal": ("jobs.signal", "signal", "Send a signal to the job that waits for it, now or later."),
     "workers": ("operate.workers", "workers", "Look at the workers and signal them."),
-    "audit": ("shared.audit", "audit", "Show who did what, newest first."),
+    "audit": ("shared.audit", "audit", "Show the audit log, newest first."),
     "stats": ("operate.stats", "stats", "Count the jobs by state and queue."),
     "top": ("operate.top", "top", "Watch queues, running jobs and rates; q quits."),
-    "health": ("admin.health", "health", "Say whether the store can be used; for probes."),
-    "doctor": ("admin.doctor", "doctor", "Look for trouble and say what to do about it."),
+    "health": ("admin.health", "health", "Check whether the store can be used; for probes."),
+    "doctor": ("admin.doctor", "doctor", "Find problems and print what to do about them."),
     "migrate": ("admin.migrate", "migrate", "Bring the store's schema up to date."),
     "config": ("admin.config", "config", "Show the settings in force."),
     "serve": ("run.serve", "serve", "Serve the HTTP API and the dashboard."),
-    "token": ("admin.token", "token", "Make, list and revoke access tokens."),
-    "bench": ("bench.command", "bench", "Measure Winch on your store and say what limits it."),
+    "token": ("admin.token", "token", "Create, list and revoke access tokens."),
+    "bench": ("bench.command", "bench", "Measure Winch on your store and report what limits it."),
     "dev": ("run.dev", "dev", "Run a worker that restarts when the code changes."),
     "demo": ("run.demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
     "worker-child": ("run.child", "worker_child", ""),
@@ -116,7 +116,7 @@ def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
 @click.option("--url", help="The store; overrides every other setting of it.")
 @click.option("--schema", help="PostgreSQL schema of this app's tables.")
 @click.option("--config", type=click.Path(), help="A configuration file.")
-@click.option("-v", "--verbose", count=True, help="More log lines; twice: tracebacks too.")
+@click.option("-v", "--verbose", count=True, help="Log more; repeat it to include tracebacks.")
 @click.option(
     "--version",
     is_flag=True,

@@ -76,7 +76,7 @@ def _tally(app: App) -> str:
 
 def queue(app: App, stage: Stage) -> None:
     stage.title("A paused queue, and priority")
-    app.queues.pause("line", reason="the tour says so")
+    app.queues.pause("line", reason="part of the tour")
     many = app.enqueue_many([step.bind(number) for number in range(40)])
     urgent = step.using(priority="critical").enqueue(99)
     stage.tell("queue `line` is paused, and 40 jobs wait in it")
@@ -113,7 +113,7 @@ def failures(app: App, stage: Stage) -> None:
     waiting = patient.enqueue()
     stage.follow(trying, "flaky", "fails twice, then works", "completed, attempt 3", with_attempt)
     stage.follow(doomed.enqueue(7), "doomed", "fails at every attempt", "dead, attempt 2", with_attempt)
-    stage.follow(pointless.enqueue(), "pointless", "says that it is not worth it", "dead")
+    stage.follow(pointless.enqueue(), "pointless", "discards itself", "dead")
     stage.follow(waiting, "patient", "snoozes once", "completed, attempt 1", with_attempt)
     stage.follow(endless.enqueue(), "endless", "runs past its timeout of 1s", "dead")
     stage.watch("flaky", "doomed", "pointless", "patient", "endless", "later")
@@ -124,7 +124,7 @@ def people(app: App, stage: Stage) -> None:
     running = film.enqueue(minutes=90)
     stage.follow(running, "film", "cancelled while it runs", "cancelled")
     stage.watch("film", state=JobState.RUNNING)
-    running.cancel("nobody watches it")
+    running.cancel("no longer needed")
     stage.watch("film")
     waiting = add.using(delay="1h").enqueue(1, b=1)
     waiting.cancel("never mind")

@@ -86,7 +86,7 @@ def dead_letters(app: App, stage: Stage) -> None:
     job = doomed.enqueue(8)
     stage.follow(job, "mended", "dead, replayed with other arguments", "completed")
     stage.until(lambda: job.refresh().state is JobState.DEAD, "the job to die", WAIT)
-    stage.tell(f"it is {state('dead')}; winch dead groups says:")
+    stage.tell(f"it is {state('dead')}; winch dead groups shows:")
     for group in app.dead.groups():
         line = f"{group.count} x {group.task}: {group.error_name} {group.message}"
         stage.tell(f"    {one_line(line)}")

@@ -220,6 +220,6 @@ def _happened(entry: Entry) -> str:
         case "snoozed":
             return "snoozes; no attempt is spent"
         case "cancel requested":
-            return f"is asked to stop by {one_line(entry.by or 'somebody')}"
+            return f"is asked to stop by {one_line(entry.by or 'a user')}"
         case _:
             return ""

@@ -108,7 +108,7 @@ def score(jobs: list[Collected[dict[str, Any]]]) -> None:
     """One call for many jobs, an outcome for each."""
     for job in jobs:
         if job.args["height"] <= 0:
-            job.discard("nobody is that small")
+            job.discard("the size must be positive")
         else:
             job.done(len(jobs))
 

@@ -87,7 +87,7 @@ class Operations:
             note(state="failed", note=mask_text(str(error)))
         except Exception:
             log.exception("operation %s failed", began.id)
-            note(state="failed", note="the server failed; its log says why")
+            note(state="failed", note="the server failed; see its log")
         finally:
             beat.cancel()
             note(finished_at=datetime.now(UTC))

@@ -126,7 +126,7 @@ def problem_of(error: WinchError) -> Problem:
         word = "is full" if isinstance(error, StorageFull) else "cannot be used now"
         return Problem("store-unavailable", f"the store {word}", headers={"retry-after": "1"})
     if isinstance(error, StorageError):
-        return Problem("server-error", "the store refused the request; the server's log says why")
+        return Problem("server-error", "the store refused the request; see the server's log")
     for kind, code in _CODES:
         if isinstance(error, kind):
             problem = Problem(code, mask_text(str(error)))

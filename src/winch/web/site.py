@@ -195,7 +195,7 @@ class Site:
             return (NOBODY, "nothing") if access is None else (access, "host")
         raise Problem(
             "forbidden",
-            "this dashboard is closed: the application that mounts it must say who may enter, with "
+            "this dashboard is closed: the application that mounts it must authorize requests, with "
             "winch.web.asgi(app, authenticate=…)",
         )
 
@@ -290,7 +290,7 @@ class Site:
         if route.needs == "public":
             return
         if how == "nothing":
-            raise Problem("unauthenticated", "say who you are: a token is needed", headers=_CHALLENGE)
+            raise Problem("unauthenticated", "a token is required", headers=_CHALLENGE)
         if not access.may(route.needs):
             raise Problem(
                 "forbidden", f"this needs the right to {route.needs}; {access.name} does not have it"

@@ -67,7 +67,7 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-_NOBODY = digest_of("nobody has this token")
+_NOBODY = digest_of("no client has this token")
 
 
 class Tokens:

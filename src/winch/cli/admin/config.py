@@ -21,7 +21,7 @@ SECRET = frozenset({"alert_secret", "alert_webhook"})
 
 
 @click.command()
-@click.option("--origin", is_flag=True, help="Say where each value came from.")
+@click.option("--origin", is_flag=True, help="Show the origin of each value.")
 @json_option
 @store_options
 def config(options: StoreOptions, origin: bool) -> None:

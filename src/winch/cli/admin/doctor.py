@@ -22,11 +22,11 @@ LIKE = {
 
 
 @click.command()
-@click.option("--preflight", is_flag=True, help="Check whether the app's code reads what is queued.")
+@click.option("--preflight", is_flag=True, help="Check whether the app's code can run the queued jobs.")
 @json_option
 @store_options
 def doctor(options: StoreOptions, preflight: bool) -> None:
-    """Look for trouble and say what to do about it; exit 1 when there is a problem.
+    """Find problems and print what to do about them; exit 1 if there is one.
 
     With --preflight and the application's new code (-A), also tells before a deploy which queued jobs
     that code would not run.

@@ -16,7 +16,7 @@ Check = tuple[str, bool, str]
 
 
 @click.command()
-@click.option("--workers", "least", type=click.IntRange(1), help="Also want this many live workers.")
+@click.option("--workers", "least", type=click.IntRange(1), help="Also require this many live workers.")
 @click.option(
     "--max-age",
     type=click.IntRange(1),
@@ -26,7 +26,7 @@ Check = tuple[str, bool, str]
 @json_option
 @store_options
 def health(options: StoreOptions, least: int | None, max_age: int | None) -> None:
-    """Say whether the store can be used; exit 0 or 1, for probes.
+    """Check whether the store can be used; exit 0 or 1, for probes.
 
     With --max-age it reads the heartbeat files of this machine and never asks the store: a container's
     liveness probe must not restart every worker because a database is away.

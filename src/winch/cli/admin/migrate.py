@@ -17,11 +17,13 @@ from winch.storage.protocol import Driver
 @click.command()
 @click.option("--check", is_flag=True, help="Change nothing; exit 4 when a migration is needed.")
 @click.option("--sql", is_flag=True, help="Change nothing; print the statements that would run.")
-@click.option("--roles", is_flag=True, help="With --sql: also the least-privilege roles (PostgreSQL).")
+@click.option(
+    "--roles", is_flag=True, help="With --sql: also print the least-privilege roles (PostgreSQL)."
+)
 @click.option(
     "--events",
     type=click.Choice(["off", "full"]),
-    help="Whether every change of a job is also written as an event.",
+    help="Whether to record every change of a job as an event.",
 )
 @json_option
 @store_options

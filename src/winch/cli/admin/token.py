@@ -16,7 +16,7 @@ from winch.core.values.duration import parse_duration
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke access tokens."""
+    """Create, list and revoke access tokens."""
 
 
 @token.command("create")
@@ -27,12 +27,12 @@ def token() -> None:
     multiple=True,
     required=True,
     type=click.Choice(["read", "enqueue", "work", "operate", "admin"]),
-    help="What it may do; may be repeated.",
+    help="A role of the token; may be repeated.",
 )
 @click.option("--queue", "queues", multiple=True, help="Only jobs of this queue; may be repeated.")
 @click.option("--task", "tasks", multiple=True, help="Only this task; may be repeated.")
 @click.option("--tenant", help="Only this tenant's jobs.")
-@click.option("--expires", metavar="DURATION", help="Not valid after this time, like 90d.")
+@click.option("--expires", metavar="DURATION", help="Expire after this time, like 90d.")
 @json_option
 @store_options
 def create(
@@ -44,7 +44,7 @@ def create(
     tenant: str | None,
     expires: str | None,
 ) -> None:
-    """Make a token and print it, once."""
+    """Create a token and print it once."""
     from winch.web.tokens import Tokens
 
     with opened(options, must_exist=False) as app:
@@ -70,7 +70,7 @@ def create(
 @json_option
 @store_options
 def list_(options: StoreOptions) -> None:
-    """List the tokens; never the tokens themselves."""
+    """List the tokens without their secrets."""
     from winch.web.tokens import Tokens
 
     with opened(options) as app:
@@ -130,7 +130,7 @@ def list_(options: StoreOptions) -> None:
 @click.argument("identity", metavar="ID")
 @store_options
 def revoke(options: StoreOptions, identity: str) -> None:
-    """Revoke a token: refused everywhere within a second."""
+    """Revoke a token; servers refuse it within a second."""
     from winch.web.tokens import Tokens
 
     with opened(options) as app:

@@ -32,7 +32,7 @@ BUSY = 0.8
 @json_option
 @store_options
 def bench(options: StoreOptions, seconds: str, only: tuple[str, ...], yes: bool) -> None:
-    """Measure Winch on your store and say what limits it.
+    """Measure Winch on your store and report what limits it.
 
     Jobs that do nothing are stored in a queue of their own, run by a worker in this process, and deleted
     afterwards. Workers of yours do not see them, but share the store with them.

@@ -30,9 +30,9 @@ def dead() -> None:
 @dead.command("list")
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
-@click.option("--group", metavar="FINGERPRINT", help="Only jobs that died alike; see `dead groups`.")
+@click.option("--group", metavar="FINGERPRINT", help="Only jobs of this group; see `dead groups`.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--after", help="Go on after this id: the next page.")
+@click.option("--after", help="Continue after this id: the next page.")
 @reveal_option
 @json_option
 @store_options
@@ -45,7 +45,7 @@ def list_(
     after: str | None,
     reveal: bool,
 ) -> None:
-    """List dead jobs, newest first, with what they died of."""
+    """List dead jobs with their errors, newest first."""
     with opened(options) as app:
         page = app.dead.list(task=task, queue=queue, group=group, limit=limit, after=after)
         records = records_of(app, page, reveal=reveal)
@@ -74,7 +74,7 @@ def show(options: StoreOptions, job_id: str, reveal: bool) -> None:
 @json_option
 @store_options
 def groups(options: StoreOptions, task: str | None, queue: str | None, limit: int, reveal: bool) -> None:
-    """Show dead jobs by what they died of, most first."""
+    """Group dead jobs by cause, largest group first."""
     with opened(options) as app:
         found = app.dead.groups(task=task, queue=queue, limit=limit)
     if options.as_json:
@@ -119,13 +119,13 @@ def _masked(message: str, reveal: bool) -> str:
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--task", help="Every dead job of this task.")
 @click.option("--queue", help="Every dead job of this queue.")
-@click.option("--group", metavar="FINGERPRINT", help="Every job that died alike; see `dead groups`.")
+@click.option("--group", metavar="FINGERPRINT", help="Every job of this group; see `dead groups`.")
 @click.option("--all", "is_all", is_flag=True, help="Every dead job.")
-@click.option("--rate", metavar="RATE", help="No faster than this, like 100/s or 30/m.")
+@click.option("--rate", metavar="RATE", help="Highest rate, like 100/s or 30/m.")
 @click.option("--args", "args_text", metavar="JSON", help="Run with these arguments instead.")
 @click.option("--attempts", type=click.IntRange(1), help="Give each this many attempts.")
 @click.option("--to-queue", help="Put them into this queue.")
-@click.option("--force", is_flag=True, help="With --args: also for a task that is not known here.")
+@click.option("--force", is_flag=True, help="With --args: also if the app does not know the task.")
 @yes_option
 @dry_run_option
 @json_option
@@ -145,9 +145,10 @@ def replay(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Make dead jobs ready again, with all their attempts before them.
+    """Make dead jobs ready again, with all their attempts.
 
-    Asks before it replays with other arguments. With an app (-A) these are checked against the task.
+    Asks for confirmation before it replays with other arguments. With an app (-A), it checks them
+    against the task.
     """
     by_filter = is_all or task is not None or queue is not None or group is not None
     if bool(ids) == by_filter:
@@ -182,9 +183,15 @@ def _replay_one(app: App, job_id: str, how: dict[str, Any]) -> tuple[JobState, s
 
 
 @dead.command()
-@click.option("--older-than", metavar="DURATION", help="Only those that died longer ago, like 30d.")
-@click.option("--keep", type=click.IntRange(0), help="All but the newest so many of each task.")
-@click.option("--max-bytes", type=click.IntRange(0), help="What goes past so many bytes of each task.")
+@click.option(
+    "--older-than", metavar="DURATION", help="Only jobs that died longer ago than this, like 30d."
+)
+@click.option("--keep", type=click.IntRange(0), help="Keep this many of the newest jobs of each task.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(0),
+    help="Keep at most this many bytes of each task, newest first.",
+)
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
 @yes_option
@@ -201,7 +208,7 @@ def purge(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Delete dead jobs for good: all of them, or those that a rule is about."""
+    """Delete dead jobs for good: all of them, or those that match the options."""
     rules: dict[str, Any] = {"keep": keep, "max_bytes": max_bytes, "task": task, "queue": queue}
     if older_than is not None:
         rules["older_than"] = parse_duration(older_than, "--older-than")

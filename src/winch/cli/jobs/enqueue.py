@@ -24,13 +24,18 @@ from winch.storage.params import NewJob
 @click.argument("task")
 @click.option("--args", "args_text", default="{}", metavar="JSON", help="""Like '{"a": 1}'.""")
 @click.option("--delay", metavar="DURATION", help="Run it after this time, like 5m.")
-@click.option("--queue", help="Another queue than the task's own.")
+@click.option("--queue", help="A queue other than the task's own.")
 @click.option("--priority", help="A number, or critical, high, default, low.")
-@click.option("--id", "job_id", metavar="UUID", help="The job's id; a second enqueue gives the first.")
-@click.option("--unique", metavar="KEY", help="Not while a live job has this key; gives that job.")
+@click.option(
+    "--id",
+    "job_id",
+    metavar="UUID",
+    help="The job's id. A second enqueue with it returns the first job.",
+)
+@click.option("--unique", metavar="KEY", help="If a live job has this key, return that job instead.")
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
-@click.option("--expires", metavar="DURATION", help="Not worth running after this time.")
-@click.option("--wait", is_flag=True, help="Wait until it is final and print its result.")
+@click.option("--expires", metavar="DURATION", help="Do not run it after this time.")
+@click.option("--wait", is_flag=True, help="Wait until the job is final and print its result.")
 @click.option("--timeout", metavar="DURATION", help="With --wait: how long to wait.")
 @click.option("--reveal", is_flag=True, help="With --wait: do not mask secrets in the result.")
 @json_option
@@ -92,7 +97,7 @@ def _enqueue_by_name(app: App, task: str, args: dict[str, Any], given: dict[str,
     if not knowing:
         if not live:
             raise ConfigError(
-                f"nobody here knows a task named {task!r}: no worker is live; name the app with -A"
+                f"no live worker knows a task named {task!r}: name the app with -A, or start a worker"
             )
         raise UnknownTask(task, {name for session in live for name in session.tasks})
     given_options = enqueue_options(given, tuple(EnqueueOptions.__struct_fields__))

@@ -74,7 +74,7 @@ def show(options: StoreOptions, flow_id: str) -> None:
 @json_option
 @store_options
 def cancel(options: StoreOptions, flow_id: str, reason: str | None) -> None:
-    """Cancel what is not final."""
+    """Cancel all members that are not final."""
     with opened(options) as app:
         took = app.flows.cancel(flow_id, reason=reason)
     _report(options, took, "cancelled or asked to stop")
@@ -85,7 +85,7 @@ def cancel(options: StoreOptions, flow_id: str, reason: str | None) -> None:
 @json_option
 @store_options
 def retry(options: StoreOptions, flow_id: str) -> None:
-    """Run dead and cancelled members again, each after those before it."""
+    """Run dead and cancelled members again, in their order."""
     with opened(options) as app:
         took = app.flows.retry(flow_id)
     _report(options, took, "ready again")

@@ -20,7 +20,7 @@ from winch.engine.base import operation
 from winch.engine.client.job import Job
 
 reveal_option: Callable[[Any], Any] = click.option(
-    "--reveal", is_flag=True, help="Show what is masked, and what is encrypted where the keys are."
+    "--reveal", is_flag=True, help="Show masked values, and encrypted ones if the keys are available."
 )
 ids_argument: Callable[[Any], Any] = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
@@ -31,12 +31,14 @@ def jobs() -> None:
 
 
 @jobs.command("list")
-@click.option("--state", "states", multiple=True, help="Only these; repeat it or write a,b.")
+@click.option(
+    "--state", "states", multiple=True, help="Only these states; repeat the option or write a,b."
+)
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--tag", help="Only jobs with this tag.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--after", help="Go on after this id: the next page.")
+@click.option("--after", help="Continue after this id: the next page.")
 @reveal_option
 @json_option
 @store_options
@@ -132,7 +134,7 @@ def cancel(options: StoreOptions, ids: tuple[str, ...], reason: str | None) -> N
 @json_option
 @store_options
 def retry(options: StoreOptions, ids: tuple[str, ...], from_step: str | None) -> None:
-    """Make jobs ready now: waiting ones early, final ones anew."""
+    """Make jobs ready now: waiting jobs early, final jobs again."""
     with opened(options) as app:
 
         def act(job_id: str) -> tuple[JobState, str]:

@@ -25,7 +25,7 @@ def outbox() -> None:
 @_topic_option
 @click.option("--state", type=click.Choice([str(state) for state in JobState]), help="Only these.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--after", help="Go on after this id: the next page.")
+@click.option("--after", help="Continue after this id: the next page.")
 @reveal_option
 @json_option
 @store_options
@@ -57,14 +57,14 @@ def list_(
 @outbox.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @_topic_option
-@click.option("--rate", metavar="RATE", help="No faster than this, like 100/s or 30/m.")
+@click.option("--rate", metavar="RATE", help="Highest rate, like 100/s or 30/m.")
 @dry_run_option
 @json_option
 @store_options
 def replay(
     options: StoreOptions, ids: tuple[str, ...], topic: str | None, rate: str | None, dry_run: bool
 ) -> None:
-    """Deliver dead messages again: these, those of a topic, or all of them."""
+    """Deliver dead messages again: by id, by topic, or all of them."""
     with opened(options) as app:
         done = app.outbox.replay(topic, ids=ids or None, rate=rate, dry_run=dry_run)
     for refusal in done.refusals:
@@ -81,14 +81,19 @@ def replay(
 
 
 @outbox.command()
-@click.option("--topic", required=True, help="Whose messages.")
-@click.option("--older-than", required=True, metavar="TIME", help="Dead for so long: 30d; 0s is all.")
+@click.option("--topic", required=True, help="The topic.")
+@click.option(
+    "--older-than",
+    required=True,
+    metavar="TIME",
+    help="Only messages dead for this long, like 30d; 0s means all.",
+)
 @dry_run_option
 @yes_option
 @json_option
 @store_options
 def purge(options: StoreOptions, topic: str, older_than: str, dry_run: bool, yes: bool) -> None:
-    """Delete dead messages of a topic for good; later ones of their keys go on."""
+    """Delete dead messages of a topic for good; later messages of their keys continue."""
     with opened(options) as app:
         matched = app.outbox.purge(topic, older_than=older_than, dry_run=True)
         gone = 0

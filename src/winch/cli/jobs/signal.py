@@ -11,12 +11,12 @@ from winch.core.values.codec import loads_strict
 
 @click.command()
 @click.argument("name")
-@click.option("--payload", default="null", show_default=True, help="What is sent with it, as JSON.")
+@click.option("--payload", default="null", show_default=True, help="The payload as JSON.")
 @click.option("--id", "signal_id", help="A second signal with the same id changes nothing.")
 @json_option
 @store_options
 def signal(options: StoreOptions, name: str, payload: str, signal_id: str | None) -> None:
-    """Send a signal to the job that waits for it, or will."""
+    """Send a signal to the job that waits for it, now or later."""
     value = loads_strict(payload, what="--payload")
     with opened(options) as app:
         is_new = app.signal(name, value, id=signal_id)

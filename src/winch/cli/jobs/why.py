@@ -15,7 +15,7 @@ from winch.core.values.redact import mask_text
 @json_option
 @store_options
 def why(options: StoreOptions, job_id: str) -> None:
-    """Say in words why a job is where it is."""
+    """Explain why a job is in its state."""
     with opened(options) as app:
         job = app.jobs.get(job_id)
         reason = mask_text(job.why())

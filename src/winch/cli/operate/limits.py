@@ -20,7 +20,7 @@ def limits() -> None:
 @json_option
 @store_options
 def list_(options: StoreOptions) -> None:
-    """List the limits that are set, in use or waited at."""
+    """List the limits that are set, in use, or have waiting jobs."""
     with opened(options) as app:
         found = app.limits.list()
     if options.as_json:
@@ -75,7 +75,7 @@ def list_(options: StoreOptions) -> None:
 @json_option
 @store_options
 def set_(options: StoreOptions, name: str, value: str, create: bool) -> None:
-    """Set a limit to a number (5), a rate to so many in a time (100/m), or a tenant's weight (3)."""
+    """Set a limit (5), a rate (100/m) or a tenant's weight (3)."""
     with opened(options) as app:
         check_known_limit(app, name, create=create)
         app.limits.set(name, value)
@@ -87,7 +87,7 @@ def set_(options: StoreOptions, name: str, value: str, create: bool) -> None:
 @json_option
 @store_options
 def reset(options: StoreOptions, name: str) -> None:
-    """Forget what was set by hand; what the code says counts again."""
+    """Remove a limit set by hand; the value from the code applies again."""
     with opened(options) as app:
         app.limits.reset(name)
     report_each("limits", [name], "reset", as_json=options.as_json)

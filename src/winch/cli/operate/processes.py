@@ -67,4 +67,6 @@ def send(pid: int, number: signal.Signals) -> None:
     except ProcessLookupError:
         raise ConfigError(f"process {pid} has ended") from None
     except PermissionError:
-        raise ConfigError(f"process {pid} belongs to somebody else; ask as its user") from None
+        raise ConfigError(
+            f"process {pid} belongs to another user; run the command as that user"
+        ) from None

@@ -80,7 +80,7 @@ def _note(queue: QueueInfo) -> str:
         why = f": {text.one_line(queue.pause_reason)}" if queue.pause_reason else ""
         return f"paused {text.ago(queue.paused_at, text.now())}{why}"
     if not queue.sessions and queue.counts.get(JobState.READY):
-        return "nobody serves it"
+        return "no worker serves it"
     return " "
 
 
@@ -98,15 +98,17 @@ def queue_data(queue: QueueInfo) -> dict[str, object]:
 
 @queues.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--reason", help="Shown wherever somebody asks why a job waits.")
-@click.option("--until", metavar="DURATION", help="Resume after this time, like 2h; a worker does it.")
+@click.option("--reason", help="Shown by `winch why` and the dashboard.")
+@click.option(
+    "--until", metavar="DURATION", help="Resume after this time, like 2h; needs a live worker."
+)
 @create_option
 @json_option
 @store_options
 def pause(
     options: StoreOptions, names: tuple[str, ...], reason: str | None, until: str | None, create: bool
 ) -> None:
-    """Claim nothing more from these queues; running jobs go on."""
+    """Stop claiming from these queues; running jobs continue."""
     with opened(options) as app:
         for name in names:
             if not create:
@@ -136,8 +138,8 @@ def resume(options: StoreOptions, names: tuple[str, ...]) -> None:
 def set_(options: StoreOptions, name: str, settings: tuple[str, ...]) -> None:
     """Set concurrency, retries, backoff, max_depth, max_age, on_full, block_for or drain of a queue.
 
-    KEY= without a value takes a setting back; without any KEY=VALUE the settings are shown. They take
-    effect within a second or two, everywhere.
+    KEY= without a value resets a setting. Without KEY=VALUE the command shows the settings. Changes take
+    effect in every process within two seconds.
     """
     given: dict[str, Any] = {}
     for one in settings:
@@ -166,9 +168,9 @@ def set_(options: StoreOptions, name: str, settings: tuple[str, ...]) -> None:
 @json_option
 @store_options
 def purge(options: StoreOptions, name: str, yes: bool, dry_run: bool) -> None:
-    """Remove the jobs that wait in a queue; running ones go on.
+    """Remove the waiting jobs of a queue; running jobs continue.
 
-    Jobs that a flow, a batch or another job waits for are cancelled, all others deleted for good.
+    Cancels jobs that a flow, a batch or another job waits for, and deletes all others for good.
     """
     with opened(options) as app:
         check_known_queue(app, name)

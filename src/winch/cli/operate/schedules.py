@@ -28,7 +28,7 @@ def schedules() -> None:
 @json_option
 @store_options
 def list_(options: StoreOptions) -> None:
-    """List the schedules with their next windows."""
+    """List the schedules with their next times."""
     with opened(options) as app:
         found = app.schedules.list()
     if options.as_json:
@@ -119,7 +119,7 @@ def schedule_data(one: Schedule) -> dict[str, Any]:
 @json_option
 @store_options
 def show(options: StoreOptions, name: str, reveal: bool) -> None:
-    """Show a schedule, its next windows and what became of the last ones."""
+    """Show a schedule, its next times and the results of the last ones."""
     with opened(options) as app:
         one = app.schedules.get(name)
         runs = app.schedules.history(name, limit=HISTORY)
@@ -178,14 +178,22 @@ def run_data(run: Run) -> dict[str, Any]:
 @click.argument("name")
 @click.argument("task")
 @click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
-@click.option("--every", metavar="DURATION", help="A spacing like 5m, counted from midnight UTC.")
+@click.option("--every", metavar="DURATION", help="An interval like 5m, counted from midnight UTC.")
 @click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
-@click.option("--dst", type=click.Choice(["once", "skip", "twice"]), help="When clocks are changed.")
-@click.option("--misfire", type=click.Choice(["skip", "latest", "all"]), help="Windows missed.")
-@click.option("--overlap", type=click.Choice(["allow", "skip", "queue"]), help="While one runs.")
+@click.option(
+    "--dst", type=click.Choice(["once", "skip", "twice"]), help="What to do when clocks change."
+)
+@click.option(
+    "--misfire", type=click.Choice(["skip", "latest", "all"]), help="What to do about missed times."
+)
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip", "queue"]),
+    help="What to do while the last job runs.",
+)
 @click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
 @click.option("--args", "args_text", default="{}", metavar="JSON", help="""Like '{"a": 1}'.""")
-@click.option("--queue", help="Another queue than the task's own.")
+@click.option("--queue", help="A queue other than the task's own.")
 @json_option
 @store_options
 def add(options: StoreOptions, name: str, task: str, args_text: str, **given: Any) -> None:
@@ -202,21 +210,29 @@ def add(options: StoreOptions, name: str, task: str, args_text: str, **given: An
 @schedules.command()
 @click.argument("name")
 @click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
-@click.option("--every", metavar="DURATION", help="A spacing like 5m, counted from midnight UTC.")
+@click.option("--every", metavar="DURATION", help="An interval like 5m, counted from midnight UTC.")
 @click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
-@click.option("--dst", type=click.Choice(["once", "skip", "twice"]), help="When clocks are changed.")
-@click.option("--misfire", type=click.Choice(["skip", "latest", "all"]), help="Windows missed.")
-@click.option("--overlap", type=click.Choice(["allow", "skip", "queue"]), help="While one runs.")
+@click.option(
+    "--dst", type=click.Choice(["once", "skip", "twice"]), help="What to do when clocks change."
+)
+@click.option(
+    "--misfire", type=click.Choice(["skip", "latest", "all"]), help="What to do about missed times."
+)
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip", "queue"]),
+    help="What to do while the last job runs.",
+)
 @click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
 @click.option("--args", "args_text", metavar="JSON", help="Other arguments; needs the app (-A).")
 @click.option("--queue", help="Another queue; needs the app (-A).")
 @json_option
 @store_options
 def edit(options: StoreOptions, name: str, args_text: str | None, **given: Any) -> None:
-    """Change what is said here; other times count from now on."""
+    """Change the given settings; new times apply from now on."""
     args = None if args_text is None else json_arguments(args_text)
     if args is None and all(value is None for value in given.values()):
-        raise click.UsageError("say what to change: --cron, --every, --args …")
+        raise click.UsageError("give at least one option to change: --cron, --every, --args …")
     needs_tasks = args is not None or given["queue"] is not None
     with opened(options, must_exist=False, needs_tasks=needs_tasks) as app:
         one = app.schedules.edit(name, args=args, **given)
@@ -228,11 +244,11 @@ def edit(options: StoreOptions, name: str, args_text: str | None, **given: Any) 
 
 @schedules.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--reason", help="Shown wherever the schedule is.")
+@click.option("--reason", help="Shown with the schedule.")
 @json_option
 @store_options
 def pause(options: StoreOptions, names: tuple[str, ...], reason: str | None) -> None:
-    """Let windows pass without a job until the schedules are resumed."""
+    """Stop enqueuing jobs until the schedules are resumed."""
     with opened(options) as app:
         for name in names:
             app.schedules.pause(name, reason=reason)
@@ -244,7 +260,7 @@ def pause(options: StoreOptions, names: tuple[str, ...], reason: str | None) -> 
 @json_option
 @store_options
 def resume(options: StoreOptions, names: tuple[str, ...]) -> None:
-    """Let windows count again from now on."""
+    """Enqueue jobs again from now on."""
     with opened(options) as app:
         for name in names:
             app.schedules.resume(name)
@@ -256,7 +272,7 @@ def resume(options: StoreOptions, names: tuple[str, ...]) -> None:
 @json_option
 @store_options
 def trigger(options: StoreOptions, name: str) -> None:
-    """Enqueue its job now and print the id."""
+    """Enqueue the schedule's job now and print its id."""
     with opened(options) as app:
         job = app.schedules.trigger(name)
     if options.as_json:
@@ -270,7 +286,7 @@ def trigger(options: StoreOptions, name: str) -> None:
 @json_option
 @store_options
 def skip(options: StoreOptions, name: str) -> None:
-    """Give the next window no job."""
+    """Skip the next time."""
     with opened(options) as app:
         window = app.schedules.skip(name)
     if options.as_json:
@@ -284,7 +300,7 @@ def skip(options: StoreOptions, name: str) -> None:
 @json_option
 @store_options
 def remove(options: StoreOptions, names: tuple[str, ...]) -> None:
-    """Forget the schedules; their jobs stay."""
+    """Remove the schedules; their jobs stay."""
     with opened(options) as app:
         for name in names:
             app.schedules.remove(name)
@@ -297,7 +313,7 @@ def remove(options: StoreOptions, names: tuple[str, ...]) -> None:
 @json_option
 @store_options
 def next_(options: StoreOptions, name: str, count: int) -> None:
-    """Print the next windows, in UTC and in the schedule's own zone."""
+    """Print the next times, in UTC and in the schedule's time zone."""
     with opened(options) as app:
         one = app.schedules.get(name)
     windows = one.next(count)

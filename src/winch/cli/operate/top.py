@@ -49,7 +49,7 @@ class Snapshot:
 def top(options: StoreOptions) -> None:
     """Watch queues, running jobs and rates; q quits.
 
-    Looks once a second. Where nobody can watch (a pipe, a file, --json) it shows one look and ends.
+    Refreshes every second. If the output is not a terminal, or with --json, it prints once and exits.
     """
     with opened(options) as app:
         if options.as_json:

@@ -24,7 +24,7 @@ def workers() -> None:
 
 
 @workers.command("list")
-@click.option("--all", "is_all", is_flag=True, help="Those that ended lately, too.")
+@click.option("--all", "is_all", is_flag=True, help="Include workers that ended recently.")
 @json_option
 @store_options
 def list_(options: StoreOptions, is_all: bool) -> None:
@@ -83,10 +83,10 @@ def acting(command: Any) -> Any:
 @click.option("--off", "is_off", is_flag=True, help="Claim again.")
 @acting
 def quiet(options: StoreOptions, names: tuple[str, ...], is_all: bool, is_off: bool) -> None:
-    """Have workers claim nothing; running jobs go on.
+    """Stop workers from claiming; running jobs continue.
 
-    Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
-    reached.
+    Acts on the whole `winch worker` of each named process, on this machine only. Exits with 69 if it
+    reached none.
     """
     number, done = (signal.SIGCONT, "claims again") if is_off else (signal.SIGUSR1, "quiet")
     _signal(options, names, is_all, number, done, "resume worker" if is_off else "quiet worker")
@@ -95,21 +95,21 @@ def quiet(options: StoreOptions, names: tuple[str, ...], is_all: bool, is_off: b
 @workers.command()
 @acting
 def stop(options: StoreOptions, names: tuple[str, ...], is_all: bool) -> None:
-    """Stop workers: no new jobs, running ones get their grace.
+    """Stop workers: no new jobs; running jobs get their grace period.
 
-    Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
-    reached.
+    Acts on the whole `winch worker` of each named process, on this machine only. Exits with 69 if it
+    reached none.
     """
-    _signal(options, names, is_all, signal.SIGTERM, "told to stop", "stop worker")
+    _signal(options, names, is_all, signal.SIGTERM, "asked to stop", "stop worker")
 
 
 @workers.command()
 @acting
 def stacks(options: StoreOptions, names: tuple[str, ...], is_all: bool) -> None:
-    """Have workers write their stacks and running jobs to their log.
+    """Make workers write their stacks and running jobs to the log.
 
-    Acts on the whole `winch worker` of each process named, on this machine only. Exit 69 when none was
-    reached.
+    Acts on the whole `winch worker` of each named process, on this machine only. Exits with 69 if it
+    reached none.
     """
     _signal(options, names, is_all, signal.SIGUSR2, "writes its stacks to its log", "worker stacks")
 

@@ -19,13 +19,13 @@ from winch.demo.tour import Tour
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the folder with the database and the worker's log.")
-@click.option("-v", "--verbose", count=True, help="More log lines; twice: tracebacks too.")
+@click.option("-v", "--verbose", count=True, help="Log more; repeat it to include tracebacks.")
 def demo(keep: bool, verbose: int) -> None:
     """A tour on SQLite: real jobs, a real worker, a real kill.
 
-    Takes about half a minute, needs nothing and leaves nothing behind. The dashboard is there from the
-    beginning; on a terminal it stays, with jobs coming in, until Ctrl-C. Exit 1 when a job does not end
-    as it should.
+    Takes about half a minute, needs no setup and leaves no files behind. It serves the dashboard from
+    the start. On a terminal, the dashboard and new jobs keep running until Ctrl-C. Exits with 1 if a job
+    does not end as expected.
     """
     start_logging(verbose)
     folder = Path(tempfile.mkdtemp(prefix="winch-demo-"))

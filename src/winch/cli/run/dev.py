@@ -23,10 +23,14 @@ from winch.web.serve_process import ServeProcess, is_installed
     show_default=True,
     help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
 )
-@click.option("-c", "--concurrency", type=int, help="Jobs at once.")
+@click.option("-c", "--concurrency", type=int, help="Jobs that run at the same time.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
-@click.option("--dashboard/--no-dashboard", "with_dashboard", default=True, help="Serve it, too.")
-@click.option("--grace", default="3s", show_default=True, help="How long jobs may go on after Ctrl-C.")
+@click.option(
+    "--dashboard/--no-dashboard", "with_dashboard", default=True, help="Also serve the dashboard."
+)
+@click.option(
+    "--grace", default="3s", show_default=True, help="How long jobs may continue after Ctrl-C."
+)
 @click.option("-v", "--verbose", count=True, help="More log lines.")
 def dev(
     app_spec: str | None,

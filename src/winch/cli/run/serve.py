@@ -13,15 +13,22 @@ from winch.core.errors import ConfigError
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
-@click.option("--auth", is_flag=True, help="Ask for a token also on a loopback address.")
-@click.option("--allow-host", "hosts", multiple=True, help="A name people use for it; may be repeated.")
+@click.option("--auth", is_flag=True, help="Require a token on a loopback address, too.")
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    help="A host name that clients use for this server; may be repeated.",
+)
 @click.option(
     "--trusted-proxies",
     metavar="NETWORKS",
     help="Proxies whose X-Forwarded headers count, like 10.0.0.0/8,127.0.0.1/32.",
 )
-@click.option("--environment", default="", help="A word shown on every page, like staging.")
-@click.option("--grace", type=click.IntRange(0), default=5, help="Seconds for requests at the end.")
+@click.option("--environment", default="", help="A label shown on every page, like staging.")
+@click.option(
+    "--grace", type=click.IntRange(0), default=5, help="Seconds that open requests get after a stop."
+)
 @store_options
 def serve(
     options: StoreOptions,
@@ -36,8 +43,8 @@ def serve(
 ) -> None:
     """Serve the HTTP API and the dashboard.
 
-    On a loopback address everybody on this machine may act. Any other address is refused unless there
-    are tokens (winch token create), and then every request needs one.
+    On a loopback address, every user of this machine has full access. Any other address requires tokens
+    (winch token create), and then every request needs one.
     """
     try:
         from winch.web.serve import bind, config_for, url_of

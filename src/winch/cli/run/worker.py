@@ -58,13 +58,15 @@ def worker_options(command: Any) -> Any:
                 show_default=True,
                 help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
             ),
-            click.option("-c", "--concurrency", type=int, help="Jobs at once in each process."),
+            click.option(
+                "-c", "--concurrency", type=int, help="Jobs that each process runs at the same time."
+            ),
             click.option("-p", "--processes", type=int, help="Worker processes."),
             click.option("--burst", is_flag=True, help="Exit when no job is ready."),
-            click.option("--grace", help="How long running jobs may go on after a stop, like 30s."),
-            click.option("--max-jobs", type=int, help="Replace a process after so many jobs."),
-            click.option("--max-memory", help="Replace a process that holds more, like 512MB."),
-            click.option("--max-lifetime", help="Replace a process after so long, like 1h (±10 %)."),
+            click.option("--grace", help="How long running jobs may continue after a stop, like 30s."),
+            click.option("--max-jobs", type=int, help="Replace a process after this many jobs."),
+            click.option("--max-memory", help="Replace a process that uses more memory, like 512MB."),
+            click.option("--max-lifetime", help="Replace a process after this time, like 1h (±10 %)."),
             click.option("-v", "--verbose", count=True, help="More log lines."),
         ]
     ):
@@ -78,7 +80,7 @@ def worker_options(command: Any) -> Any:
 @click.option(
     "--health-port",
     type=click.IntRange(0, 65535),
-    help="Answer /livez, /readyz and /metrics there; 0: any.",
+    help="Port of /livez, /readyz and /metrics; 0 picks a free one.",
 )
 @click.option(
     "--health-host", default="127.0.0.1", show_default=True, help="The address of --health-port."
@@ -103,8 +105,9 @@ def worker(
 ) -> None:
     """Run jobs until stopped.
 
-    SIGTERM or Ctrl-C: no new jobs, running ones get --grace, the rest go back with no attempt spent.
-    A second one stops at once. SIGUSR1 or SIGTSTP: quiet, SIGCONT: go on, SIGUSR2: stacks to the log.
+    On SIGTERM or Ctrl-C it claims no new jobs, gives running jobs --grace, and returns the rest with no
+    attempt spent. A second signal stops it at once. SIGUSR1 or SIGTSTP stops claiming, SIGCONT starts it
+    again, SIGUSR2 writes stacks to the log.
     """
     start_logging(verbose)
     run_worker(

@@ -19,18 +19,18 @@ from winch.engine.client.audit import noted as line_about
 
 
 @click.command()
-@click.option("--actor", metavar="NAME", help="Only what this user, token or program did.")
+@click.option("--actor", metavar="NAME", help="Only actions of this user, token or program.")
 @click.option("--action", metavar="WORDS", help="Only this action, like 'pause queue'.")
+@click.option("--since", metavar="WHEN", help="An age like 2d, or a time like 2026-01-31T12:00Z.")
 @click.option(
-    "--since", metavar="WHEN", help="A time ago, like 2d, or a moment, like 2026-01-31T12:00Z."
+    "-n", "--limit", default=50, type=click.IntRange(1, 10_000), help="At most this many lines."
 )
-@click.option("-n", "--limit", default=50, type=click.IntRange(1, 10_000), help="At most so many lines.")
 @json_option
 @store_options
 def audit(
     options: StoreOptions, actor: str | None, action: str | None, since: str | None, limit: int
 ) -> None:
-    """Show who did what, newest first."""
+    """Show the audit log, newest first."""
     begin = None if since is None else _moment(since)
     with opened(options) as app:
         lines = app.audit.list(actor=actor, action=action, since=begin, limit=limit)

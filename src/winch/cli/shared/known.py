@@ -13,7 +13,7 @@ from winch.engine.tasks.gates import declared
 from winch.engine.tasks.options import check_queue
 
 create_option: Callable[[Any], Any] = click.option(
-    "--create", is_flag=True, help="Also for a name that nothing has used so far."
+    "--create", is_flag=True, help="Accept a name that has not been used before."
 )
 
 

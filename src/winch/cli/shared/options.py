@@ -51,7 +51,9 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--url", help="The store; overrides every other setting of it."),
             click.option("--schema", help="PostgreSQL schema of this app's tables."),
             click.option("--config", type=click.Path(), help="A configuration file."),
-            click.option("-v", "--verbose", count=True, help="More log lines; twice: tracebacks too."),
+            click.option(
+                "-v", "--verbose", count=True, help="Log more; repeat it to include tracebacks."
+            ),
         )
     ):
         parsed = option(parsed)

@@ -9,9 +9,11 @@ import click
 
 from winch.cli.shared.output import is_interactive
 
-yes_option: Callable[[Any], Any] = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option: Callable[[Any], Any] = click.option(
+    "--yes", is_flag=True, help="Do not ask for confirmation."
+)
 dry_run_option: Callable[[Any], Any] = click.option(
-    "--dry-run", is_flag=True, help="Only say what would be done."
+    "--dry-run", is_flag=True, help="Only print what would be done."
 )
 
 

@@ -235,7 +235,7 @@ class RedisDriver(ComposedDriver):
             self._is_warned = True
             log.warning(
                 "%s writes nothing to disk as it happens (appendonly no): a restart of the server loses "
-                "jobs. `winch doctor` says more",
+                "jobs. `winch doctor` has details",
                 self.describe(),
             )
 

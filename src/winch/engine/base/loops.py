@@ -64,7 +64,7 @@ class Loops:
         if may_return is None:  # by `cancel`
             return
         if task.cancelled():
-            cause: BaseException | None = asyncio.CancelledError("somebody cancelled it")
+            cause: BaseException | None = asyncio.CancelledError("it was cancelled from outside")
         else:
             cause = task.exception()
         if self._is_stopping or (cause is None and may_return()):

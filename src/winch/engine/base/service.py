@@ -81,7 +81,7 @@ class Surprises:
         self.count += 1
         if self._is_vital and self.count >= MOST_SURPRISES:
             raise error
-        log.exception("%s failed; the loop goes on", self._what)
+        log.exception("%s failed; the loop continues", self._what)
         return doubled(FIRST_PAUSE, self.count, LONGEST_PAUSE if self._is_vital else 60.0)
 
     def over(self) -> None:

@@ -145,7 +145,7 @@ def _blocked(facts: Facts) -> str:
             more = " and others" if gate.used > len(gate.holders) else ""
             return (
                 f"It is blocked by the limit {gate.key!r}: {gate.used:,} of {gate.n:,} run, held by "
-                f"{holders or 'nobody'}{more}.{ahead}"
+                f"{holders or 'no live job'}{more}.{ahead}"
             )
         case "rate":
             per = f" per {format_duration(gate.per)}" if gate.per else ""

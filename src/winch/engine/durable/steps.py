@@ -421,7 +421,7 @@ class Steps(StepRunner):
 
 
 ADVICE = (
-    "The code has changed since the job began: deploy the code it began with, or tell both apart with "
+    "The code has changed since the job began: deploy that code again, or separate the versions with "
     "ctx.version(…)"
 )
 

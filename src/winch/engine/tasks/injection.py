@@ -59,8 +59,8 @@ class _Injected:
         if name.startswith("__"):
             raise AttributeError(name)
         raise RuntimeError(
-            f"ctx.{name}: nobody has given this call a Context. A worker does; who calls the task's "
-            "function directly has to pass one"
+            f"ctx.{name}: this call has no Context. A worker supplies one; if you call the task's "
+            "function directly, pass one yourself"
         )
 
     def __repr__(self) -> str:

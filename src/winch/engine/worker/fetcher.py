@@ -196,7 +196,7 @@ class Fetcher(Service):
             try:
                 self._taker.deliver(claims, self._sent_at)
             except Exception:  # a hook's, as `run` tells it
-                log.exception("%s failed; the loop goes on", self.name)
+                log.exception("%s failed; the loop continues", self.name)
 
     async def _claim_when_rung(self, room: int) -> list[Claim]:
         bell = self._bell

@@ -7,7 +7,7 @@ under WSGI and ASGI alike: the site runs on an event loop in a thread of its own
 its answer. Streams (server-sent events) would hold a worker of the web server each and are refused; the
 pages poll instead.
 
-Django decides about access: `WINCH_ACCESS = "shop.jobs.who"` names a function that takes the
+Django decides about access: `WINCH_ACCESS = "shop.jobs.access"` names a function that takes the
 request and returns a `winch.web.Access`, or None for no access. Without it superusers may do everything,
 staff may look, and other users see nothing.
 """
@@ -166,5 +166,7 @@ def _app() -> App:
 def _named(spec: str) -> Any:
     module, found, name = spec.rpartition(".")
     if not found:
-        raise ConfigError(f"settings.WINCH_ACCESS is named like shop.jobs.who, got {spec!r}")
+        raise ConfigError(
+            f"settings.WINCH_ACCESS must name a function, such as shop.jobs.access; got {spec!r}"
+        )
     return getattr(import_module(module), name)

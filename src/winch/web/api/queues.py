@@ -65,7 +65,7 @@ async def get_queue(call: WebCall) -> WebReply:
     for queue in await visible_queues(call):
         if queue.name == name:
             return WebReply(queue_out(queue))
-    raise Problem("not-found", f"no queue {name!r}: no job, no setting, nobody serves it")
+    raise Problem("not-found", f"no queue {name!r}: it has no job, no setting and no worker")
 
 
 async def pause_queue(call: WebCall, name: str, reason: str | None) -> None:
@@ -323,6 +323,6 @@ ROUTES: tuple[WebRoute, ...] = (
     WebRoute("GET", f"{PREFIX}/stats", "read", stats, "Jobs by state, queues, workers", answer=StatsOut),
     WebRoute("GET", f"{PREFIX}/autoscale", "read", autoscale, "One number to scale workers by",
              query=ScaleQuery, answer=ScaleOut, applies=("queue",)),
-    WebRoute("GET", f"{PREFIX}/audit", "admin", audit, "Who did what", query=AuditQuery, answer=AuditOut,
-             applies=EVERY_NARROWING),
+    WebRoute("GET", f"{PREFIX}/audit", "admin", audit, "List the audit",
+             query=AuditQuery, answer=AuditOut, applies=EVERY_NARROWING),
 )  # fmt: skip

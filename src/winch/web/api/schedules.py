@@ -233,6 +233,6 @@ ROUTES: tuple[WebRoute, ...] = (
              answer=WindowOut, audit="skip window", applies=("queue", "task")),
     WebRoute("DELETE", f"{S}/{{name}}", "operate", remove, "Forget a schedule", answer=dict,
              audit="remove schedule", applies=("queue", "task")),
-    WebRoute("GET", f"{PREFIX}/limits", "read", list_limits, "Limits, rates and who waits at them",
+    WebRoute("GET", f"{PREFIX}/limits", "read", list_limits, "List limits, rates and waiting jobs",
              answer=LimitsOut),
 )  # fmt: skip

@@ -267,7 +267,7 @@ def _warnings(queues: list[QueueInfo], sessions: list[SessionInfo]) -> list[str]
     alone = [queue.name for queue in waiting if not queue.sessions]
     if alone:
         word = "queue" if len(alone) == 1 else "queues"
-        found.append(f"Nobody serves {word} {', '.join(alone)}, and jobs wait there.")
+        found.append(f"No worker serves {word} {', '.join(alone)}, and jobs wait there.")
     paused = [queue.name for queue in queues if queue.paused_at is not None]
     if paused:
         found.append(f"Paused: {', '.join(paused)}.")

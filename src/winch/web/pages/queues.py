@@ -79,7 +79,7 @@ async def detail_page(call: WebCall) -> Response:
     name = call.queue()
     queue = next((q for q in await visible_queues(call) if q.name == name), None)
     if queue is None:
-        raise Problem("not-found", f"no queue {name!r}: no job, no setting, nobody serves it")
+        raise Problem("not-found", f"no queue {name!r}: it has no job, no setting and no worker")
     series = await call.site.client.arun(
         throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
     )

@@ -150,7 +150,7 @@ def _long_transactions(conn: Connection) -> Findings:
             Level.PROBLEM,
             "vacuum",
             f"{one_line(who)} ({one_line(what)}) holds a transaction open since {span(age)}; dead rows "
-            "pile up behind it and claims get slower",
+            "accumulate and claims get slower",
             advice,
         )
     if not rows:
@@ -176,9 +176,9 @@ def _impossible_jobs(conn: Connection, schema: str) -> Findings:
         yield Finding(
             Level.PROBLEM,
             "jobs",
-            f"job {job} is {one_line(state)} with fields that do not go with that: no worker takes it, "
-            "or none can end it",
-            "somebody has written to Winch's table; delete the job and enqueue it again",
+            f"job {job} is {one_line(state)} with fields that do not match: no worker claims it, "
+            "or none can finish it",
+            "another program has changed Winch's table; delete the job and enqueue it again",
         )
     if not rows:
         yield Finding(Level.OK, "jobs", "every live job has the fields of its state")

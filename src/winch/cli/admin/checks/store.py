@@ -29,8 +29,8 @@ def check_workers(app: App) -> Findings:
                 Level.WARNING,
                 "workers",
                 f"the lease of {session.worker} is over since {span(now() - session.lease_until)}, "
-                f"and nobody has taken back its {count(session.running, 'job')}",
-                "a live worker does that by itself within seconds; start one: winch worker",
+                f"and no worker has rescued its {count(session.running, 'job')}",
+                "a live worker does that within seconds; start one: winch worker",
             )
     releases = Counter(session.release for session in live if session.release)
     if len(releases) > 1:

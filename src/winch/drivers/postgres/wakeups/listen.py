@@ -99,7 +99,8 @@ class Listener:
             except (psycopg.Error, OSError, TimeoutError) as error:
                 if self.is_up or not self._tried.is_set():
                     log.warning(
-                        "wake-ups are off until the listener is back, polling goes on: %s", error
+                        "wake-ups are off until the listener is back; the worker polls meanwhile: %s",
+                        error,
                     )
                 pause = 0.1 if self.is_up else min(pause * 2, 5.0)
                 self.state = f"down: {' '.join(str(error).split())}"

@@ -160,7 +160,7 @@ class Handover:
             count = confirmed if isinstance(confirmed, int) else 0
             raise StorageUnavailable(
                 f"{self._route.address.describe()}: {count} of {wanted} replicas have confirmed "
-                "that a job moves to the home shard; it goes on when they have",
+                "that a job moves to the home shard; the move continues when they have",
                 maybe_applied=True,
             )
         return reply

@@ -86,7 +86,9 @@ class ClaimingRedisBell(RedisBell):
             try:
                 heard = await self._pool.run(self._pop(left))
             except WinchError as error:
-                log.debug("the bell cannot be heard, polling goes on: %s", error)
+                log.debug(
+                    "wake-ups are off until the bell is back; the worker polls meanwhile: %s", error
+                )
                 await asyncio.sleep(min(left, 0.5))
                 continue
             if heard is not None:

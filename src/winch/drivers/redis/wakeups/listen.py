@@ -76,7 +76,8 @@ class Listener:
             except (WinchError, OSError) as error:
                 if self.state == "up":
                     log.warning(
-                        "wake-ups are off until the listener is back, polling goes on: %s", error
+                        "wake-ups are off until the listener is back; the worker polls meanwhile: %s",
+                        error,
                     )
                 self.state, was_down = f"down: {' '.join(str(error).split())}", True
                 # Different for each process: a restarted server is not met by all of them at once.

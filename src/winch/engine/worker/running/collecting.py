@@ -121,7 +121,9 @@ class Collecting:
             try:
                 claims = await self._claim_more(collection.task, collection.room)
             except StorageError as error:
-                log.warning("%s goes on with %d jobs: %s", collection.task, len(collection.found), error)
+                log.warning(
+                    "%s continues with %d jobs: %s", collection.task, len(collection.found), error
+                )
                 return
             # What cannot join waits for a slot: a suspect, which runs alone, and what came in too late.
             joining = [claim for claim in claims if not claim.is_suspect][: max(collection.room, 0)]
