@@ -24,6 +24,9 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target and not target.startswith("#"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            if page.is_relative_to(ROOT / "docs"):  # the site holds nothing else
+                inside = (page.parent / target).resolve().is_relative_to(ROOT / "docs")
+                assert inside, f"{page.name} links out of docs/: {target}"
 
 
 def test_every_setting_is_documented() -> None:
