@@ -140,8 +140,8 @@ __all__ = [
     "map_",
 ]
 
-# Imported when first used: whoever needs one part of the package (pytest, which loads the plugin in
-# every run of every project that has Winch installed) does not wait for all of it.
+# Imported when first used: a program that needs one part of the package (pytest, which loads the
+# plugin in every run of every project that has Winch installed) does not wait for all of it.
 _HOMES = {
     "INJECTED": "winch.engine.tasks.injection",
     "App": "winch.app",

@@ -7,9 +7,9 @@
             raise RetryAfter("10s", f"{once.holder} is at it")
     receipt = once.result
 
-The first to begin is `new`, and what it leaves in `result` is kept when the block ends: whoever begins
-later is told `done` and finds it. While the first is at it others are told `open`, and by whom. When
-the block raises, or its process dies, nobody knows what became of the effect, so the key stays open; a
+The first caller sees `new`, and its `result` is stored when the block ends. Later callers
+see `done` and that result. While the first one works, others see `open` and the holder. When
+the block raises, or its process dies, the fate of the effect is unknown, so the key stays open; a
 later attempt of the same job (a handler that takes its Context) takes it over and is `new` again, for
 others it is free when `ttl` is over. Give the key to the other side as well, where it has such a thing.
 """
@@ -79,7 +79,7 @@ class Once:
         job = current_job.get()
         self._who = f"job {job}" if job is not None else f"{socket.gethostname()}:{os.getpid()}"
         token = random_id(client.surroundings.entropy(16))
-        # Only an attempt of the same job may take over; anybody else is alone with its token.
+        # Only an attempt of the same job may take over; any other caller is alone with its token.
         self._family = f"open\n{self._who}\n" if job is not None else f"open\n{self._who}\n{token}"
         self._mine = f"open\n{self._who}\n{token}"
 

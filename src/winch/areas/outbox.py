@@ -10,7 +10,7 @@ A message is a job: stored in the caller's transaction by the same statement as 
 by a task of its topic. Its key is the FIFO key of that job. What holds for jobs holds for messages:
 committed ones are delivered at least once, rolled back ones never were, those of one key go out one at a
 time in the order they were stored, what cannot be delivered is retried and then dead, and `winch why`
-tells what a message waits for.
+explains what a message waits for.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class _Topic:
             raise ConfigError(f"a topic must be a printable text without ':', got {topic!r}")
         if len(topic) > codec.MAX_NAME_CHARS // 2:
             raise ConfigError(f"a topic must have at most {codec.MAX_NAME_CHARS // 2} characters")
-        Fifo(topic, on_death=on_death)  # says what on_death may be
+        Fifo(topic, on_death=on_death)  # its error lists the values of on_death
         self.is_served = delivery is not None
         self._on_death = on_death
         options = TaskOptions(queue=check_queue(queue), retry=retry, tags=(TAG,))

@@ -142,7 +142,7 @@ def _page(
 
 
 def _target(which: JobFilter | Sequence[str]) -> str:
-    """What the audit says of the jobs: their ids where they are few."""
+    """The jobs as the audit records them: their ids if there are few."""
     if isinstance(which, JobFilter):
         return "jobs"
     return ", ".join(which) if len(which) <= IDS_NOTED else f"{len(which):,} jobs"

@@ -260,7 +260,7 @@ class Schedules:
             values = dict(args) if args is not None else msgspec.json.decode(before.job.args)
             after = define(task, values, merged)
             if not given.keys() & set(JOB_OPTIONS):
-                # What was said about the job when it was added stays.
+                # The job's options from the time when it was added stay.
                 job = msgspec.structs.replace(before.job, args=after.job.args, version=after.job.version,
                                               unique_key=after.job.unique_key,
                                               terms=after.job.terms)  # fmt: skip

@@ -184,7 +184,7 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """click's message as one line that also says where to read more."""
+    """click's message as one line, with a pointer to the help."""
     message = " ".join(error.format_message().split()).rstrip(".")
     message = within(message)
     context = getattr(error, "ctx", None)

@@ -1,6 +1,6 @@
 """How a job changes: each function takes the job as it is and gives the job as it will be.
 
-The memory and SQLite drivers store what these functions return; PostgreSQL says the same in SQL and is
+The memory and SQLite drivers store what these functions return; PostgreSQL does the same in SQL and is
 compared with them by the conformance suite and the stateful machine.
 """
 
@@ -208,8 +208,8 @@ def retried(job: JobRecord, by: str, at: datetime, changes: RetryChanges = NO_CH
         return again
     return replace(
         again,
-        # Later than its last run time, also where time stands still: a new life can be told from a claim
-        # that only goes on after a crash.
+        # Later than its last run time, also where time stands still: a new life differs from a claim
+        # that only continues after a crash.
         run_at=max(at, job.run_at + timedelta(microseconds=1)),
         attempt=0,
         cancel_requested_at=None,

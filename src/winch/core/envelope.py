@@ -1,8 +1,8 @@
-"""What an encrypted text looks like in the store: still JSON, and it says which key it needs.
+"""What an encrypted text looks like in the store: still JSON, with the name of its key.
 
     {"winch": "aesgcm", "key": "k2", "nonce": "…", "data": "…"}
 
-Only its shape is known here, so that whoever shows jobs can tell one without any key. How it is made and
+Only its shape is known here, so that pages and commands recognise one without a key. How it is made and
 opened is in winch.engine.base.encryption.
 """
 
@@ -29,7 +29,7 @@ _decoder = msgspec.json.Decoder(Envelope)
 
 def read(text: str | None) -> Envelope | None:
     """The envelope that this stored text is, or None for a text that is not encrypted."""
-    # Almost every text that is read is none, so most are told apart without being parsed.
+    # Almost every text that is read is none, so most are recognised without being parsed.
     if text is None or '"aesgcm"' not in text[:200]:
         return None
     try:

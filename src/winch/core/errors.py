@@ -12,7 +12,7 @@ WinchError
 │   └── ResultMismatch       a result that does not fit its task's annotation (.value)
 ├── QueueFull              carries .retry_after
 ├── EnqueueUncertain       the answer was lost; retry with the same id (.ids)
-├── InvalidTransition      the table said no; carries .state, .verb, .allowed
+├── InvalidTransition      the state does not allow it; carries .state, .verb, .allowed
 ├── JobFailed              `job.result()` of a job that died or was cancelled
 ├── HistoryMismatch        a workflow's code makes other steps than its history has
 ├── StepFailed             a step has failed as often as its own policy allows (.step)
@@ -24,7 +24,7 @@ WinchError
 ├── JobCrashed             the process of an attempt died (never raised; in a job's history)
 ├── JobRescued             the worker of an attempt was lost (never raised; in a job's history)
 ├── DeliveryRefused        a webhook or an outbox target that must not be called, or refused the message
-└── LostClaim              someone else owns the job now
+└── LostClaim              another worker owns the job now
 
 Drivers translate their library's exceptions into this tree, so the same race gives the same error
 from every store.
@@ -258,7 +258,7 @@ def type_name(kind: type[BaseException]) -> str:
 
 
 def within(sentence: str) -> str:
-    """A sentence as it goes on after a colon: without its capital, unless a name begins with it."""
+    """A sentence as the continuation after a colon: in lower case, unless it begins with a name."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 

@@ -2,7 +2,7 @@
 
 A flow is stored as plain jobs. Each member's id follows from the flow's id, the member's name and its
 number, so that a repeat stores nothing twice, and a member can name those before it without a list: by
-name and count. Those of one name have ids that begin alike, so that a store tells by one look at its
+name and count. Those of one name have ids that begin alike, so that a store finds by one look at its
 index whether any of them is live. What a member needs to know about them is in one header.
 """
 
@@ -32,8 +32,8 @@ Wants = Literal["edges", "success", "complete", "death"]
 
 
 class Edge(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Members before this one: `count` of this name. `policy` says what follows where one of them does
-    not complete: `skip` (this one is cancelled), `fail` (it is dead), `continue` (it runs all the
+    """Members before this one: `count` of this name. `policy` decides what follows where one of them
+    does not complete: `skip` (this one is cancelled), `fail` (it is dead), `continue` (it runs all the
     same)."""
 
     name: str

@@ -15,7 +15,7 @@ STRICT_LEVEL = 10**18
 PRIORITIES = {"critical": 20, "high": 10, "default": 0, "low": -10}
 PRIORITY_RANGE = range(-1000, 1001)
 
-# How long final jobs are kept unless the task says otherwise.
+# How long final jobs are kept unless the task sets another value.
 KEEP = {
     JobState.COMPLETED: timedelta(days=7),
     JobState.CANCELLED: timedelta(days=7),

@@ -31,7 +31,7 @@ Kind = Literal["step", "sleep", "signal", "children", "version"]
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One durable call. `name` is unique in its job; `place` says the how-manieth call it was.
+    """One durable call. `name` is unique in its job; `place` is the number of the call.
 
     `until`: a sleep or a wait is over then, a failed try may be repeated then. `is_failed`: it has
     failed for good. `result` is JSON text.
@@ -55,7 +55,7 @@ class Unwinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The job is to end so, and its steps are undone first. `tries` counts undos that failed.
 
     `undone_for` is the run time of the claim under which all was undone. A claim with the same one goes
-    on after a crash and has only to end; one with another was brought back by somebody, to begin anew.
+    on after a crash and has only to end; one with another was retried by an operator, to begin anew.
     """
 
     to: JobState

@@ -78,7 +78,7 @@ async def film(minutes: int) -> str:
 
 @app.task(name="demo.haul")
 def haul(ctx: Context, steps: int) -> str:
-    """Long work whose process is killed under it. It saves where it is, and goes on from there."""
+    """Long work whose process is killed under it. It saves where it is, and continues from there."""
     first = ctx.last_checkpoint or 0
     for step in range(first, steps):
         time.sleep(0.5)

@@ -33,7 +33,7 @@ SCHEMES = (
 
 
 def connect(url: str, *, clock: Clock, schema: str | None = None, events: bool = False) -> Driver:
-    """The driver for this URL; opens nothing yet. Raises ConfigError that says what a URL looks like."""
+    """The driver for this URL; opens nothing yet. Raises ConfigError with an example of a URL."""
     scheme = urlsplit(url).scheme
     if scheme == "memory":
         from winch.drivers.memory import MemoryDriver

@@ -6,7 +6,7 @@ Rules that hold for every verb:
 - Every write about a claim names (id, token) and takes effect only while that claim is live.
 - Time is the store's clock. `now` replaces it and exists for tests and simulations.
 - Results come in the order of what was asked for.
-- A verb either took effect whole or not at all. StorageUnavailable.maybe_applied says "unknown".
+- A verb either took effect whole or not at all. StorageUnavailable.maybe_applied means "unknown".
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class EnqueueVerbs(Protocol):
         and answered `is_new=False`. With `is_repeat` (the answer to an earlier call was lost) the
         same holds for every id. Waiting workers of the queues are woken at commit.
 
-        At most one live job has a unique key, at any moment, whoever stores, retries or rolls back. A
+        At most one live job has a unique key, at any moment, whatever calls store, retry or roll back. A
         job whose key is held, by a live job or by one before it in the call, is not stored, and `holder`
-        says by which. A holder that is not committed yet is waited for: a rollback leaves the key free.
+        carries its id. A holder that is not committed yet is waited for: a rollback leaves the key free.
         With `on_duplicate` REPLACE a holder that waits gets the new arguments (with their version),
         priority and time, attempt 0, and an entry in its history. A key that is held keeps the whole
-        call from being stored where a job says REJECT, or REPLACE and the holder cannot be replaced:
+        call from being stored where a job has REJECT, or REPLACE and the holder cannot be replaced:
         then nothing is new, and `holder` is set where a key was held. The key is free again when its job
         is final or deleted.
         """
@@ -90,8 +90,8 @@ class ClaimVerbs(Protocol):
         A job with gates is taken only if all of them are open to it, and then has a permit of each
         limit and the turn of its FIFO key; else it is blocked at the first that is closed, and keeps its
         place. It gives its permits back when its claim ends, however it ends, and its turn when it is
-        final; the next who fit are ready in the same transaction. Between tenants of a queue those who
-        had least for their weight go first; jobs without a tenant count as one tenant.
+        final; the next jobs that fit are ready in the same transaction. Between tenants of a queue those
+        that had least for their weight go first; jobs without a tenant count as one tenant.
 
         What `set_queue` has set holds for every job of the queue, plain ones too. With a concurrency of
         n a claim takes no more jobs than fit: each has a permit of the gate `queue:NAME` until its claim
@@ -107,8 +107,8 @@ class FinishVerbs(Protocol):
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         """End claims. TOOK: this call ended it. ALREADY: an earlier call with this token ended it in the
-        same way (`what`). LOST: the claim was ended by somebody else, or in another way: a completion
-        after a release or a failure is lost. Nothing is changed.
+        same way (`what`). LOST: another process ended the claim, or it ended in another way: a
+        completion after a release or a failure is lost. Nothing is changed.
 
         Final jobs move to the archive; others may run again `delay` after now, and `counts=False` hands
         them the attempt back. A requested cancel beats every target that is not final. One outcome that
@@ -158,7 +158,7 @@ class FinishVerbs(Protocol):
         now: datetime | None = None,
     ) -> Verb[list[Answer]]:
         """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
-        crash counted, suspect, dead when `rule` says so; one with something to undo at UNDO_LIVES
+        crash counted, suspect, dead by `rule`; one with something to undo at UNDO_LIVES
         times as many crashes. Answers as `finish` does, but ALREADY for every end by this token."""
         ...
 
@@ -207,7 +207,7 @@ class SessionVerbs(Protocol):
         """End a session and take its running jobs back at once.
 
         With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
-        become suspects, and are dead when `rule` says so (at UNDO_LIVES times as many crashes with
+        become suspects, and are dead by `rule` (at UNDO_LIVES times as many crashes with
         something to undo), with the fingerprint of (task, "crashed", cause); all others, and everything
         when there is no cause, go back to ready with the attempt handed back and nothing counted.
         May be repeated; an ended session has nothing left to take.
@@ -237,7 +237,8 @@ class UpkeepVerbs(Protocol):
         (task, "rescued", cause); cancelled where that was requested.
 
         With `as_of`, the last moment at which the caller knows the store to have been in reach, a lease
-        must have been over by then and be over now: a call that was held up judges nobody by the delay.
+        must have been over by then and be over now: a delayed call ends no session because of its own
+        delay.
         """
         ...
 
@@ -265,7 +266,7 @@ class GateVerbs(Protocol):
     ) -> Verb[Promoted]:
         """Open the gates whose moment has come: as many of their waiting jobs are ready as fit now. Says
         how many became ready, and when the next gate may open. With `is_sweep` every gate at which jobs
-        wait is looked at, so that nobody waits where there is room."""
+        wait is looked at, so that no job waits where there is room."""
         ...
 
     def set_limits(
@@ -308,7 +309,7 @@ class WaitVerbs(Protocol):
     def take_signal(
         self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
     ) -> Verb[Taken]:
-        """Take the oldest signal of this name that nobody has taken, while the claim is live; else
+        """Take the oldest signal of this name that is not taken, while the claim is live; else
         nothing is changed and the answer is LOST. A job that has taken one for the same `wanted_by`
         gets that one again, in this claim and in every later one."""
         ...
@@ -324,7 +325,8 @@ class WaitVerbs(Protocol):
     ) -> Verb[list[Enqueued] | None]:
         """`enqueue`, and in the same transaction what jobs wait for, by id: those of this call that are
         new are blocked, and one that is blocked already waits for more. With a `claim` that is not live
-        nothing is stored and the answer is None: who adds to what others wait for must be unfinished."""
+        nothing is stored and the answer is None: a job that adds to what others wait for must be
+        unfinished."""
         ...
 
     def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
@@ -350,8 +352,8 @@ class ScheduleVerbs(Protocol):
         """Define, pause, resume, remove, tick, trigger or skip; see storage/decide/schedules.py.
 
         Changes of one schedule take effect one after the other. The jobs of a tick are stored with it,
-        or nothing is; a window gets a job once, whoever ticks, in whatever order and however often. The
-        last window only advances.
+        or nothing is; a window gets a job once, whichever processes tick, in any order and any number
+        of times. The last window only advances.
         """
         ...
 
@@ -412,8 +414,8 @@ class ReadVerbs(Protocol):
         ...
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
-        """How these jobs stand, with their results; None where there is none. `get` for those who take
-        the results of very many."""
+        """How these jobs stand, with their results; None where there is none. `get` for callers that
+        take the results of very many."""
         ...
 
     def list_jobs(self, which: JobFilter) -> Verb[Page]:
@@ -435,7 +437,7 @@ class ReadVerbs(Protocol):
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
         """How many ready jobs the queue has, counted up to `cap`, and how long the first in line has
-        been ready; None where there is none, or where the store cannot tell cheaply."""
+        been ready; None where there is none, or where the store cannot find it cheaply."""
         ...
 
     def sessions(self, *, is_ended_too: bool = False) -> Verb[list[SessionInfo]]:

@@ -30,7 +30,7 @@ def forget_in_children(thing: Forkable) -> None:
 
 
 class ProcessLock:
-    """A lock that is free in a forked child, whoever held it in the parent."""
+    """A lock that is free in a forked child, even if a thread of the parent held it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -90,7 +90,7 @@ class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
 class Wait(msgspec.Struct, frozen=True):
     """What a blocked job waits for: a signal or another job, by its key (storage/decide/waits.py).
 
-    `is_enough`: the job goes on when this comes, whatever else it waits for; without it, when all such
+    `is_enough`: the job continues when this comes, whatever else it waits for; without it, when all such
     have come.
     """
 
@@ -158,7 +158,7 @@ class ClaimRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(StrEnum):
-    """Where a claim stands: live, ended by its own token, or ended by somebody else."""
+    """The state of a claim: live, ended by its own token, or ended by another process."""
 
     LIVE = "live"
     ENDED = "ended"
@@ -214,8 +214,8 @@ class Rescued(msgspec.Struct, frozen=True):
 class Promoted(msgspec.Struct, frozen=True):
     """How many due jobs became ready, and the moment the next one is due, by the store's clock.
 
-    `is_more` (unblock): there was something to look at, and another may be at it: who has to know that
-    nothing is left asks again."""
+    `is_more` (unblock): there was something to look at, and another may be at it: a caller that has to
+    know that nothing is left asks again."""
 
     count: int
     next_at: datetime | None
@@ -226,8 +226,8 @@ class Promoted(msgspec.Struct, frozen=True):
 class Acted(msgspec.Struct, frozen=True):
     """What an operator's verb came to. `state` before the call; None: no such job.
 
-    `took` is False where the table of transitions says no; nothing was changed then. Nor where the job
-    would need a unique key that `holder` has.
+    `took` is False where the table of transitions forbids it; nothing was changed then. Nor where the
+    job would need a unique key that `holder` has.
     """
 
     id: str
@@ -319,7 +319,7 @@ class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trim(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead jobs are too many: all but the newest `count` of each task, what goes past `bytes` of
-    each task's newest, and those that died `older_than` ago. A rule that is None says nothing.
+    each task's newest, and those that died `older_than` ago. A rule that is None does not apply.
 
     Unless `is_forced`, the limits of a task are those in the options of its newest dead job, and the
     ones given here are for tasks that have none. `is_dry_run` counts, whatever the `limit`.

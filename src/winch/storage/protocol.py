@@ -44,10 +44,11 @@ class Storage(
 
 
 class Bell(Protocol):
-    """How an idle worker is woken. A hint, never the truth: whoever waits also looks once in a while."""
+    """How an idle worker is woken. A hint, never the truth: a waiting worker also polls."""
 
     async def arm(self) -> None:
-        """Say that somebody waits. Then look once more, then `wait`: a job stored in between rings."""
+        """Announce that a worker waits. Then look once more, then `wait`: a job stored in between
+        rings."""
         ...
 
     async def wait(self, timeout: float) -> bool:
@@ -82,7 +83,7 @@ class ClaimingBell(Bell, Protocol):
 @runtime_checkable
 class DeliveringBell(ClaimingBell, Protocol):
     """One that hands jobs over the moment they are read, a turn of the event loop before the claim has
-    returned to whoever waits for it."""
+    returned to the caller that waits for it."""
 
     on_claims: Callable[[list[Claim]], None] | None
     """Called in the event loop with what a claim got, before `claim_when_rung` returns the same and
@@ -144,7 +145,7 @@ class Driver(Storage, Protocol):
 
     def run_on(self, conn: object, verb: Verb[T]) -> T:
         """Carry the verb out on the caller's own connection, inside its transaction; never commits.
-        Raises ConfigError for a connection that cannot carry it, saying which ones can."""
+        Raises ConfigError for a connection that cannot carry it, with a list of those that can."""
         ...
 
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:

@@ -1,7 +1,7 @@
 """A verb is a value: what to send to the store, and how to read the answers.
 
 A driver writes each verb once, as a generator that yields the driver's own steps (a statement, a
-script call) and is sent their answers; what it returns is the verb's result. Who drives the
+script call) and is sent their answers; what it returns is the verb's result. The caller that drives the
 generator decides the rest: a sync runner, an async runner, or the caller's own connection inside
 the caller's own transaction. The body never knows.
 
@@ -39,7 +39,7 @@ class Sending(Protocol[T_co]):
     its caller writes the next one."""
 
     def send(self) -> None:
-        """Send it, once. What goes wrong is told by `answer`, which must follow."""
+        """Send it, once. `answer` must follow; it raises what went wrong."""
         ...
 
     def answer(self) -> T_co:

@@ -39,7 +39,7 @@ def life_of(context: Context) -> Life | None:
 
 
 class Life:
-    """One worker's. `takes(point)` says whether it is to end at this point."""
+    """One worker's. `takes(point)` returns whether it is to end at this point."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """An event loop whose time is virtual: it never waits for a timer, it moves its clock to it.
 
 Nothing else is changed: tasks, futures, timeouts and sleeps are asyncio's own, so whatever runs here
-cannot tell, except that a day takes milliseconds. When nothing is ready and no timer is due the loop
+does not notice, except that a day takes milliseconds. When nothing is ready and no timer is due the loop
 is idle, and the one place where asyncio would wait (its selector) moves the clock instead.
 
 Between two moments at which something happens, a worker polls: many times a second, day and night,
@@ -30,7 +30,7 @@ THREAD_GRACE = 0.05
 
 
 class VirtualClock:
-    """Time that moves only as far as it is told to; whole microseconds, so that it never rounds."""
+    """Time that moves only on request; in whole microseconds, so that it never rounds."""
 
     def __init__(self, start: datetime, advance: Callable[[Duration], None]) -> None:
         self._start = start
@@ -89,7 +89,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """asyncio's loop on a virtual clock.
 
     It runs only inside `run_to`: until the clock has reached a moment and everything due by then is
-    done, or until the world says that there is nothing left to wait for.
+    done, or until the world has nothing left to wait for.
     """
 
     def __init__(self, clock: VirtualClock) -> None:

@@ -1,4 +1,4 @@
-"""`virtual(app)`: the real engine on a store in memory, in a time that passes when told to."""
+"""`virtual(app)`: the real engine on a store in memory, in a time that passes on request."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class World:
     def crash_at(self, place: int) -> None:
         """Let the worker vanish, as by kill -9, at the place of this number; a new one starts.
 
-        Places are counted from 1 as the world goes on: before and after each call of the store that does
+        Places are counted from 1 as the world runs: before and after each call of the store that does
         something, and each moment at which a running handler waits. `world.places` is how many there
         were, so that a test can try them all, each in a world of its own.
         """

@@ -1,4 +1,4 @@
-"""A store that fails on purpose: before it acts, after it has acted, or not at all until told to go on.
+"""A store that fails on purpose: before it acts, after it has acted, or not at all until it is released.
 
     flaky = FlakyStorage(driver)
     flaky.fail_after("claim")           # the next claim takes effect, and its answer is lost

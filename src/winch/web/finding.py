@@ -1,5 +1,6 @@
 """Looking for the jobs of a search: by the index of declared arguments, else job by job, newest first,
-over a bounded number of jobs. A search that stops early says so and tells where it would go on.
+over a bounded number of jobs. A search that stops early is marked as partial and returns where to
+continue.
 """
 
 from __future__ import annotations

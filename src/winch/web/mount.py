@@ -61,7 +61,7 @@ def asgi(app: App, *, authenticate: Authenticate | None = None, read_only: bool 
 
 
 def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None = None) -> ASGIApp:
-    """The site with its outermost layer. `is_full` tells whether a peer's requests must wait."""
+    """The site with its outermost layer. `is_full` returns whether a peer's requests must wait."""
     site = Site(app, config, ROUTES)
     inner = Starlette(
         routes=[

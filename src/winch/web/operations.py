@@ -1,7 +1,7 @@
 """Bulk actions: started by one request, carried out beside it, their progress kept in the books.
 
 An operation walks the jobs newest id first and acts in batches. A job keeps its id whatever becomes of
-it, so none is met twice. A server that stops leaves the rest as it was; the operation then says so.
+it, so none is met twice. A server that stops leaves the rest as it was; the operation then records it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Operations:
         runner = asyncio.create_task(self._run(began, work), name=f"winch operation {began.id}")
         self._runners.add(runner)
         runner.add_done_callback(self._runners.discard)
-        # Most are done at once; then the answer says so.
+        # Most are done at once; then the answer has the result.
         await asyncio.wait([runner], timeout=0.3)
         return self._own[began.id].shown()
 

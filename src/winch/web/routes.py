@@ -66,7 +66,7 @@ class WebCall:
         return name
 
     def note(self, target: str, **detail: Any) -> None:
-        """What the audit says about this action."""
+        """The audit's words for this action."""
         self.target = target
         self.detail.update({key: value for key, value in detail.items() if value is not None})
 

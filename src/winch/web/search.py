@@ -77,7 +77,7 @@ def parse(
     tag: str | None = None,
     group: str | None = None,
 ) -> Search:
-    """Read the search box and the separate filters; raises ConfigError that says what is wrong."""
+    """Read the search box and the separate filters; raises ConfigError with the reason."""
     filters: dict[str, Any] = {"queue": queue, "task": task, "tag": tag, "fingerprint": group}
     states = parse_states(state)
     tests: list[Test] = []

@@ -54,7 +54,7 @@ def config_for(
     return SiteConfig(
         auth="tokens" if needs_token else "open",
         is_read_only=is_read_only,
-        # Without a token the name is the only thing that tells a page of ours from a rebound one.
+        # Without a token the name is the only difference between our page and a rebound one.
         hosts=None if needs_token and not hosts else allowed,
         environment=environment,
         proxies=parse_networks(app.settings.trusted_proxies or "", "trusted_proxies"),

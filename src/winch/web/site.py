@@ -112,7 +112,7 @@ class Site:
                 self._is_open = True
 
     def _count(self) -> None:
-        """Have noted what /metrics tells of this process; a worker in it counts for the roll-ups."""
+        """Record what /metrics shows of this process; a worker in it counts for the roll-ups."""
         watch(self.driver, self.timings)
         if self.app.runtime.counted is None:
             self.app.runtime.counted = self.stored
@@ -305,7 +305,7 @@ class Site:
             raise Problem("read-only", "this server only shows; start it without --read-only to act")
 
     def _check_origin(self, request: Request, how: str) -> None:
-        """A browser says where a request comes from; what comes from another site changes nothing."""
+        """A browser sends the origin of a request; a request from another site changes nothing."""
         if how == "bearer":  # no browser sends it by itself
             return
         site = request.headers.get("sec-fetch-site")

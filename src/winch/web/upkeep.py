@@ -2,7 +2,7 @@
 that workers in other languages need no Python process beside them; it keeps the schedules of its app's
 code active, so that workers can be scaled to zero; and it samples the queues.
 
-A sweeper must have proof that the store could be reached for a whole lease before it calls anybody
+A sweeper must have proof that the store could be reached for a whole lease before it calls any worker
 lost. A supervisor has its own beats; a server has none, so it writes a line of its own at the same pace
 and takes the store's time from a promote that follows it.
 """

@@ -28,7 +28,7 @@ LIKE = {
 def doctor(options: StoreOptions, preflight: bool) -> None:
     """Find problems and print what to do about them; exit 1 if there is one.
 
-    With --preflight and the application's new code (-A), also tells before a deploy which queued jobs
+    With --preflight and the application's new code (-A), also reports before a deploy which queued jobs
     that code would not run.
     """
     with opened(options, must_exist=False) as app:

@@ -136,7 +136,7 @@ def _answer(
     if wait:
         if not options.as_json:
             remark(f"waiting for job {job.id}")
-        record, result = app.client.result(job.id, timeout)  # plain, whatever the annotation says
+        record, result = app.client.result(job.id, timeout)  # plain, regardless of the annotation
         result = result if reveal else mask(result)
         answer |= {"state": record.state, "result": result}
         if not options.as_json:

@@ -39,9 +39,10 @@ def find_process(pid: int) -> Process | None:
 
 
 def supervisor_of(session: SessionInfo) -> int:
-    """The pid of the `winch worker` that the session's process belongs to; ConfigError says why not.
+    """The pid of the `winch worker` that the session's process belongs to; raises ConfigError with the
+    reason.
 
-    The row holds the child's pid. It is compared with what runs under it now: by the time somebody
+    The row holds the child's pid. It is compared with what runs under it now: by the time a user
     asks, the number may be another program's.
     """
     if session.host != socket.gethostname():

@@ -37,7 +37,7 @@ from winch.storage.protocol import Driver
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
 SHORT_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
-# The environment variable that says which; children and cells inherit it.
+# The environment variable of the style; children and cells inherit it.
 LOG_STYLE = "WINCH_LOG_STYLE"
 # What a scraper must show to read a worker's metrics from another machine.
 METRICS_TOKEN = "WINCH_METRICS_TOKEN"
@@ -143,7 +143,7 @@ def run_worker(
     """Run a supervisor with these flags to its end, and exit with its code."""
     cli = {name: value for name, value in flags.items() if name != "queues"}
     parse_queues(flags["queues"], random.Random())  # noqa: S311  # checked before a child is started
-    # The supervisor imports no user code: what the app itself says in code only its children know.
+    # The supervisor imports no user code: only its children know the settings in the app's code.
     loaded = load(cli=cli, config=config)
     settings = loaded.settings
     if settings.app is None:
@@ -189,7 +189,7 @@ def run_worker(
 
 
 def _be_deaf() -> None:
-    """All has ended: one more signal to stop would only replace the exit code that tells how."""
+    """All has ended: one more stop signal would only replace the exit code."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
@@ -268,7 +268,7 @@ class JsonFormatter(SafeFormatter):
 
 
 def formatter() -> logging.Formatter:
-    """As $WINCH_LOG_STYLE says: short for a terminal, json for programs."""
+    """By $WINCH_LOG_STYLE: short for a terminal, json for programs."""
     match os.environ.get(LOG_STYLE):
         case "short":
             return SafeFormatter(SHORT_FORMAT, "%H:%M:%S")

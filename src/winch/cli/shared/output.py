@@ -131,5 +131,5 @@ def remark(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """An error about one of several things; the command goes on with the others."""
+    """An error about one of several things; the command continues with the others."""
     remark(f"winch: {one_line(text)}")

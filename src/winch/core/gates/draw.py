@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Fair:
-    """Start-time fair queueing between the tenants of a queue: who has had least for its weight is next.
+    """Start-time fair queueing between the tenants of a queue: the tenant with the least for its
+    weight is next.
     `at` is the virtual time, `ends` the tenants that are ahead of it. The store keeps how far they are
     ahead: a float that grew with every job would lose the small steps of tenants with great weights."""
 
@@ -43,7 +44,7 @@ class Fair:
 
 
 def tenant_key(queue: str) -> str:
-    """The gate whose state says whose turn it is in a queue."""
+    """The gate whose state holds the turn of a queue."""
     return f"tenants:{queue}"
 
 

@@ -9,7 +9,7 @@ import msgspec
 from winch.core.gates.uses import SECOND, BreakerSpec
 from winch.core.job import EPOCH, to_micros
 
-# A scope that opens again lets 1 job through, then 2, 4, 8 … more in each step, until nobody counts.
+# A scope that opens again lets 1 job through, then 2, 4, 8 … more in each step, until counting ends.
 RAMP_STEP = 1_000_000
 RAMP_STEPS = 8
 
@@ -30,7 +30,7 @@ class ScopeState(msgspec.Struct, omit_defaults=True):
 
 
 def scope_state(text: str | None) -> ScopeState | None:
-    """None: nobody has braked or tripped this scope, and nothing is counted while it is so."""
+    """None: this scope is neither braked nor tripped, and nothing is counted in that state."""
     if text is None:
         return None
     try:
@@ -44,7 +44,7 @@ def scope_passes(state: ScopeState, used: int, now: int) -> tuple[bool, int | No
     if now < state.until:
         return False, state.until
     if state.is_tripped:
-        # Half open: probes, and nobody else until one of them has said how it went.
+        # Half open: probes, and no other job until one of them has ended.
         return used < state.probes, None
     step = (now - state.until) // RAMP_STEP
     if step >= RAMP_STEPS or state.let < 2 ** (step + 1) - 1:

@@ -14,7 +14,7 @@ import msgspec
 
 LIMIT, RATE, FIFO, SCOPE = "limit", "rate", "fifo", "scope"
 FIXED, SLIDING, BUCKET = "fixed", "sliding", "bucket"
-# Options of a job with gates begin so: the stores tell it from a plain one by these characters.
+# Options of a job with gates begin so: the stores recognise it by these characters.
 MARK = '{"gates":'
 _NO_GATES = '{"gates":[]'
 SECOND = 1_000_000
@@ -88,12 +88,12 @@ def is_gated(options: str | None) -> bool:
 
 def holds_something(options: str | None) -> bool:
     """Whether a job with these options has something to give back when its claim ends. A tenant alone is
-    a turn to wait for: who has had it holds nothing."""
+    a turn to wait for; a job that had its turn holds nothing."""
     return options is not None and options.startswith(MARK) and not options.startswith(_NO_GATES)
 
 
 def gates_of(options: str | None) -> tuple[GateUse, ...]:
-    """The gates of a job with these options. Text that somebody damaged by hand has none: the job runs
+    """The gates of a job with these options. Text that was damaged by hand has none: the job runs
     rather than waits for ever."""
     if options is None or not options.startswith(MARK):
         return ()
@@ -168,5 +168,5 @@ def decoded_state(state: str | None) -> dict[str, Any]:
 
 
 def is_at_rest(kind: str, state: str | None, open_at: int | None) -> bool:
-    """Whether a gate that nobody waits at and nobody holds may be forgotten."""
+    """Whether a gate without holders and waiting jobs may be removed."""
     return open_at is None and (state is None or kind in (LIMIT, FIFO))

@@ -79,7 +79,7 @@ NO_SETTINGS = QueueSettings()
 
 
 def changed(settings: QueueSettings, given: Mapping[str, Any]) -> QueueSettings:
-    """The settings with what was said, checked; None takes a setting back. Raises ConfigError."""
+    """The settings with the given changes, checked; None resets a setting. Raises ConfigError."""
     checked: dict[str, Any] = {}
     defaults = msgspec.structs.asdict(NO_SETTINGS)
     for name, value in given.items():

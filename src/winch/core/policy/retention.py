@@ -10,7 +10,7 @@ from winch.core.errors import ConfigError
 from winch.core.job import JobRecord
 from winch.core.values.duration import Duration, parse_duration
 
-# How many dead jobs of one task are kept unless the task says otherwise: the newest.
+# How many dead jobs of one task are kept unless the task sets another value: the newest.
 DEAD_COUNT = 10_000
 
 
@@ -47,7 +47,7 @@ class DeadLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def dead_limits(options: str | None) -> DeadLimits:
-    """What a job's stored options say; options that somebody has damaged say nothing."""
+    """The retention in a job's stored options; damaged options have none."""
     if options is None:
         return DeadLimits()
     try:

@@ -25,9 +25,9 @@ from winch.core.values.ids import job_id
 
 E = TypeVar("E", bound=StrEnum)
 
-# A window is missed when nobody dealt with it for so long: then the misfire policy speaks.
+# A window is missed when no process dealt with it for so long: then the misfire policy applies.
 MISSED_AFTER = timedelta(seconds=10)
-# How many missed windows "all" makes up for, unless told otherwise and at most.
+# How many missed windows "all" makes up for, by default and at most.
 DEFAULT_CATCH_UP = 100
 MOST_CATCH_UP = 1000
 SHORTEST = timedelta(seconds=1)
@@ -121,7 +121,7 @@ def timing(
     tz: str = "UTC",
     dst: str = Dst.ONCE,
 ) -> Timing:
-    """A timing from what a person said. Raises ConfigError."""
+    """A timing from text that a user gave. Raises ConfigError."""
     if (cron is None) == (every is None):
         raise ConfigError('a schedule takes a cron expression or every="5m", and not both')
     policy = choice(Dst, dst, "dst")
@@ -198,14 +198,14 @@ def owed(timing: Timing, misfire: Misfire, catch_up: int, since: datetime, now: 
 
 
 def jittered(name: str, window: datetime, jitter: timedelta) -> datetime:
-    """When the job of this window is due: drawn from name and window, so that all who ask agree."""
+    """When the job of this window is due: derived from name and window, so that all processes agree."""
     if not jitter:
         return window
     return window + jitter * (int.from_bytes(_drawn("jitter", name, window)) / 2**64)
 
 
 def window_id(name: str, window: datetime) -> str:
-    """The id of this window's job: the same whoever makes it."""
+    """The id of this window's job: the same in every process."""
     return job_id(to_micros(window) * 4096 // 1000, _drawn("id", name, window))
 
 

@@ -1,6 +1,6 @@
 """Unique jobs: at most one live job for a key.
 
-`Unique` says which key a job has and what becomes of a second one; the store holds keys to it. A key is
+`Unique` defines the key of a job and what happens to a second one; the store enforces it. A key is
 taken when a job is stored, held until the job is final, and taken again when an operator retries it.
 """
 

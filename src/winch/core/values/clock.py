@@ -12,14 +12,14 @@ class Clock(Protocol):
     def now(self) -> datetime: ...
 
     def time(self) -> float:
-        """`now` in seconds since the epoch, for those who ask often."""
+        """`now` in seconds since the epoch, for frequent callers."""
         ...
 
     def monotonic(self) -> float: ...
 
 
 class FixedClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only on request."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start

@@ -35,7 +35,7 @@ def to_json(value: object) -> str:
 
 
 def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) -> str:
-    """The value as JSON text; raises InvalidPayload or PayloadTooLarge and says where and why."""
+    """The value as JSON text; raises InvalidPayload or PayloadTooLarge with the place and the reason."""
     try:
         plain = msgspec.to_builtins(value, str_keys=True, enc_hook=enc_hook)
     except (TypeError, ValueError, RecursionError) as error:
@@ -127,7 +127,7 @@ def truncated(text: str) -> Truncated | None:
 
 
 def loads(text: str, type_: Any = Any, *, what: str = "value") -> Any:
-    """The value back, checked against `type_`; raises InvalidPayload that says where and why."""
+    """The value back, checked against `type_`; raises InvalidPayload with the place and the reason."""
     try:
         return msgspec.json.decode(text, type=type_, dec_hook=dec_hook)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -159,25 +159,25 @@ def check_tree(value: object, what: str, depth: int = 1) -> None:
     """Refuse what JSON or a store cannot hold faithfully. `value` consists of builtin types."""
     kind = type(value)
     if kind is str:
-        _check_text(value, what)  # type: ignore[arg-type]  # kind says str
+        _check_text(value, what)  # type: ignore[arg-type]  # kind is str
     elif kind is int:
-        if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]  # kind says int
+        if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]  # kind is int
             raise InvalidPayload(
                 f"{what} holds an integer past 64 bits, which JSON readers do not keep exactly; "
                 "pass it as text"
             )
     elif kind is float:
-        if not math.isfinite(value):  # type: ignore[arg-type]  # kind says float
+        if not math.isfinite(value):  # type: ignore[arg-type]  # kind is float
             raise InvalidPayload(f"{what} holds {value}, which JSON does not have; pass None or text")
     elif kind is dict or kind is list:
         if depth > MAX_DEPTH:
             raise InvalidPayload(f"{what} is nested deeper than {MAX_DEPTH} levels")
         if kind is dict:
-            for key, item in value.items():  # type: ignore[attr-defined]  # kind says dict
+            for key, item in value.items():  # type: ignore[attr-defined]  # kind is dict
                 _check_text(key, f"a key in {what}")
                 check_tree(item, what, depth + 1)
         else:
-            for item in value:  # type: ignore[attr-defined]  # kind says list
+            for item in value:  # type: ignore[attr-defined]  # kind is list
                 check_tree(item, what, depth + 1)
 
 
@@ -197,7 +197,7 @@ def _check_text(text: str, what: str) -> None:
 def clean_text(text: str, limit: int) -> str:
     """Text made safe to store: NUL and lone surrogates replaced, cut with a marker at `limit` bytes.
 
-    For texts nobody chose, such as error messages: one odd byte in one of them must not fail the
+    For texts from outside, such as error messages: one odd byte in one of them must not fail the
     batch it is written with.
     """
     raw = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace")

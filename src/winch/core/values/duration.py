@@ -1,6 +1,6 @@
 """Durations as people write them: `timedelta`, or text such as "250ms", "30s", "5m", "2h", "1d".
 
-A bare number is refused on purpose: nobody remembers whether it meant seconds or milliseconds.
+A bare number is refused on purpose: it could mean seconds or milliseconds.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _VARYING = (
 )
 _FRAME = re.compile(r'^[ |+]*File "(?P<file>[^"\n]+)", line \d+, in (?P<function>.+)$', re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
-# Other people's code: how a library got to its error is of less use than who called it.
+# Other people's code: how a library got to its error is of less use than its caller.
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python\d[^/]*/|^<")
 
 
@@ -36,7 +36,7 @@ def fingerprint(task: str, error: Failure) -> str:
 
 
 def fingerprint_of_trace(task: str, trace: str) -> str:
-    """`fingerprint`, where only the store knows the task. PostgreSQL says the same in SQL."""
+    """`fingerprint`, where only the store knows the task. PostgreSQL does the same in SQL."""
     return hashlib.sha256((task + trace).encode("utf-8", "replace")).hexdigest()[:LENGTH]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from winch.core.errors import ConfigError
 from winch.core.values.bounds import check_length
 
-# The first two bits of the random part tell the kind of UUID.
+# The first two bits of the random part are the kind of UUID.
 _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
 _VARIANT_TEXT = tuple(f"{byte:02x}" for byte in _VARIANT)
 # `urn:uuid:` and braces included.

@@ -12,7 +12,7 @@ MAX_NETWORKS_CHARS = 10_000
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# IPv6 forms that carry an IPv4 address: who sends to them reaches that one.
+# IPv6 forms that carry an IPv4 address: a packet to them reaches that one.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
@@ -40,7 +40,7 @@ _NOT_PUBLIC_4 = tuple(
         ),
     )
 )
-# All that is given out to anybody; loopback, private, link-local, multicast and the forms that wrap an
+# All assigned addresses; loopback, private, link-local, multicast and the forms that wrap an
 # IPv4 address (::ffff:0:0/96, 64:ff9b::/96) lie outside of it.
 _PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(

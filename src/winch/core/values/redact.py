@@ -20,7 +20,7 @@ _URL_PASSWORD = re.compile(
     r"([a-z][a-z0-9+.-]{0,30}://[^\s:/@?#]{0,256}):[^\s/@…]{1,1024}(?=[@…])", re.IGNORECASE
 )
 _WORDS = ("password", "passwd", "secret", "token", "key", "authorization", "cookie")
-# password=…, "token": "…", Authorization: Bearer … in a text nobody structured.
+# password=…, "token": "…", Authorization: Bearer … in free text.
 _ASSIGNED = re.compile(
     r"""(\b[\w-]{0,64}(?:password|passwd|secret|token|api[_-]?key|authorization|cookie)"""
     r"""["']?\s{0,8}[=:]\s{0,8})"""
@@ -30,7 +30,7 @@ _ASSIGNED = re.compile(
 
 
 def mask(value: Any) -> Any:
-    """The same data with the values of telling keys, and passwords in URLs, replaced by ***."""
+    """The same data with the values of sensitive keys, and passwords in URLs, replaced by ***."""
     if isinstance(value, dict):
         return {
             key: MASK if _KEYS.search(str(key)) and item is not None else mask(item)

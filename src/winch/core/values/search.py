@@ -1,8 +1,8 @@
 """Under which words a job is found by its arguments: what `search=[…]` of a task declares.
 
 A term is a hash over the argument's name and its value as text, so that its length is bounded and a
-value that must not be seen is not. The text of a number is its digits: whoever types 42 finds 42 and
-"42" alike. Two values may in theory share a term; who searches looks at the arguments themselves.
+value that must not be seen is not. The text of a number is its digits: a search for 42 finds 42 and
+"42" alike. Two values may in theory share a term; a search compares the arguments themselves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def terms_of(args: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def key_of(term: str, job_id: str) -> str:
-    """The key of the line that says: this job is found under this term. Lines of one term sort by id."""
+    """The key of the line that links a term to a job. Lines of one term sort by id."""
     return f"{term}:{job_id}"
 
 

@@ -1,4 +1,5 @@
-"""The application's own connections and sessions: which transaction each stands for, and who ends it.
+"""The application's own connections and sessions: which transaction each stands for, and which side
+ends it.
 
 Known by the classes' names and modules, so that looking at an object imports nothing: Winch uses none of
 these libraries unless the application does. Two things are made of them here. `raw` and `araw` give the

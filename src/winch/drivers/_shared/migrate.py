@@ -2,12 +2,13 @@
 
 A migration is a file `migrations/NNNN_name.sql` of the driver's package. Each runs in a transaction of
 its own that also writes its row into `winch_migration(number, name, applied_at)`, so a migrator that
-dies leaves whole steps behind and the next one goes on from there. Two at once are safe: the
+dies leaves whole steps behind and the next one continues from there. Two at once are safe: the
 transaction is taken under the store's lock for migrators, and what is applied is read again inside it.
 The first migration creates the table itself.
 
 Migrations are additive first: a release keeps working on the schema of the next one, so that workers of
-both run side by side during a deploy. One that the release before cannot live with says so in its name,
+both run side by side during a deploy. One that the release before cannot live with is marked in its
+name,
 `NNNN_name_breaking.sql`; releases that do not know it refuse to start, and touch nothing.
 """
 

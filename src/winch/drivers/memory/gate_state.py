@@ -1,4 +1,4 @@
-"""The gates of the memory driver: who holds which permit, and what each gate remembers.
+"""The gates of the memory driver: the holders of permits, and the state of each gate.
 
 Written for clarity: permits are a mapping, a look at a gate counts them.
 """
@@ -136,7 +136,8 @@ class Gates:
     # -- giving back -------------------------------------------------------------------------------
 
     def left(self, before: JobRecord, after: JobRecord | None) -> list[JobRecord]:
-        """Take back what a job no longer needs; returns who may try instead, one for each unit."""
+        """Take back what a job no longer needs; returns the jobs that may try instead, one for each
+        unit."""
         uses = gates_of(before.options)
         is_ended = after is None or after.state.is_final
         is_dead = after is not None and after.state is JobState.DEAD
@@ -241,7 +242,7 @@ class Gates:
                 changed.append(use.key)
         return sorted(set(changed))
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def info(self, job: JobRecord) -> GateInfo | None:
         """The gate a blocked job waits at."""

@@ -1,6 +1,6 @@
 """The schema of the store: migrations, and the triggers for events where they are asked for.
 
-Nothing is created by itself: a database belongs to people who want to know what is done to it.
+Nothing is created by itself: the owner of a database decides when its schema changes.
 """
 
 from __future__ import annotations

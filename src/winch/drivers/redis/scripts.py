@@ -25,7 +25,7 @@ _FLAGS = re.compile(r"^-- flags: *(.*)$", re.MULTILINE)
 _PARTS = re.compile(r"^-- parts: *(.*)$", re.MULTILINE)
 # A change of a job may open its gates for others, so it needs several parts.
 _TOGETHER = {"record": ("rates", "scopes", "gates", "record", "admit")}
-# A statement begins at the beginning of a line and goes on over lines that do not, and its own end.
+# A statement begins at the beginning of a line and continues over lines that do not, and its own end.
 _STATEMENT = re.compile(r"^(?!--)\S.*(?:\n(?:[ \t].*|end\b.*|}.*)?(?=\n|\Z))*", re.MULTILINE)
 _FUNCTION = re.compile(r"local function |\w+ = function|local \w+ *(--|$)")
 _LOCAL = re.compile(r"local ([\w, ]+) = ")

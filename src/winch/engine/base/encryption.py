@@ -67,7 +67,7 @@ class Keyring:
             )
         cipher = _cipher()
         self._ciphers: dict[str, AESGCM] = {name: cipher(key) for name, key in keys.items()}
-        # Another key for another purpose: what one is used for tells nothing about the other.
+        # Another key for another purpose: the use of one reveals nothing about the other.
         self._blinds: dict[str, bytes] = {
             name: hmac.digest(key, b"winch search", "sha256") for name, key in keys.items()
         }

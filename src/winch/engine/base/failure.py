@@ -54,7 +54,7 @@ _ENGINE = str(Path(__file__).parents[1])
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """From the handler on: how the engine called it says nothing about the error."""
+    """From the handler on: the frames of the engine do not help with the error."""
     own = frames
     while own is not None and own.tb_frame.f_code.co_filename.startswith(_ENGINE):
         own = own.tb_next

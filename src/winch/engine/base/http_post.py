@@ -35,7 +35,7 @@ LookUp = Callable[[str, int], Awaitable[list[str]]]
 
 
 class Reply(NamedTuple):
-    """What the other side said: its status, and the seconds of its Retry-After, if any."""
+    """The response: its status, and the seconds of its Retry-After, if any."""
 
     status: int
     retry_after: int | None

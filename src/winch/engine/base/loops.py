@@ -122,7 +122,7 @@ def threads_watched(on_end: Callable[[LoopEnded], None]) -> Iterator[None]:
 
 
 def watch_tasks(on_end: Callable[[LoopEnded], None]) -> None:
-    """Have `on_end` hear of each task of Winch that ends by an error and that nobody waits for: the
+    """Call `on_end` for each task of Winch that ends by an error and that no caller awaits: the
     drivers'. Only for a process that is Winch's own: it takes the event loop's exception handler."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Sleep:
     """Wait this many seconds, before something is looked at again.
 
-    Who can hear of the end of a job need not look so often, and may wait until then or for `most`.
+    A caller that is notified of the end of a job looks less often, and waits until then or for `most`.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class OnConnection:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Call a function that waits for a disk or a server: in a thread where an event loop goes on."""
+    """Call a function that waits for a disk or a server: in a thread if an event loop is running."""
 
     call: Callable[[], Any]
 

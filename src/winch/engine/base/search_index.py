@@ -2,7 +2,7 @@
 
 A line is written before its job, or in the same transaction where the caller brought one, so that a job
 that is stored can be found. A line whose job was never stored, is gone, or has other arguments by now
-does no harm: who searches reads the jobs and looks at their arguments. `sweep` strikes lines of jobs
+does no harm: a search reads the jobs and compares their arguments. `sweep` strikes lines of jobs
 that are gone. It leaves those of the last day alone, whose job may be on its way.
 """
 
@@ -62,7 +62,7 @@ def lines_of_runs(definition: str, runs: Iterable[ScheduleRun]) -> list[KvRecord
 
 
 def sealed(keys: Keyring | None, terms: tuple[str, ...]) -> tuple[str, ...]:
-    """The terms as they are stored: with keys nobody else can try values until one fits."""
+    """The terms as they are stored: with keys, no other program can guess values by trial."""
     return terms if keys is None else tuple(keys.blind(term) for term in terms)
 
 

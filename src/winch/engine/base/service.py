@@ -22,7 +22,7 @@ LONGEST_PAUSE = 5.0
 # A float overflows at 2^1024, which an outage of an hour and a half reaches; every pause is at its
 # longest long before this.
 MOST_DOUBLINGS = 32
-# So many passes in a row may fail for a reason that nobody foresaw: some 20 seconds.
+# So many passes in a row may fail for an unforeseen reason: some 20 seconds.
 MOST_SURPRISES = 10
 
 # The name of the loop that is running. What it waits for by itself, between two passes, is only polling:
@@ -36,7 +36,7 @@ def doubled(first: float, times: int, longest: float) -> float:
 
 
 class Backoff:
-    """Growing, jittered pauses while a store is out of reach; remembers whether it has been said."""
+    """Growing, jittered pauses while a store is out of reach; remembers whether it was logged."""
 
     def __init__(self, what: str, longest: float = LONGEST_PAUSE) -> None:
         self._what = what
@@ -68,7 +68,7 @@ class Backoff:
 
 
 class Surprises:
-    """Errors of a loop that are not the store's. One is logged and the loop goes on; a vital loop that
+    """Errors of a loop that are not the store's. One is logged and the loop continues; a vital loop that
     meets nothing else ends, because it would look healthy for ever and do nothing."""
 
     def __init__(self, what: str, is_vital: bool = True) -> None:

@@ -136,7 +136,7 @@ def load(
     folder: Path | None = None,
     config: str | None = None,
 ) -> Loaded:
-    """Gather the settings from every place; None in `code` and `cli` means not said."""
+    """Gather the settings from every place; None in `code` and `cli` means not given."""
     env = os.environ if env is None else env
     folder = Path.cwd() if folder is None else folder
     values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Who did what, when and from where: one line for each action of people and programs on jobs, queues,
+"""The audit: actor, action, time and origin of each action of people and programs on jobs, queues,
 schedules, limits, flows and tokens. Lines are only ever added; no role can change or remove one through
 the server.
 
@@ -58,7 +58,7 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     credential: str = ""
 
 
-# -- who acts ----------------------------------------------------------------------------------------
+# -- the actor ---------------------------------------------------------------------------------------
 
 _who: ContextVar[str | None] = ContextVar("winch_actor", default=None)
 _via: ContextVar[str] = ContextVar("winch_via", default="library")
@@ -66,7 +66,7 @@ _is_noted_outside: ContextVar[bool] = ContextVar("winch_noted_outside", default=
 
 
 def actor() -> str:
-    """Who acts, for the audit and the job's history: the one that `acting` names, else user@host."""
+    """The actor, for the audit and the job's history: the one that `acting` names, else user@host."""
     if (named := _who.get()) is not None:
         return named
     try:

@@ -36,7 +36,7 @@ BLOCK_PAUSE = 0.2
 
 
 def read_settings(lines: Sequence[KvRecord]) -> dict[str, QueueSettings]:
-    """The settings by queue; a line that cannot be read (of another release) says nothing."""
+    """The settings by queue; a line that cannot be read (of another release) is ignored."""
     found = {}
     for line in lines:
         if line.key.startswith(":"):

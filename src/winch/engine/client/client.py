@@ -225,7 +225,7 @@ class Client:
     # -- signals -----------------------------------------------------------------------------------
 
     def signal(self, name: str, payload: object, id: str | None, conn: object) -> Operation[bool]:
-        """Keep a signal for whoever waits for it; False: one with this id was there before."""
+        """Store a signal for the job that waits for it; False: one with this id was there before."""
         codec.check_tree(name, "the name of a signal")
         if not name.strip() or len(name) > codec.MAX_NAME_CHARS:
             raise ConfigError(
@@ -284,7 +284,8 @@ class Client:
         return record, operations.result_of(record, self._runtime.keys())
 
     def typed(self, record: JobRecord, value: Any) -> Any:
-        """A job's plain result as its task's annotation says; plain where the task is not known here."""
+        """A job's plain result in the type of its task's annotation; plain where the task is not known
+        here."""
         if record.task not in self._runtime.tasks:
             return value
         return typed(self._runtime.tasks.get(record.task), value, record.id)
@@ -344,7 +345,7 @@ class Client:
         return before
 
     def tell_progress(self, claim: Claim, percent: float, message: str | None) -> None:
-        """Tell the subscribers in this process how far a running job is."""
+        """Notify the subscribers in this process of a running job's progress."""
         if self._runtime.events.wants("progress"):
             self._runtime.events.tell(
                 JobEvent(

@@ -85,7 +85,7 @@ class _LoopCalls:
             await self._send_together(calls)
         finally:
             for _, future in calls:
-                future.cancel()  # the event loop is ending: nobody may wait for ever
+                future.cancel()  # the event loop is ending: no caller may wait for ever
             self._arrive()
 
     async def _send_together(self, calls: _Calls) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from winch.storage.protocol import Driver
 
 BOOK = "enqueue rate"
-# Producers of one key at the same moment: who loses a swap looks again.
+# Producers of one key at the same moment: the one that loses a swap looks again.
 TRIES = 50
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -38,7 +38,7 @@ def accepted(
     driver: Driver, bounds: Iterable[Bound[Any]], now: datetime, *, is_apart: bool = False
 ) -> Operation[None]:
     """Take what these calls need from their rates; raises QueueFull where there is not enough, and then
-    nothing of the call may be stored. A store that does not answer keeps nobody out."""
+    nothing of the call may be stored. A store that does not answer refuses no job."""
     wanted: dict[str, tuple[Rate, int]] = {}
     for bound in bounds:
         rate = bound.task.options.enqueue_rate
@@ -82,7 +82,7 @@ def _take(
         used.take(weight, at)
         line = KvRecord(book=BOOK, key=key, body=written(used), keep=keep)
         swap = driver.kv_swap(line, instead_of=state)
-        # From a thread: who brings a connection of their own may have no pool in their event loop.
+        # From a thread: a caller with its own connection may have no pool in its event loop.
         state = yield Blocking(partial(driver.run, swap)) if is_apart else swap
         if state is None:
             return

@@ -1,12 +1,12 @@
 """Jobs kept in a file while the store is out of reach, and handed to it when it is back.
 
 A line is a batch of jobs as they would have been stored, ids included; it is on disk before `enqueue`
-returns. Whoever forwards takes the file away under another name (`.sending`), stores its jobs as
+returns. The forwarder renames the file (`.sending`), stores its jobs as
 repeats, and removes it at the very end. Killed anywhere in between, the next one finds `.sending` and
 stores all of it again: the store knows each id it has and takes each job once.
 
     append    lock the file -> it is still the spool? -> write one line -> fsync
-    forward   lock `.lock` -> rename to `.sending` -> lock that file once, so that nobody is writing
+    forward   lock `.lock` -> rename to `.sending` -> lock that file once, so that no process is writing
               to it any more -> store -> remove
 
 What the store refuses for good goes to `.refused`, one line each, for people to look at: it must not
@@ -69,7 +69,7 @@ class Spool:
         with self._locked_for_append() as fd:
             before = os.fstat(fd).st_size
             torn = before > 0 and os.pread(fd, 1, before - 1) != b"\n"
-            if torn:  # somebody was killed in the middle of a line, which nobody was promised
+            if torn:  # a producer was killed in the middle of a line, so its enqueue never returned
                 line = b"\n" + line
             try:
                 _write_all(fd, line)
@@ -103,11 +103,11 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to forward, as far as can be told without a lock."""
+        """Whether there is nothing to forward, as far as is visible without a lock."""
         return not self._sending.exists() and not self.path.exists()
 
     def forward(self, driver: Driver) -> Operation[int]:
-        """Hand everything to the store; returns how many jobs. 0 when somebody else is at it.
+        """Hand everything to the store; returns how many jobs. 0 while another process forwards.
 
         Raises StorageError when the store goes away on the way; nothing is lost by that.
         """
@@ -175,7 +175,7 @@ class Spool:
             _sync_folder(self.path)
         fd = _open(self._sending, os.O_RDWR)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # whoever was writing under the old name has ended
+            fcntl.flock(fd, fcntl.LOCK_EX)  # a process that wrote under the old name has ended
         finally:
             os.close(fd)
         self._step("taken")
@@ -234,7 +234,7 @@ def _chunks(batches: list[SpooledJobs], now: datetime) -> Iterator[list[NewJob]]
 
 
 def _open(path: Path, flags: int) -> int:
-    # Arguments are in there: for nobody else to read, and never through somebody's symbolic link.
+    # It holds arguments: only the owner reads it, and never through a symbolic link.
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 

@@ -52,7 +52,8 @@ def _explain(facts: Facts) -> str:
     job = facts.job
     match job.state:
         case JobState.SCHEDULED:
-            # A job that was put off says why: a newer version, a missing key, the handler's own word.
+            # A job that was put off has a reason: a newer version, a missing key, the handler's own
+            # words.
             why = f" It was put off: {job.reason.rstrip('.')}." if job.reason else ""
             return f"It is scheduled for {_moment(facts)}.{why}{_obstacles(facts)}"
         case JobState.RETRYING:

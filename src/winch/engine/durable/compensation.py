@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 async def unwind(steps: Steps, retry: Retry) -> Settled:
-    """Call the undo functions in reverse; returns how the job ends, or when it goes on undoing."""
+    """Call the undo functions in reverse; returns how the job ends, or when it continues to undo."""
     assert steps.unwinding is not None  # noqa: S101  # only then it is called
     for record in steps.history.to_undo:
         found = steps.undos.get(record.name)

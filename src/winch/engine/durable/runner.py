@@ -267,7 +267,7 @@ class StepRunner:
         """Return when no step is under way and no other part of the handler comes to make one."""
         while True:
             calls = self._calls
-            for _ in range(LOOKS):  # others have just been started, or told of an end they waited for
+            for _ in range(LOOKS):  # others have just started, or got an end they waited for
                 await asyncio.sleep(0)
             if self._active:
                 self._idle = self._idle or asyncio.Event()
@@ -325,7 +325,7 @@ class StepRunner:
         )
 
     async def acall(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """The function's value: awaited, or from a thread so that the loop goes on."""
+        """The function's value: awaited, or from a thread so that the loop continues."""
         if inspect.iscoroutinefunction(fn) or getattr(fn, "is_async", False):
             return await fn(*args)
         value = await self._in_thread(lambda: fn(*args))
@@ -368,7 +368,7 @@ class StepRunner:
         self._signed()
 
     def limits(self, driver: Driver) -> dict[str, float]:
-        """A part of the lease where nobody else can write meanwhile: heartbeats have to get through."""
+        """A part of the lease, on stores with one writer: heartbeats must get through."""
         share = getattr(driver, "transaction_share", None)
         return {} if self._lease is None or share is None else {"limit": self._lease * share}
 

@@ -75,7 +75,7 @@ async def arun(steps: StepRunner, driver: Driver, action: InTransaction) -> None
 
 
 def _settle(steps: StepRunner, driver: Driver, record: StepRecord, lost: Exception) -> Operation[None]:
-    """Return when the transaction took effect; raise when it did not, or when nobody can tell."""
+    """Return when the transaction took effect; raise when it did not, or when that is unknown."""
     pauses = int(SETTLE_SECONDS / SETTLE_PAUSE)
     while True:
         try:

@@ -3,7 +3,7 @@ later.
 
 A handler with steps is run from its beginning in every attempt. What it did before is not done again: a
 step whose result is in the job's history returns that result. So the handler finds its way back to
-where it was, and goes on. It follows that the same history must lead it the same way: what depends on
+where it was, and continues. So the same history must lead it the same way: what depends on
 the outside world (time, random numbers, a database) belongs inside a step.
 
     step       runs once and is remembered; with `retry=` it is repeated by a policy of its own
@@ -15,9 +15,9 @@ Undoing is an attempt of its own. The decision to end (dead, or cancelled) is wr
 first; then the job runs once more, its handler only to find the undo functions again, and they are
 called in reverse, each remembered like a step. A crash anywhere continues there.
 
-Every write is the fenced `note`: who lost the claim changes nothing and is told so. A crash between a
-step's end and the note repeats the step; where job and data share a database, a step in a transaction
-of its own (`ctx.step(…, transaction=True)`) has its writes and the note in one commit.
+Every write is the fenced `note`: a worker that lost the claim changes nothing and gets LOST. A crash
+between a step's end and the note repeats the step; where job and data share a database, a step in a
+transaction of its own (`ctx.step(…, transaction=True)`) has its writes and the note in one commit.
 
 One body for both kinds of handlers: each operation is a generator, driven by a plain loop in a thread or
 awaited on the event loop.
@@ -352,7 +352,7 @@ class Steps(StepRunner):
     def reach(self, name: str, kind: Kind) -> tuple[str, int, StepRecord | None]:
         """The handler makes its next call: its name and place, and what the history has about it."""
         if self.suspension is not None:
-            raise Suspended  # somebody swallowed the first one; nothing is done any more
+            raise Suspended  # the handler swallowed the first one; nothing is done any more
         times = self._times[name] = self._times.get(name, 0) + 1
         key = name if times == 1 else f"{name}#{times}"
         place = self._calls
@@ -395,7 +395,7 @@ class Steps(StepRunner):
     def suspend(
         self, until: datetime | None, what: str, reason: str, waits: Sequence[tuple[str, bool]] = ()
     ) -> Durable:
-        """End the attempt; the job goes on at this moment at the latest, or when what it waits for has
+        """End the attempt; the job continues at this moment at the latest, or when what it waits for has
         come (storage/decide/waits.py has the keys). Does not return."""
         if until is not None:
             self._wake_at = until if self._wake_at is None else min(until, self._wake_at)
@@ -458,12 +458,13 @@ def _checked_name(name: str) -> str:
 
 
 def _value(text: str | None, fn: Callable[..., Any], name: str) -> Any:
-    """What the step returned, as its annotation says: the same in the attempt that made it and after."""
+    """What the step returned, in the type of its annotation: the same in the first and later
+    attempts."""
     if text is None:
         return None
     try:
         hint = typing.get_type_hints(getattr(fn, "__wrapped__", fn)).get("return", Any)
-    except Exception:  # an annotation that cannot be evaluated says nothing
+    except Exception:  # an annotation that cannot be evaluated is ignored
         hint = Any
     what = f"the result of step {name!r}"
     return converted(codec.loads(text, what=what), hint, what)

@@ -1,6 +1,6 @@
 """Waiting in a handler: for signals, and for jobs it has spawned.
 
-A handler that waits is `blocked` and holds no worker. What it waited for is looked up when it goes on,
+A handler that waits is `blocked` and holds no worker. What it waited for is looked up when it continues,
 by the handler itself: that the store woke it means only that there may be something. A signal belongs
 to the first wait that takes it and stays its own; a child has an id that follows from its parent's id
 and the name of the step, so that it is created once, however often that is tried.
@@ -150,7 +150,7 @@ def _check_count(name: str, known: int, given: int) -> None:
 
 
 def _typed(name: str, calls: Sequence[Bound[Any]], found: list[Any], ids: Sequence[str]) -> list[Any]:
-    """The children's results, each as its own task's annotation says."""
+    """The children's results, each in the type of its task's annotation."""
     _check_count(name, len(found), len(calls))
     return [
         typed(call.task, value, job_id) for call, value, job_id in zip(calls, found, ids, strict=True)

@@ -56,7 +56,7 @@ async def with_inputs(
             ends = await driver().arun(driver().results(ids))
             if not live and inputs.takes == "nothing":
                 if all(end is not None and end.state is JobState.COMPLETED for end in ends):
-                    continue  # what nobody takes is not kept in memory
+                    continue  # what no parameter takes is not kept in memory
             elif not live and (whole := _all_results(ends)) is not None:
                 results += whole
                 continue
@@ -135,7 +135,7 @@ def _all_results(ends: Sequence[Ending | None]) -> list[Any] | None:
     try:
         found: list[Any] = msgspec.json.decode(f"[{','.join(texts)}]")
     except (msgspec.DecodeError, UnicodeEncodeError):
-        return None  # whose it is will be said
+        return None  # its owner is named later
     return found if len(found) == len(texts) else None
 
 

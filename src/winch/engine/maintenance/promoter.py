@@ -13,8 +13,8 @@ BATCH = 1000
 SWEEP_EVERY = 30
 # Not a hair too early: the store's clock decides, and a pass for nothing costs a statement.
 HAIR = 0.0005
-# The end of each member of a flow asks for a look at who waits for all of them, and all looks but the
-# last are in vain. After such a one there is none for so many times as long as it took.
+# The end of each member of a flow triggers a look at the jobs that wait for all of them; all looks but
+# the last are in vain. After such a look the next one is delayed by this multiple of its duration.
 REST, LONGEST_REST = 5, 0.2
 
 

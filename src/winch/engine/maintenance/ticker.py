@@ -1,7 +1,8 @@
-"""Ticks schedules whose windows are due. Any number of these run at once; the store says who was first.
+"""Ticks schedules whose windows are due. Any number of these run at once; the store decides which was
+first.
 
 What is read here is only a hint: the tick names the last window it has seen, and takes effect only if
-no other ticker has dealt with a later one meanwhile. The time is the store's, as it told it with the
+no other ticker has dealt with a later one meanwhile. The time is the store's, as returned with the
 list."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Alerts: what a person should hear of, from the store's own numbers, told to the log and a webhook.
+"""Alerts: what an operator should know, from the store's own numbers, sent to the log and a webhook.
 
 Any number of servers and workers may look, and each leaves the look to another that has just done it:
-counting queues is not free. What is known to fire is kept in the store's books, so that an alert is told
-once when it begins and once when it is over. Two that look in the same moment may both tell it: the
+counting queues is not free. What is known to fire is kept in the store's books, so that an alert is sent
+once when it begins and once when it is over. Two that look in the same moment may both send it: the
 message has the same id then, and a receiver drops the second. A webhook that does not answer is tried
 again with the next look.
 """
@@ -173,7 +173,7 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 class Alerts(Service):
-    """Looks every few seconds, and tells what has begun and what is over."""
+    """Looks every few seconds, and reports what has begun and what is over."""
 
     name = "alerts"
     is_vital = False
@@ -232,7 +232,7 @@ class Alerts(Service):
         await self._driver.arun(self._driver.kv_put([line]))
 
     async def _tell(self, kept: Mapping[str, KeptAlert]) -> None:
-        """Send what the webhook has not taken yet; what is over and told is forgotten."""
+        """Send what the webhook has not accepted yet; what is over and sent is forgotten."""
         for key, one in kept.items():
             is_sent = one.is_sent
             if not is_sent and self._hook is not None:
@@ -268,7 +268,7 @@ def _schedules(driver: Driver) -> Operation[list[Schedule]]:
 
 
 def message(one: KeptAlert, store: str) -> tuple[bytes, str]:
-    """An alert as a CloudEvent, and its id: the same for everybody who tells it."""
+    """An alert as a CloudEvent, and its id: the same in every process that sends it."""
     word = "resolved" if one.is_over else "firing"
     # By the minute: two that noticed it within a second agree.
     begun = one.since.replace(second=0, microsecond=0).isoformat()

@@ -1,7 +1,7 @@
 """Probes of a worker over HTTP, with nothing but the standard library.
 
-`/livez` says that this process turns and never touches the store; `/readyz` that its children take jobs
-and the store has answered their heartbeats; `/metrics` what they have done. One short answer per
+`/livez` reports that this process runs and never touches the store; `/readyz` that its children take
+jobs and the store has answered their heartbeats; `/metrics` what they have done. One short answer per
 connection: this is for probes and scrapers, not for browsers.
 """
 

@@ -1,6 +1,6 @@
 """A file that a worker or a server touches every second while its loop turns, for probes without HTTP.
 
-`winch health --max-age 30` reads it. It says nothing about the store: a probe that restarts containers
+`winch health --max-age 30` reads it. It does not check the store: a probe that restarts containers
 must not restart all of them because a database is away. Each process has a file of its own, named by its
 process id, in a folder of its user's.
 """

@@ -142,7 +142,8 @@ class Counters:
         return lines + self._of_tenants()
 
     def _of_tenants(self) -> list[str]:
-        """Who waits how long for its turn: the seconds by the number are the mean, over any time."""
+        """How long each tenant waits for its turn: seconds divided by the number give the mean, over
+        any time."""
         found: dict[tuple[str, str], tuple[int, float]] = {}
         for (queue, _), rate in sorted(self._totals.items()):
             for tenant, (number, seconds) in rate.tenants.items():

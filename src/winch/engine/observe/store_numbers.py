@@ -1,4 +1,4 @@
-"""Two numbers that grow unseen: the dead jobs that are kept, and the age of the oldest snapshot."""
+"""Two numbers that grow silently: the dead jobs that are kept, and the age of the oldest snapshot."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from winch.storage.params import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
 FLUSH_EVERY = 5.0
-# After a pause the first ends are told soon; looking costs nothing.
+# After a pause the first ends are reported soon; looking costs nothing.
 LOOK_EVERY = 1.0
 # Upper bounds in seconds; what is longer falls into one more bucket.
 BOUNDS = (
@@ -32,7 +32,7 @@ BOUNDS = (
 )  # fmt: skip
 # So many ends are added up without waiting for the next flush: they take a megabyte.
 MOST_ENDS = 5000
-# A program may have more tenants than anybody looks at; the others of a task are counted as one.
+# A program may have very many tenants; beyond this number those of a task are counted as one.
 MOST_TENANTS = 200
 OTHER = "other"
 _SHORTEST = BOUNDS[0]
@@ -107,7 +107,7 @@ class TaskRate(msgspec.Struct, omit_defaults=True):
 
     @property
     def ended(self) -> int:
-        """Attempts that came to an end; one that sleeps, waits or snoozes goes on later."""
+        """Attempts that came to an end; one that sleeps, waits or snoozes continues later."""
         return self.completed + self.cancelled + self.broken
 
     @property
@@ -132,7 +132,7 @@ Rates = dict[str, dict[str, TaskRate]]  # queue -> task -> rate
 
 
 def percentile(buckets: dict[int, int], share: float) -> float | None:
-    """The time that this share stays under, as well as the buckets tell; None without any."""
+    """The time that this share stays under, as precise as the buckets; None without any."""
     total = sum(buckets.values())
     if not total:
         return None
@@ -216,7 +216,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, gc=False):
 class Tally:
     """What one process has done. A job's end is noted in `ends`, and added up before a flush or when
     there are many. What ends between two flushes counts for the time of the later one, by the store's
-    clock as its claims told it: no job's end looks at a clock."""
+    clock as its claims returned it: no job's end looks at a clock."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -230,7 +230,7 @@ class Tally:
         self._totals: dict[tuple[Span, int], Rates] = {}
         self._changed: set[tuple[Span, int]] = set()
         self.on_rates: Callable[[Rates], None] = lambda _: None
-        """Told what was added, whenever it is added to the totals."""
+        """Receives what was added, whenever it is added to the totals."""
 
     def ended(self, claim: Claim, outcome: str, seconds: float, *, is_timeout: bool = False) -> None:
         """Note the end of an attempt that ran for so long. `outcome` is one of OUTCOMES."""

@@ -18,7 +18,7 @@ Resolve = Callable[[str, int], Sequence[Address]]
 
 
 def target(url: str, allowed: Sequence[Network] = ()) -> PostTarget:
-    """A URL that may be called as far as its text tells; raises ConfigError."""
+    """A URL that may be called, judged by its text; raises ConfigError."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -119,7 +119,7 @@ def _broke(ended: LoopEnded) -> None:
 async def _tell(
     attempt: Attempt, every: float, writer: asyncio.StreamWriter, store: Callable[[], Driver]
 ) -> None:
-    """Tell the worker of signs of life and the store of reports, for as long as the handler runs."""
+    """Send signs of life to the worker and reports to the store while the handler runs."""
     signed_at = attempt.reports.signed_at
     while True:
         await asyncio.sleep(every)

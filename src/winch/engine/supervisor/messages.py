@@ -128,7 +128,7 @@ class Link:
             self._writer.write(_encoder.encode(message) + b"\n")
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What the other end says, until the line ends."""
+        """The messages of the other end, until the connection ends."""
         while True:
             try:
                 line = await self._reader.readline()

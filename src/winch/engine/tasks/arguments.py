@@ -6,7 +6,7 @@ injected type (Context, Depends) are left out: they belong to the run, not to th
 
 Most calls pass a few numbers and texts to a function without stars. For those the type's own constructor
 binds the call and its encoder writes it: about one microsecond. Everything else, and every call that is
-wrong in any way, takes the long way, which is the one that says what is wrong.
+wrong in any way, takes the long way, whose error explains what is wrong.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Arguments:
                 if is_kept:
                     return raw.decode()
             except (TypeError, ValueError, OverflowError):
-                pass  # the long way says what is wrong with it
+                pass  # the error of the long way explains what is wrong
         if self._is_flat and _are_plain(args) and _are_plain(kwargs.values()):
             try:
                 raw = _encode(self._shape(*args, **kwargs))
@@ -68,7 +68,7 @@ class Arguments:
                     self._decoder.decode(raw)
                     return raw.decode()
             except (TypeError, ValueError, msgspec.MsgspecError):  # no ValueError before msgspec 0.20
-                pass  # the long way says what is wrong with it
+                pass  # the error of the long way explains what is wrong
         values = self._by_name(args, kwargs)
         text = codec.dumps(values, what=f"the arguments of {self._task}", limit=self._max_bytes)
         stored = self._decode(text)
@@ -350,13 +350,13 @@ def _are_plain(values: Iterable[object]) -> bool:
     for value in values:
         kind = type(value)
         if kind is int:
-            if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]  # kind says int
+            if not _INT_MIN <= value <= _INT_MAX:  # type: ignore[operator]  # kind is int
                 return False
         elif kind is str:
-            if "\0" in value:  # type: ignore[operator]  # kind says str
+            if "\0" in value:  # type: ignore[operator]  # kind is str
                 return False
         elif kind is float:
-            if not math.isfinite(value):  # type: ignore[arg-type]  # kind says float
+            if not math.isfinite(value):  # type: ignore[arg-type]  # kind is float
                 return False
         elif kind is not bool and value is not None:
             return False

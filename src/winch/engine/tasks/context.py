@@ -36,7 +36,7 @@ MAX_LOG_LINE = 8 * 1024
 
 
 class Reports:
-    """What an attempt has sent and the store has not been told yet."""
+    """What an attempt has reported and the store does not know yet."""
 
     __slots__ = ("_log", "_monotonic", "_progress", "signed_at")
 
@@ -47,7 +47,7 @@ class Reports:
         self.signed_at: float = monotonic()
 
     def sign(self) -> None:
-        """The handler is alive and getting on: what a task's heartbeat timeout waits for."""
+        """The handler makes progress: what a task's heartbeat timeout waits for."""
         self.signed_at = self._monotonic()
 
     def progress(self, text: str) -> None:
@@ -57,7 +57,7 @@ class Reports:
         self._log.append(text)
 
     def take(self) -> Note | None:
-        """What is to be told now, if anything."""
+        """What is to be reported now, if anything."""
         if self._progress is None and not self._log:
             return None
         note = Note(progress=self._progress, log=self.take_log())

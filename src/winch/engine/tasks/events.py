@@ -1,4 +1,4 @@
-"""What happens to jobs in this process, told to whoever subscribed with `app.on(kind, function)`."""
+"""What happens to jobs in this process, for subscribers of `app.on(kind, function)`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Events:
 
 
 def kind_of(to: JobState) -> str:
-    """The event that an attempt's end makes. A job that goes on later, no attempt spent, snoozes."""
+    """The event that an attempt's end makes. A job that continues later, no attempt spent, snoozes."""
     match to:
         case JobState.COMPLETED | JobState.CANCELLED | JobState.DEAD | JobState.RETRYING:
             return str(to)

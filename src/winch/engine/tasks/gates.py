@@ -40,7 +40,7 @@ def job_gates(task: Task[Any, Any], given: EnqueueOptions, args: str) -> tuple[G
 
 
 def declared(tasks: Iterable[Task[Any, Any]]) -> dict[str, GateSpec]:
-    """The numbers of these tasks' limits by name: what a worker tells the store when it starts."""
+    """The numbers of these tasks' limits by name: what a worker publishes when it starts."""
     return {name_of(one, task.name): one.spec for task in tasks for one in limits_of(task.options)}
 
 

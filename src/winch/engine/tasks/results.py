@@ -23,13 +23,14 @@ def dumps(task: Task[Any, Any], value: Any) -> str:
         try:
             stored = typed(task, codec.loads(text, what="the result"), "")
         except (ResultMismatch, ConfigError):
-            return text  # callers are told when they read it
+            return text  # callers get the error when they read it
         codec.check_kept(value, stored, f"the result of {task.name}")
     return text
 
 
 def typed(task: Task[Any, Any], value: Any, job_id: str) -> Any:
-    """The plain JSON value as the task's annotation says; raises ResultMismatch, which carries it."""
+    """The plain JSON value in the type of the task's annotation; raises ResultMismatch, which carries
+    it."""
     if value is None:  # nothing was returned, or the handler chose its outcome by returning it
         return None
     return converted(value, task.arguments.returns, f"the result of job {job_id} ({task.name})")

@@ -33,7 +33,8 @@ class Runtime:
         self.crash_rule: Callable[[], SuspectRule] = lambda: CRASH_RULE
         self.lifespans: list[Lifespan] = []
         self.resources: dict[str, Any] = {}
-        # Where what is stored is counted, by queue and task; who shows or writes the numbers brings it.
+        # Where stored jobs are counted, by queue and task; the code that shows or writes the numbers
+        # sets it.
         self.counted: Counter[tuple[str, str]] | None = None
         self.missed: Mapping[str, int] = {}
         self._stack: contextlib.AsyncExitStack | None = None

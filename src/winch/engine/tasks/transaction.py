@@ -138,7 +138,7 @@ class Transaction(Statements):
     async def __aenter__(self) -> Transaction:
         atransaction = getattr(self._driver, "atransaction", None)
         if atransaction is None:
-            return self.__enter__()  # says why not
+            return self.__enter__()  # raises with the reason
         ablock: AbstractAsyncContextManager[Any] = (
             atransaction(**self._limits())
             if self._session is None
@@ -188,7 +188,7 @@ class Transaction(Statements):
     # -- both --------------------------------------------------------------------------------------
 
     def _limits(self) -> dict[str, float]:
-        """A part of the lease where nobody else can write meanwhile: heartbeats have to get through."""
+        """A part of the lease, on stores with one writer: heartbeats must get through."""
         share = getattr(self._driver, "transaction_share", None)
         return {} if self._lease is None or share is None else {"limit": self._lease * share}
 
@@ -209,7 +209,7 @@ class Transaction(Statements):
             raise self._lost()
 
     def _settle(self, lost: Exception) -> Operation[None]:
-        """Return when the transaction took effect; raise when it did not, or when nobody can tell."""
+        """Return when the transaction took effect; raise when it did not, or when that is unknown."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:

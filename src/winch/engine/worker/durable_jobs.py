@@ -84,7 +84,7 @@ class DurableJobs:
         retry: Retry,
         call: Callable[[], Coroutine[Any, Any, Any]],
     ) -> Settled | None:
-        """Where the job is to end and has steps to undo: undo them. None: it goes on as any other."""
+        """Where the job is to end and has steps to undo: undo them. None: it continues as any other."""
         made = self.steps(attempt, claim, task, True)
         assert made is not None  # noqa: S101  # asked for
         await made.load()

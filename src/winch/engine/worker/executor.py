@@ -102,7 +102,7 @@ class Executor:
                 uncancel()
 
     async def run(self, attempt: Attempt, plan: JobPlan) -> Settled | Crash | None:
-        """How one attempt ends; None when the handler was interrupted and says nothing."""
+        """How one attempt ends; None when the handler was interrupted and has no outcome."""
         if plan.way is Way.PROCESS and self._processes is not None:
             return await self._run_alone(self._processes, attempt, plan)
         return await self.run_here(attempt, plan)

@@ -195,7 +195,7 @@ class Fetcher(Service):
             self._delivered.update(claim.id for claim in claims)
             try:
                 self._taker.deliver(claims, self._sent_at)
-            except Exception:  # a hook's, as `run` tells it
+            except Exception:  # a hook's, as `run` reports it
                 log.exception("%s failed; the loop continues", self.name)
 
     async def _claim_when_rung(self, room: int) -> list[Claim]:

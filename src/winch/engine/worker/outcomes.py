@@ -131,7 +131,7 @@ class Recorder:
 
 def _outcome(to: JobState) -> str:
     """The word under which an attempt's end is counted. A job that sleeps, waits or undoes its steps has
-    not failed: its last attempt says what it came to."""
+    not failed: its last attempt has the outcome."""
     if to in FINAL:
         return to.value
     return "failed" if to is JobState.RETRYING else "snoozed"

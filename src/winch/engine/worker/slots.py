@@ -32,7 +32,8 @@ from winch.storage.protocol import Driver
 
 # A slot whose jobs never wait lets the loop turn after so many seconds: claims and finishes must move.
 TURN_EVERY = 0.001
-# How often, and how long, a burst that is about to end waits for others who look at what jobs wait for.
+# How often, and how long, a burst that is about to end waits for processes that look at what jobs wait
+# for.
 UNBLOCK_TRIES = 100
 UNBLOCK_PAUSE = 0.01
 MOST = 1000
@@ -393,7 +394,7 @@ class Slots:
             log.exception("job %s: the worker itself failed; the job is released", claim.id)
 
     def _ran_in_row(self, seconds: float) -> None:
-        """A job of a row has ended; its slot goes on with the next."""
+        """A job of a row has ended; its slot continues with the next."""
         self._prefetch.ended(seconds)
         if self._fetcher is not None and self._fetcher.is_waiting:
             self._fetcher.slot_freed()

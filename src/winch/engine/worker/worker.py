@@ -246,7 +246,7 @@ class Worker:
         self.order: QueueOrder = self._config.order_among(known, self._rng)
 
     async def _declare_limits(self) -> None:
-        """Tell the store the numbers of this code's limits: the last worker to start is right."""
+        """Publish the limits of this code: the last worker to start wins."""
         tasks = self._runtime.tasks
         specs = declared(tasks.get(name) for name in tasks.names)
         if specs:

@@ -39,7 +39,7 @@ from winch.integrations.django.results import as_task_error, moment, result_of
 from winch.types import Directive, Failure, type_name
 
 log: logging.Logger = logging.getLogger("winch")
-# Django's own backends run a task once. A task that wants more says so.
+# Django's own backends run a task once. A task that wants more sets it.
 DEFAULT_RETRY = Retry.on_request()
 _DEFAULTS = ("retry", "timeout", "retention")
 # How long the end of a job may take to reach the store after its event: pauses in seconds.

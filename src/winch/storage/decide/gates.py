@@ -12,12 +12,12 @@ from winch.core.gates.uses import FIFO, LIMIT, SCOPE, GateSpec, GateUse, Look, n
 from winch.core.job import from_micros
 from winch.storage.params import Finish, GateInfo, LimitInfo
 
-# How many of those who hold a gate are named to those who wait.
+# How many holders of a gate are named to waiting jobs.
 NAMED = 5
 # How many jobs a claim looks at beyond those it wants, and how often it looks again when all were held.
 AHEAD = 200
 ROUNDS = 20
-# How many of those who wait at a gate are made ready in one go.
+# How many jobs that wait at a gate are made ready in one go.
 OPENED_AT_ONCE = 500
 
 
@@ -30,7 +30,7 @@ class Setting:
 
 
 def why_ended(outcome: Finish) -> str:
-    """An attempt's end in a few words, for those who are held because of it."""
+    """An attempt's end in a few words, for the jobs that are held because of it."""
     text = outcome.reason or (outcome.error.message if outcome.error else outcome.what)
     return " ".join(text.split())[:200]
 
@@ -88,7 +88,7 @@ def named_limits(
     waiting: Iterable[Sequence[Any]],
     queues: Iterable[Sequence[Any]] = (),
 ) -> list[LimitInfo]:
-    """Limits by name, from what is out of and who waits at each gate. `queues` have a concurrency."""
+    """Limits by name, from the permits and the waiting jobs of each gate. `queues` have a concurrency."""
     out: dict[str, int] = {}
     held: dict[str, int] = {}
     for counts, rows in ((out, used), (held, waiting)):

@@ -1,8 +1,8 @@
 """Schedules as the store holds them, and what becomes of one when it is changed: decided once, for every
 driver.
 
-A driver reads the schedule's row under a lock, asks `changed`, and writes what it is told, jobs
-included, in the same transaction. So a window is decided by one, whoever else is looking at the same
+A driver reads the schedule's row under a lock, calls `changed`, and writes what it returns, jobs
+included, in the same transaction. So a window is decided by one, even if others look at the same
 moment: the second finds that the last window is no longer the one it had read. The row (schedule,
 window) is unique besides, and a job is stored only together with it.
 """
@@ -160,7 +160,7 @@ Change = Put | Pause | Resume | Remove | Tick | Trigger | Skip
 
 
 class Answered(StrEnum):
-    """What a change came to. STALE: somebody else was there first. DECLARED: code has the say."""
+    """What a change came to. STALE: another process was first. DECLARED: the code defines it."""
 
     DONE = "done"
     MISSING = "missing"
@@ -234,7 +234,7 @@ def _put(name: str, row: ScheduleRow | None, change: Put, at: datetime) -> Effec
         return Effect(answer=Answered.DECLARED, row=row, is_written=False)
     if change.is_new and row.definition != change.definition:
         return Effect(answer=Answered.EXISTS, row=row, is_written=False)
-    if change.is_new:  # a repeat, or two who agree
+    if change.is_new:  # a repeat, or two that agree
         return Effect(answer=Answered.DONE, row=row, is_written=False)
     edited = msgspec.structs.replace(row, definition=change.definition, next_at=None)
     return Effect(answer=Answered.DONE, row=edited, is_defined=True)
@@ -343,7 +343,7 @@ def _tick(row: ScheduleRow, change: Tick, at: datetime, live: int) -> Effect:
 def job_of(name: str, definition: Definition, window: datetime, job_id: str) -> NewJob:
     """The job of one window."""
     wanted = definition.job
-    # There is nobody to be told of a duplicate; the history says that the key was held.
+    # No caller receives the duplicate; the history records that the key was held.
     on_duplicate = wanted.on_duplicate
     return msgspec.structs.replace(
         wanted,

@@ -1,7 +1,7 @@
 """What becomes of the jobs of one enqueue that have unique keys: decided once, for every driver.
 
-A driver says who holds the keys (and, where producers run side by side, has taken the free ones before
-it asks); the rest follows from the order of the call.
+A driver returns the holders of the keys (and, where producers run side by side, has taken the free
+ones before it asks); the rest follows from the order of the call.
 """
 
 from __future__ import annotations

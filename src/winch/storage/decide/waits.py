@@ -1,8 +1,8 @@
 """Jobs that wait for a signal or for other jobs: what the store keeps about it.
 
-Nobody who waits and nobody who is waited for locks what the other needs. Whoever changes something that
-a job may wait for (a signal sent, an awaited job that is final, a wait begun) writes down in the same
-transaction that the key is to be looked at again; `unblock` takes such keys up, after they are
+A waiting job and the job it waits for never lock what the other needs. A call that changes something
+that a job may wait for (a signal sent, an awaited job that is final, a wait begun) writes down in the
+same transaction that the key is to be looked at again; `unblock` takes such keys up, after they are
 committed, and looks. So of a wait and what ends it, committed in any order, the later one is looked at
 last and finds the other. A look for nothing does no harm.
 """
@@ -24,16 +24,16 @@ DEAD = "dead:"
 # Has come while no job is live whose id begins so, with the first so many characters; see `all_key`.
 ALL = "all:"
 PREFIX = 30
-# A job that others may wait for says so in its headers: the store looks at nothing else when it ends.
+# A job that others may wait for is marked in its headers: the store looks at nothing else when it ends.
 # The value is the key of `all_key` for one of many that are waited for together, with EACH behind it
 # where it is waited for alone too; any other value is for a job that is waited for alone.
 AWAITED_HEADER = "winch-awaited"
 EACH = "+job"
-# A signal is kept this long after it was taken, so that a repeat of it is known; one that nobody waits
+# A signal is kept this long after it was taken, so that a repeat of it is known; one that no job waits
 # for is kept longer.
 KEEP_TAKEN = timedelta(days=7)
 KEEP_UNTAKEN = timedelta(days=30)
-# A final job is kept past its time, and trimmed by nobody, while somebody still needs what it came to:
+# A final job is kept past its time, and never trimmed, while another job still needs its outcome:
 # its parent is live (the header's value), its `all_key` is waited for, or a live member of its flow was
 # stored with members before it. When that is so it is looked at again after this time.
 STILL_AWAITED = timedelta(days=1)
@@ -66,7 +66,7 @@ def job_key(job_id: str) -> str:
 
 
 def all_key(prefix: str) -> str:
-    """All jobs whose ids begin so (PREFIX characters) are final, or gone. Nobody counts them: whether
+    """All jobs whose ids begin so (PREFIX characters) are final, or gone. They are not counted: whether
     one is live is looked at when one of them has ended."""
     return ALL + prefix
 
@@ -85,7 +85,7 @@ def lie_together(ids: Sequence[str]) -> bool:
 
 
 class Awaited(msgspec.Struct, frozen=True, array_like=True):
-    """Who may still need a final job, by its headers."""
+    """What may still need a final job, by its headers."""
 
     parent: str
     key: str | None
@@ -102,7 +102,7 @@ def awaited_by(headers: Mapping[str, str]) -> Awaited | None:
 
 
 def ended_keys(header: str, job_id: str) -> list[str]:
-    """What is to be looked at again when a job has ended whose AWAITED_HEADER says this."""
+    """What is to be looked at again when a job with this AWAITED_HEADER has ended."""
     if not header.startswith(ALL):
         return [job_key(job_id)]
     together = header.removesuffix(EACH)

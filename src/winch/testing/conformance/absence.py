@@ -9,7 +9,7 @@ from winch.testing.conformance.bench import Bench
 
 
 def is_durable(bench: Bench) -> None:
-    """Nothing survives: whoever opens the store later finds it empty, not half of it."""
+    """Nothing survives: a process that opens the store later finds it empty, not half of it."""
     finds_nothing_elsewhere(bench)
 
 
@@ -19,7 +19,7 @@ def shares_processes(bench: Bench) -> None:
 
 
 def joins_transactions(bench: Bench) -> None:
-    """`conn=` raises ConfigError, and the message says what to use instead."""
+    """`conn=` raises ConfigError, and the message names what to use instead."""
     new = bench.new_job()
     message = bench.refusal(object(), bench.driver.enqueue([new], now=bench.now))
     assert "conn" in message
@@ -29,7 +29,8 @@ def joins_transactions(bench: Bench) -> None:
 
 
 def migrates_itself(bench: Bench) -> None:
-    """A verb on a store without a schema raises SchemaMismatch, and the message says what to run."""
+    """A verb on a store without a schema raises SchemaMismatch, and the message names the command to
+    run."""
     with bench.target.blank() as driver:
         message = ""
         try:

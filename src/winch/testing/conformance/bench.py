@@ -246,7 +246,7 @@ class Bench:
         return self.call(self.driver.claim(self.claiming(*queues, **fields), now=self.now))
 
     def claiming(self, *queues: str, **fields: Any) -> ClaimParams:
-        """A claim by the bench's own session with a new token, unless told otherwise."""
+        """A claim by the bench's own session with a new token, unless one is given."""
         if "session" not in fields:
             fields["session"] = self.session
         return ClaimParams(

@@ -209,7 +209,7 @@ class PostgresTarget(Target):
         self._schema = schema = self._schemas[events]
         # Some ten times as fast as TRUNCATE, which makes new files for every table and index.
         names = self._tables_with_rows(schema) - self._seeded[schema]
-        # A job that goes is written down for those who wait for it, where there was nothing before, too.
+        # A job that goes is written down for jobs that wait for it, where there was nothing before, too.
         for name in sorted(names | {"recheck"} if "job" in names else names):
             self._own.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(schema, name)))
         return self._drivers[events]

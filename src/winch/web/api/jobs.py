@@ -338,7 +338,7 @@ async def _bulk(call: WebCall, action: str) -> WebReply:
 
 
 async def bulk(call: WebCall, action: str, body: FilterBody) -> OperationOut:
-    """Begin a bulk action on what the filter says; the API and the dashboard share it."""
+    """Begin a bulk action on what the filter selects; the API and the dashboard share it."""
     filters = {
         name: getattr(body, name)
         for name in ("q", "state", "queue", "task", "tag", "group")

@@ -1,7 +1,7 @@
 """Working over HTTP, from any language: claim, heartbeat, complete, fail, release.
 
 Each claimed job has a session of its own, so that a worker that vanishes loses that job's lease and
-nothing else. The session's id is made of the claim's token and the caller's credential: whoever
+nothing else. The session's id is made of the claim's token and the caller's credential: a caller that
 presents a token with another credential names another session and is refused.
 """
 

@@ -1,7 +1,7 @@
 """Charts as SVG, made on the server from numbers: they work without a script and follow the theme.
 
 Colours come from classes, sizes from attributes: the content policy allows no style in the page. Every
-chart has a sentence for readers who cannot see it, and its numbers as a table beside it.
+chart has a sentence for screen readers, and its numbers as a table beside it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _frame(top: float, labels: Sequence[str], unit: str) -> list[Markup]:
 
 
 def _svg(parts: Sequence[Markup], summary: str, plot: str) -> Markup:
-    # `plot` tells the script where the drawing lies, so that a cursor can find its moment.
+    # `plot` gives the script the place of the drawing, so that a cursor can find its moment.
     return Markup(
         '<svg class="chart" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}" data-plot="{}">{}</svg>'
     ).format(WIDTH, HEIGHT, summary, plot, Markup("").join(parts))

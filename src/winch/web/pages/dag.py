@@ -1,7 +1,7 @@
 """A flow as pictures: its members as a graph from left to right, and over time.
 
 Both are SVG made on the server; nodes and bars are links with names, colours come from classes. The
-table on the page says the same in words.
+table on the page has the same in words.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _mark_critical(nodes: Mapping[str, FlowNode]) -> None:
         longest[name] = start + (node.took or timedelta(0))
     at: str | None = max(longest, key=lambda one: longest[one])
     if len(nodes) < 3:
-        return  # nothing to tell apart
+        return  # nothing to distinguish
     while at is not None:
         nodes[at].is_critical = True
         at = came.get(at)
@@ -192,7 +192,7 @@ def _second(node: FlowNode, took: timedelta | None) -> str:
 
 
 def _fit(text: str, most: int) -> str:
-    # The end of a name tells more than its beginning: shop.images.resize.
+    # The end of a name is more specific than its beginning: shop.images.resize.
     return text if len(text) <= most else "…" + text[-(most - 1) :]
 
 
@@ -210,7 +210,7 @@ def gantt(members: Sequence[JobRecord], link: Link, now: datetime) -> Markup:
     if not shown:
         return Markup("")
     last = max((job.finished_at or now) for job in shown)
-    # From just before the first start: a wait that all of them had says nothing about the flow.
+    # From just before the first start: a wait that all of them had is no property of the flow.
     begun = min((job.claimed_at for job in shown if job.claimed_at is not None), default=None)
     first = min(job.created_at for job in shown)
     if begun is not None:

@@ -23,7 +23,7 @@ from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import job_out
 
 ON_A_PAGE = 25
-# A list counts the members of small flows only: looking at one tells the rest.
+# A list counts the members of small flows only: the page of one has the rest.
 COUNTED = 200
 MOST_ROWS = 200
 BAR = (JobState.COMPLETED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD, JobState.CANCELLED)

@@ -148,7 +148,7 @@ async def resume(call: WebCall) -> Response:
 
 
 async def configure(call: WebCall) -> Response:
-    """Set what the form says; an empty field takes a setting back."""
+    """Set what the form contains; an empty field resets a setting."""
     name = check_queue(call.queue())
     given: dict[str, Any] = {}
     for field in SETTINGS:

@@ -85,7 +85,7 @@ class ErrorOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in a list. Values of telling names (password, token, …) are masked."""
+    """A job in a list. Values of sensitive names (password, token, …) are masked."""
 
     id: str
     task: str
@@ -136,7 +136,7 @@ class JobDetail(JobOut, frozen=True, kw_only=True):
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_partial`: the search stopped after `scanned` jobs; `next` goes on from there."""
+    """`is_partial`: the search stopped after `scanned` jobs; `next` continues from there."""
 
     jobs: list[JobOut]
     next: str | None

@@ -1,4 +1,4 @@
-"""What `winch doctor` looks at. A check gives findings; each finding says what to do."""
+"""What `winch doctor` looks at. A check gives findings; each finding has an advice."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _file_system(path: Path) -> Finding:
 
 
 def mount_kind(folder: Path) -> str | None:
-    """The type of the file system that holds the folder, where the system tells."""
+    """The type of the file system that holds the folder, if the system reports it."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -94,7 +94,7 @@ def _file(path: Path) -> Findings:
         mode = path.stat().st_mode
         free = shutil.disk_usage(path.parent).free
     except OSError:
-        return  # not there yet: the schema check says so
+        return  # not there yet: the schema check reports it
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         yield Finding(
             Level.WARNING,

@@ -18,7 +18,7 @@ class MemoryBell:
     def ring(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._rang.set)
-        except RuntimeError:  # the loop has closed: nobody waits there any more
+        except RuntimeError:  # the loop has closed: nothing waits there any more
             self._bells.pop(self, None)
 
     async def arm(self) -> None:

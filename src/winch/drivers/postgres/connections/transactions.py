@@ -2,8 +2,8 @@
 
 They are not the pool's: what the application sets on one, and how long it takes, is its own. So only the
 link to the server is kept. Before it is lent again the server wipes it, and the connection on it is new;
-the one before is closed for whoever still has it. A link that met an error is thrown away, one that was
-lent often too, and behind a pooler none is kept: there a session is many, and connecting is cheap.
+the one before is closed for all that still have it. A link that met an error is thrown away, one that
+was lent often too, and behind a pooler none is kept: there a session is many, and connecting is cheap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from winch.drivers.postgres.statements import Row
 # Settings, temporary tables, advisory locks, LISTEN, prepared statements, cursors.
 WIPE = "DISCARD ALL"
 MOST_LOANS = 500
-# Through a pooler a named prepare is somebody else's.
+# Through a pooler a named statement may belong to another client.
 _CONNECT: dict[str, Any] = {"row_factory": tuple_row, "prepare_threshold": None}
 
 
@@ -85,7 +85,7 @@ class Lending:
                     connection.autocommit = False
                     return connection, loans
             except psycopg.Error:
-                pass  # gone while nobody looked
+                pass  # closed while it was idle
             except BaseException:  # interrupted
                 connection.close()
                 raise
@@ -96,7 +96,7 @@ class Lending:
         try:
             loans = _first(is_pooled(made, made.execute(WHO_ANSWERS).fetchone()))
             made.autocommit = False
-        except BaseException:  # nobody else knows of this connection yet
+        except BaseException:  # no other code knows of this connection yet
             made.close()
             raise
         return made, loans
@@ -150,7 +150,7 @@ class AsyncLending:
                     await connection.set_autocommit(False)
                     return connection, loans
             except psycopg.Error:
-                pass  # gone while nobody looked
+                pass  # closed while it was idle
             except BaseException:  # cancelled
                 await connection.close()
                 raise

@@ -1,6 +1,6 @@
 -- admit: blocked -> ready, for jobs whose gate has room for them: the gate beside each id is the one that opens, and
 -- a job that waits at another gate, for a signal or for other jobs stays as it is. Locks: the gates before it
--- (admit.lock_keys), then the job rows with SKIP LOCKED; whoever has one of them opens the gate too.
+-- (admit.lock_keys), then the job rows with SKIP LOCKED; the process that has one of them opens the gate too.
 WITH admitted AS (
     UPDATE {schema}.job
     SET state = 'ready',
@@ -214,7 +214,7 @@ UNION ALL
 -- admit.lock_keys: locks gates, sorted.
 SELECT {schema}.lock_gates(:keys::text[]);
 
--- admit.lock: locks the gates that the ends of these claims may open, before any of their rows; tells what gates
+-- admit.lock: locks the gates that the ends of these claims may open, before any of their rows; returns what gates
 -- the jobs have and when they were claimed.
 SELECT job.id::text, job.options, job.claimed_at, (
     SELECT {schema}.lock_gates(:keys::text[] || ARRAY(
@@ -241,7 +241,7 @@ FROM (
 ) AS held
 WHERE keys IS NOT NULL;
 
--- admit.look: gates under their locks: what they remember, how much of them is out, whose turn it is, who is first,
+-- admit.look: gates under their locks: what they remember, how much of them is out, whose turn it is, which job is first,
 -- what is set by their names; and the store's time, which no earlier holder of the lock has seen later.
 SELECT
     wanted.key,
@@ -263,7 +263,8 @@ LEFT JOIN {schema}.gate ON gate.key = wanted.key
 LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name;
 
 -- admit.take: ready -> running for jobs whose gates have let them through, ready -> blocked for those that are
--- held. Locks: the job rows with SKIP LOCKED, after the gates. Who was taken or cancelled meanwhile gets no permit.
+-- held. Locks: the job rows with SKIP LOCKED, after the gates. A job that was taken or cancelled
+-- meanwhile gets no permit.
 -- In a queue with a rule (:is_ruled) plain jobs are taken so, too. With a concurrency (:queue_gate) each that is taken
 -- gets a permit of it, and a plain one ends as jobs with gates do.
 WITH kept AS (
@@ -329,7 +330,7 @@ SELECT
     expires_at, headers, options, checkpoint
 FROM taken;
 
--- admit.ring: whoever opens gates may have to do so sooner than it sleeps.
+-- admit.ring: the process that opens gates may have to do so before its sleep ends.
 SELECT {schema}.ring(NULL, true);
 
 -- admit.keep: what gates remember from now on.
@@ -395,7 +396,7 @@ DELETE FROM {schema}.permit
 WHERE NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = permit.job)
     AND NOT EXISTS (SELECT FROM {schema}.archive WHERE archive.id = permit.job);
 
--- admit.tidy: gates that remember nothing and that nobody waits at or holds. Locks: their rows with SKIP LOCKED.
+-- admit.tidy: gates without state, holders and waiting jobs. Locks: their rows with SKIP LOCKED.
 DELETE FROM {schema}.gate
 WHERE key = ANY (ARRAY(
     SELECT idle.key
@@ -408,7 +409,7 @@ WHERE key = ANY (ARRAY(
     FOR UPDATE SKIP LOCKED
 ));
 
--- admit.holders: who holds permits of a gate, and how many wait at it before this job.
+-- admit.holders: the holders of a gate's permits, and how many wait at it before this job.
 SELECT
     ARRAY(SELECT permit.job::text FROM {schema}.permit WHERE permit.gate = :key ORDER BY permit.job LIMIT :limit),
     (

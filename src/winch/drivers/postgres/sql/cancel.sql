@@ -1,6 +1,6 @@
 -- cancel: scheduled | blocked | ready | retrying -> cancelled; a running job keeps running with a request, which
 -- its claim's own end carries out. One that has something to undo gets such a request too, and is ready to do
--- that. Locks: the job rows, by id. Final jobs are told by cancel.states.
+-- that. Locks: the job rows, by id. cancel.states returns final jobs.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),

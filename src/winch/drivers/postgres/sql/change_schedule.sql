@@ -1,4 +1,4 @@
--- change_schedule: locks the schedule's row, so that whoever changes it second decides by what the first has
+-- change_schedule: locks the schedule's row, so that the second change decides by what the first has
 -- written; that is read in a later statement.
 SELECT name
 FROM {schema}.schedule
@@ -12,7 +12,7 @@ JOIN {schema}.job ON job.id = schedule_run.job
 WHERE schedule_run.schedule = :name
     AND schedule_run.kind IN ('enqueued', 'triggered');
 
--- change_schedule.add: a new one; nothing when somebody else was first.
+-- change_schedule.add: a new one; nothing when another process was first.
 INSERT INTO {schema}.schedule (name, definition, is_code, created_at, last_window)
 VALUES (:name, :definition, false, :created_at, :last_window)
 ON CONFLICT DO NOTHING

@@ -9,7 +9,7 @@
 -- them in a moment; what is not, rescue.file files later. Small claims are of longer jobs, which would be walked
 -- over for as long as they run.
 -- A wary claim (:is_wary) takes nothing where a ready job of its queues has gates or one of them has a rule: those go the
--- long way, and who would take them too asks this first, because mostly there are none. No claim of plain jobs takes from
+-- long way, and a claim that would take them too sends this first, because mostly there are none. No claim of plain jobs takes from
 -- a queue with a rule. What set_queue waits for is the lock of the table that FOR KEY SHARE takes: a statement has it
 -- before it has its snapshot, so it sees every rule that was set before.
 -- The number of an attempt stops where its type ends: one job that has failed so often must not stop its queue.

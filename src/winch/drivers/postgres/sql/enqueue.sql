@@ -1,6 +1,6 @@
 -- enqueue: -> ready | scheduled, for ids that Winch drew. Locks nothing that another producer needs.
 -- The jobs are one JSON text: a single parameter fits every caller's connection. Rings in the same
--- statement, so the wake-up leaves with the commit; the function is not even called when nobody waits at
+-- statement, so the wake-up leaves with the commit; the function is not even called when no worker waits at
 -- all, because the call costs as much as the insert. Members of FIFO keys are numbered in the order of the call: the
 -- sort stands below the numbers.
 WITH clock AS MATERIALIZED (
@@ -81,10 +81,10 @@ WHERE name = :queue::text
     AND NOT :may_hand_over::boolean;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
--- decides; who inserts second waits for the first to commit or to roll back, also while a finish moves
+-- decides; the second insert waits for the first to commit or to roll back, also while a finish moves
 -- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The looks into job and
 -- archive are for an id that Winch drew and a caller gives back: it takes no row in the table of given ids,
--- because nobody would remove it with the job, and the id would answer for a job that is gone.
+-- because nothing would remove it with the job, and the id would answer for a job that is gone.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -152,7 +152,7 @@ DELETE FROM {schema}.job
 WHERE id = ANY (:ids::uuid[])
     AND state IN ('ready', 'scheduled');
 
--- enqueue.keys: takes unique keys that are free, in their order. Locks: waits for whoever is about to take or
+-- enqueue.keys: takes unique keys that are free, in their order. Locks: waits for a transaction that is about to take or
 -- free one of them to commit or to roll back.
 INSERT INTO {schema}.unique_key (key, job)
 SELECT wanted.key, wanted.job
@@ -161,7 +161,7 @@ ORDER BY wanted.key COLLATE "C"
 ON CONFLICT (key) DO NOTHING
 RETURNING key;
 
--- enqueue.holders: who has the keys that were not free. Job and key are of one look, and both come and
+-- enqueue.holders: the holders of the keys that were not free. Job and key are of one look, and both come and
 -- go at once, so a key without a live job is left over from a mishap.
 SELECT unique_key.key, unique_key.job::text, job.state
 FROM {schema}.unique_key
@@ -260,7 +260,7 @@ SELECT {schema}.ring(NULL, true)
 FROM begun
 LIMIT 1;
 
--- enqueue.kept: the final jobs that have these unique keys for a while yet. Asked by who has taken the keys.
+-- enqueue.kept: the final jobs that have these unique keys for a while yet. Read by the call that has taken the keys.
 SELECT unique_kept.key, unique_kept.job::text
 FROM {schema}.unique_kept
 WHERE unique_kept.key = ANY (:keys::text[])

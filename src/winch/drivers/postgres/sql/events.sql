@@ -6,7 +6,7 @@ WHERE seq > :after
 ORDER BY seq
 LIMIT :limit;
 
--- events.hint: tells the triggers which verb follows and its moment, until the transaction ends. Sent before
+-- events.hint: gives the triggers the verb that follows and its moment, until the transaction ends. Sent before
 -- the writing verbs of a driver with events="full", and by no other.
 SELECT
     set_config('winch.verb', :verb, true),

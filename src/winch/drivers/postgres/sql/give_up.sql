@@ -1,5 +1,5 @@
 -- give_up: running -> ready at the old place | cancelled where that was requested, for claims whose answer
--- was lost. Locks: the job rows, by id. The tokens are not remembered: nobody ever heard of these claims.
+-- was lost. Locks: the job rows, by id. The tokens are not remembered: no caller received these claims.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),

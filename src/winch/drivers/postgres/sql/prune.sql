@@ -18,7 +18,7 @@ lapsed AS (
 SELECT {schema}.prune_archive(now, :limit)
 FROM clock;
 
--- prune.waits: signals that were taken, or that nobody has waited for, long enough ago; and what jobs waited for
+-- prune.waits: signals that were taken, or that no job has waited for, long enough ago; and what jobs waited for
 -- that are not blocked any more.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now

@@ -135,7 +135,7 @@ FROM decided
 ORDER BY decided.id;
 
 -- rescue.leases: removes the rows of claims by the hundred of which nothing runs any more, or what runs is filed.
--- Nobody becomes running under an old token, so what is looked for cannot come back. Locks: these rows, SKIP LOCKED.
+-- No job becomes running under an old token, so what is looked for cannot come back. Locks: these rows, SKIP LOCKED.
 DELETE FROM {schema}.lease
 WHERE token = ANY (ARRAY(
     SELECT token
@@ -165,7 +165,7 @@ WHERE token = ANY (ARRAY(
 ));
 
 -- rescue.file: running jobs of claims by the hundred that take longer than such claims are for leave the index of
--- ready jobs. Locks: the job rows, SKIP LOCKED. Not those of a session that may be ended: who rescues them at the same
+-- ready jobs. Locks: the job rows, SKIP LOCKED. Not those of a session that may be ended: a process that rescues them at the same
 -- time would pass them over. The claim's own row goes with a later rescue.leases.
 UPDATE {schema}.job
 SET filed = 'running'

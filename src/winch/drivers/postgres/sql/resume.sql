@@ -1,4 +1,4 @@
--- resume: claims go on, and those who wait for the queue are woken.
+-- resume: claims continue, and workers that wait for the queue are woken.
 WITH resumed AS (
     UPDATE {schema}.queue
     SET paused_at = NULL,

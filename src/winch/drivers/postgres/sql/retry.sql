@@ -62,7 +62,7 @@ anew AS (
         ),
         has_undo
     FROM final, clock, LATERAL (
-        -- Later than its last run time: a new life can be told from a claim that goes on after a crash.
+        -- Later than its last run time: a new life differs from a claim that goes on after a crash.
         SELECT greatest(clock.now, final.run_at + interval '1 microsecond') AS run_at
     ) AS again
     RETURNING queue

@@ -13,7 +13,7 @@ WHERE taken_by = :id::uuid
     AND wanted_by = :wanted_by::text
     AND name = :name::text;
 
--- take_signal.first: the oldest that nobody has taken. Locks: that signal, SKIP LOCKED: who has it takes it.
+-- take_signal.first: the oldest that is not taken. Locks: that signal, SKIP LOCKED: the one that has it takes it.
 UPDATE {schema}.signal
 SET taken_by = :id::uuid,
     wanted_by = :wanted_by::text
@@ -28,7 +28,7 @@ WHERE (name, id) = (
 )
 RETURNING payload;
 
--- take_signal.live: the same fence for who adds to what others wait for. Locks: the job's row FOR SHARE, so that it
+-- take_signal.live: the same fence for a job that adds to what others wait for. Locks: the job's row FOR SHARE, so that it
 -- is unfinished until this commits; others may add at the same time.
 SELECT id::text
 FROM {schema}.job

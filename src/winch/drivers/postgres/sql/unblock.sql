@@ -21,9 +21,9 @@ WHERE seq = ANY (ARRAY(
 ))
 RETURNING key;
 
--- unblock.waiters: which of these keys have come, and who waits for them or has waited long enough. A signal has
--- come that nobody has taken; a job has when it is not live, and jobs together when none of them is. Whether a job is
--- dead is asked by unblock.dead, where somebody waits for that: only to plan a look into the archive, with all its
+-- unblock.waiters: which of these keys have come, and which jobs wait for them or have waited long enough. A signal has
+-- come that is not taken; a job has when it is not live, and jobs together when none of them is. Whether a job is
+-- dead is asked by unblock.dead, where a job waits for that: only to plan a look into the archive, with all its
 -- partitions, costs ten times what the rest of this does.
 SELECT waiting.job::text, waiting.key
 FROM {schema}.waiting
@@ -63,7 +63,7 @@ FROM {schema}.archive
 WHERE id = ANY (:ids::uuid[])
     AND state = 'dead';
 
--- unblock.lock: the jobs that wait. Locks: their rows, by id: of two who look at different keys of one job the second
+-- unblock.lock: the jobs that wait. Locks: their rows, by id: of two calls that look at different keys of one job the second
 -- sees what the first has left.
 SELECT id::text
 FROM {schema}.job

@@ -1,5 +1,5 @@
--- wait: says that somebody waits for these queues ('' is for due jobs). Writes at most every few seconds for
--- each queue, whoever waits: a row that is good for a while longer is not touched, nor locked.
+-- wait: announces that a worker waits for these queues ('' is for due jobs). Writes at most every few seconds for
+-- each queue: a row that is good for a while longer is not touched, nor locked.
 INSERT INTO {schema}.queue (name, waiting_until)
 SELECT waited.name, clock_timestamp() + make_interval(secs => :for_seconds)
 FROM unnest(:queues::text[]) AS waited (name)
@@ -21,7 +21,7 @@ SELECT
     clock_timestamp() + make_interval(secs => :for_seconds)
 FROM unnest(:queues::text[]) AS wanted (queue);
 
--- wait.withdrawn: takes it back, and tells for how many queues it still stood. Locks its rows; who hands a job over
+-- wait.withdrawn: takes it back, and returns for how many queues it still stood. Locks its rows; a producer that hands a job over
 -- in this moment has them, and is waited for.
 WITH gone AS (
     DELETE FROM {schema}.offer

@@ -113,7 +113,7 @@ class ReadVerbs:
             return [
                 DeadGroup.of(sample, row[1], read_moment(row[2]), read_moment(row[3]))
                 for row, sample in zip(rows, samples, strict=True)
-                # Between the two looks somebody may have retried or deleted the last of a group.
+                # Between the two looks an operator may have retried or deleted the last of a group.
                 if sample is not None and sample.fingerprint is not None
             ]
 

@@ -112,7 +112,7 @@ class Listener:
 
     async def _listen(self) -> None:
         connection = await psycopg.AsyncConnection[Row].connect(
-            **self._params,  # type: ignore[arg-type]  # libpq takes what the URL says
+            **self._params,  # type: ignore[arg-type]  # libpq takes what the URL holds
             autocommit=True,
             prepare_threshold=None,
         )

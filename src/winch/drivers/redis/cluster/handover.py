@@ -3,7 +3,7 @@ before it runs again.
 
 `depart` takes it out of the shard and keeps all of it as a message, `arrive` makes it at home what it
 was, once, and `forget` lets the message go. Each is one script in one part. A driver that is interrupted
-leaves a message behind; the next verb that misses the job, or the next rescue, goes on with it. Where
+leaves a message behind; the next verb that misses the job, or the next rescue, continues with it. Where
 the store replicates, the next step is made only when a replica has the one before. All of it is walked
 by tests/model/handover.py.
 """

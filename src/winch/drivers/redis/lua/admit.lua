@@ -42,6 +42,6 @@ for _, key in ipairs(keys) do
   count = count + open_gate(key)
 end
 local first = call('ZRANGE', K.opens, 0, 0, 'WITHSCORES')
-is_due = false  -- who calls this is who would be woken
+is_due = false  -- the caller is the one that would be woken
 done()
 return {now, count, tonumber(first[2] or -1)}

@@ -2,7 +2,7 @@
 -- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any; gated: how many may be
 --         under a scope (nil: plain jobs only)
 -- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}; {now, 'more'}: nothing
---         yet, because so many were held; call again. Where the caller told of jobs that are away, last of all: how
+--         yet, because so many were held; call again. Where the caller named jobs that are away, last of all: how
 --         many of those have their turn before each
 --         A queue with a concurrency is named by its gate, queue:NAME
 -- Keys:   alive, paused, caps, strict, used, permits, tasks, ready, env, st, run, held, cancelling, events; with gates: see parts/draw.lua

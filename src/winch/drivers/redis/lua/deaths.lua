@@ -1,6 +1,6 @@
 -- deaths: the tasks that have dead jobs, or the dead jobs of one task, newest first.
 -- A:      task (nil: the tasks), start, count
--- Return: tasks; or ids with envelopes, states and whether somebody still waits for them
+-- Return: tasks; or ids with envelopes, states and whether a job still waits for them
 -- Keys:   died, deaths, env, st, ids, waiters
 -- flags:  no-writes
 -- parts:  put record awaited

@@ -1,5 +1,5 @@
 -- depart: jobs leave their shard for home; all there is of each is kept as a message until `forget`. Running ones
--- as they run, by their claim; with a token of true those that rest and that somebody retries; with {queue}
+-- as they run, by their claim; with a token of true those that rest and are retried; with {queue}
 -- instead of a token those that are ready in it.
 -- A:      claims: {id, token}; a token of false finds messages only; confirm
 -- Return: for each: its message, also one that was left before; '' where there is none

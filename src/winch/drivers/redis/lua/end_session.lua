@@ -1,5 +1,5 @@
 -- end_session: running -> ready | cancelled | dead for all jobs of a session that ends now.
--- A:      now; session, reason; started: id -> token; cause, trace (nil: nobody is guilty); rule: most,
+-- A:      now; session, reason; started: id -> token; cause, trace (nil: no job caused it); rule: most,
 --         within (us)
 -- Return: {id, token, state, …}
 -- Keys:   alive, ended, orphaned, sched, sched_due, declares, declared, and as crash

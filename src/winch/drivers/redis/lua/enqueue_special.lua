@@ -1,7 +1,7 @@
 -- enqueue_special: -> ready | scheduled | blocked, for jobs of any kind. All of the call or nothing.
 -- A:      now; confirm; names: queue -> tasks; is_repeat; jobs: see parts/store.lua. ARGV[2…]: their
 --         envelopes, in order; waits: {id, {key, is_enough}, …}, reason (why such jobs are blocked); claim:
---         {id, token} of who adds them, nil: anybody
+--         {id, token} of the job that adds them, nil: any caller
 -- Return: msgpack: {twice = id} or {lost} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
 -- Keys:   env, ids, st, ready, scheduled, blocked, queues, tasks, keep, uniq, ukey, awaited, waiters, wants, …
 -- flags:

@@ -1,6 +1,6 @@
 -- explain: what else there is to say about one job.
 -- A:      now; id, queue, key: its unique key where it is final
--- Return: {now, paused, ready jobs before it or -1, what live sessions said, who has the key}
+-- Return: {now, paused, ready jobs before it or -1, the data of live sessions, the holder of the key}
 -- Keys:   paused, ready, gated, tenanted, alive, sess, uniq
 -- flags:  no-writes
 -- parts:  ahead

@@ -2,7 +2,7 @@
 -- Fenced by (id, token).
 -- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
 --         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
---         waits: {key, is_enough}, timeout, leaves_turn, brake, why: the end in a few words, for who is held because of it}
+--         waits: {key, is_enough}, timeout, leaves_turn, brake, why: the end in a few words, for jobs that are held because of it}
 -- Return: {answers to done, answers to others}: took | already | lost. A number instead of the first:
 --         all of done took
 -- Keys:   run, st, env, held, drop, keep, uniq, ukey, cancelling, ready, scheduled, retrying, …

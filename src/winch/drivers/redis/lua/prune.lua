@@ -1,4 +1,4 @@
--- prune: final jobs whose keeping time is over are deleted, unless somebody still waits for them; so are old signals, and sessions that
+-- prune: final jobs whose keeping time is over are deleted, unless a job still waits for them; so are old signals, and sessions that
 -- ended long ago.
 -- A:      now; limit, keep_sessions
 -- Return: how many jobs went

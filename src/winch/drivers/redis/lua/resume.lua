@@ -1,4 +1,4 @@
--- resume: claims go on; all who wait for the queue are woken.
+-- resume: claims continue; all workers that wait for the queue are woken.
 -- A:      queue
 -- Return: 1
 -- Keys:   paused, waiting, bell

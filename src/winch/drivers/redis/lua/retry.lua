@@ -19,8 +19,8 @@ return operate('retry', function(j)
     if not A.from_step then j.h = nil end
   end
   acted(j, 'retried', A.by, A.note)
-  -- Later than its last run time, also where time stands still: a new life can be told from a claim that
-  -- only goes on after a crash.
+  -- Later than its last run time, also where time stands still: a new life differs from a claim that
+-- only continues after a crash.
   local run_at = was_final and math.max(now, j.t + 1) or now
   j.s, j.t, j.c, j.r = 'ready', run_at, nil, nil
   if was_final then

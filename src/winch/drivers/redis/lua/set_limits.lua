@@ -1,4 +1,4 @@
--- set_limits: numbers by name, for the whole fleet; those who fit by them are ready: blocked -> ready.
+-- set_limits: numbers by name, for the whole fleet; jobs that fit by them are ready: blocked -> ready.
 -- A:      now; specs: name -> {n, per, how, burst} or false; by, is_live
 -- Return: 1
 -- Keys:   limits, closed, and as admit

@@ -1,5 +1,5 @@
 -- signal: keeps a signal until a job takes it. One with the same id changes nothing.
--- A:      now; name, id, payload, keep (how long it is kept if nobody takes it)
+-- A:      now; name, id, payload, keep (how long it is kept if no job takes it)
 -- Return: 1 when it is new, else 0
 -- Keys:   signals, untaken, signal_ends, waiters, rechecks, waiting, bell
 -- flags:

@@ -1,4 +1,4 @@
--- take_signal: the oldest signal that nobody has taken, or the one that this step has. Fenced by (id, token).
+-- take_signal: the oldest signal that is not taken, or the one that this step has. Fenced by (id, token).
 -- A:      now; claim: {id, token}; name, wanted_by, keep (how long it is kept once taken)
 -- Return: {answer, payload or nil}
 -- Keys:   run, took, signals, untaken, signal_ends

@@ -21,7 +21,7 @@ local function wake_up(wait)
   count = count + 1
 end
 
--- Notes who waits for this. False: there are more than may be dealt with now.
+-- Notes the jobs that wait for this. False: there are more than may be dealt with now.
 local function gather(key)
   if seen[key] then return true end
   seen[key] = true

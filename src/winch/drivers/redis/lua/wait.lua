@@ -1,4 +1,4 @@
--- wait: somebody waits for these queues ('' is for due jobs), for so many seconds.
+-- wait: a worker waits for these queues ('' is for due jobs), for so many seconds.
 -- A:      waiter, names, seconds
 -- Return: 1
 -- Keys:   waiting

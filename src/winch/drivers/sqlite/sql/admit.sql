@@ -244,12 +244,12 @@ SELECT key
 FROM gates
 WHERE key IS NOT NULL;
 
--- admit.forget: turns of jobs that are gone for good, and gates that nobody needs to remember.
+-- admit.forget: turns of jobs that are gone for good, and gates that need not be remembered.
 DELETE FROM winch_permit
 WHERE NOT EXISTS (SELECT 1 FROM winch_job WHERE id = winch_permit.job)
     AND NOT EXISTS (SELECT 1 FROM winch_archive WHERE id = winch_permit.job);
 
--- admit.holders: who holds permits of a gate.
+-- admit.holders: the holders of a gate's permits.
 SELECT job
 FROM winch_permit
 WHERE gate = :key

@@ -34,7 +34,7 @@ SELECT CASE
     )
 END;
 
--- claim.take: ready -> running, by their ids; nobody else has written since they were found.
+-- claim.take: ready -> running, by their ids; no other process has written since they were found.
 -- The fence grows with each claim of a job, also after a restored backup; the caller reckons it as it is here.
 UPDATE winch_job
 SET state = 'running',

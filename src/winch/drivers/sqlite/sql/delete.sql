@@ -1,4 +1,4 @@
--- delete: removes jobs that are not running. Live ones are marked, then deleted: the mark tells the
+-- delete: removes jobs that are not running. Live ones are marked, then deleted: the mark shows the
 -- triggers for events a deletion from a move to the archive.
 UPDATE winch_job
 SET deleted_at = :now
@@ -10,7 +10,7 @@ DELETE FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND deleted_at IS NOT NULL;
 
--- delete.mark_kept: the same for final ones, where the mark tells a deletion from prune and retry.
+-- delete.mark_kept: the same for final ones, where the mark distinguishes a deletion from prune and retry.
 UPDATE winch_archive
 SET deleted_at = :now
 WHERE id IN (SELECT value FROM json_each(:ids));

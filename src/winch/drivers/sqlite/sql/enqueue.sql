@@ -1,6 +1,6 @@
 -- enqueue: -> ready | scheduled. One statement for all jobs of a call that share an envelope: :jobs is a JSON
 -- object of id -> args. Binding twenty values for each job costs twice as much. Members of a FIFO key have a number
--- each (:seq), so they are stored one by one. Its options tell whether a job has gates.
+-- each (:seq), so they are stored one by one. Its options show whether a job has gates.
 INSERT INTO winch_job (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, sort_key, changed_at, gate

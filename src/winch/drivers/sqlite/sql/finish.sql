@@ -31,7 +31,7 @@ WHERE id IN (SELECT key FROM json_each(:results))
     AND gate IS NULL
     AND token = :token;
 
--- finish.ended: who had ended the claims that are no longer live.
+-- finish.ended: what ended the claims that are no longer live.
 SELECT id, state, ended_token, history
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))

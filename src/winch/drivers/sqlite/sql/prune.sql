@@ -21,7 +21,7 @@ FROM (
 WHERE headers <> '{}'
     AND instr(headers, '"winch-awaited"') > 0;
 
--- prune.needed: which of what is asked for somebody still needs: its parent is live, somebody waits for its key, or a live
+-- prune.needed: which of the given jobs are still needed: its parent is live, a job waits for its key, or a live
 -- member of its flow comes after others.
 SELECT asked.key
 FROM json_each(:asked) AS asked
@@ -54,7 +54,7 @@ WHERE ended_at <= :before;
 DELETE FROM winch_declaration
 WHERE session NOT IN (SELECT id FROM winch_session);
 
--- prune.signals: signals that were taken, or that nobody has waited for, long enough ago.
+-- prune.signals: signals that were taken, or that no job has waited for, long enough ago.
 DELETE FROM winch_signal
 WHERE sent_at <= :taken_before
     AND (taken_by IS NOT NULL OR sent_at <= :untaken_before);

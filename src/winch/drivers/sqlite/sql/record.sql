@@ -36,8 +36,8 @@ DELETE FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- record.awaited: these jobs are about to leave the live ones: those that others may wait for are to be looked at again.
--- Where nobody waits for anything this reads one empty table: a wait that begins later has its keys looked at then.
--- Jobs that are waited for together are told about once, and not again while their key stands last in the list.
+-- Where no job waits for anything this reads one empty table: a wait that begins later has its keys looked at then.
+-- Jobs that are waited for together are noted once, and not again while their key stands last in the list.
 WITH ended (id, headers) AS MATERIALIZED (
     SELECT winch_job.id, winch_job.headers
     FROM (SELECT 1 FROM winch_waiting LIMIT 1)

@@ -12,7 +12,7 @@ WHERE taken_by = :id
     AND wanted_by = :wanted_by
     AND name = :name;
 
--- take_signal.first: the oldest that nobody has taken.
+-- take_signal.first: the oldest that is not taken.
 UPDATE winch_signal
 SET taken_by = :id,
     wanted_by = :wanted_by

@@ -10,7 +10,7 @@ FROM winch_waiting
 WHERE until <= :now
 LIMIT :limit;
 
--- unblock.sent: which of these names have a signal that nobody has taken.
+-- unblock.sent: which of these names have a signal that is not taken.
 SELECT DISTINCT name
 FROM winch_signal
 WHERE taken_by IS NULL
@@ -36,7 +36,7 @@ FROM winch_archive
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'dead';
 
--- unblock.came: what has come goes; who waited for it, and whether that was enough.
+-- unblock.came: what has come goes; which jobs waited for it, and whether that was enough.
 DELETE FROM winch_waiting
 WHERE key IN (SELECT value FROM json_each(:keys))
 RETURNING job, is_enough;

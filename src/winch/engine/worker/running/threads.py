@@ -215,7 +215,7 @@ class Threads:
                 call = following
 
     def _report(self, ended: ThreadCall | ThreadRow) -> bool:
-        """Tell the loop; False when it has closed: the worker is gone, so is its thread."""
+        """Notify the loop; False when it has closed: the worker is gone, so is its thread."""
         self._ended.append(ended)
         if not self._is_poked:
             self._is_poked = True
@@ -268,7 +268,7 @@ class ThreadRows:
     """The rows of one worker."""
 
     def __init__(self, parts: Parts, threads: Threads, on_ended: Callable[[float], None]) -> None:
-        """`on_ended` gets the seconds of each job, while its slot goes on with the next."""
+        """`on_ended` gets the seconds of each job, while its slot continues with the next."""
         self._jobs = parts.jobs
         self._executor = parts.executor
         self._recorder = parts.recorder

@@ -214,7 +214,7 @@ class ClusterReadVerbs:
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         """By time, and by part between equals. Only events that no node can write before any
-        more are returned: a reader that goes on from the last number misses nothing."""
+        more are returned: a reader that continues from the last number misses nothing."""
 
         def body() -> Body[list[Event]]:
             nodes = self._route.bells()

@@ -1,4 +1,4 @@
-"""finish: a claim's own end, fenced by (id, token), told apart from a repeat and from a lost claim."""
+"""finish: a claim's own end, fenced by (id, token), distinct from a repeat and from a lost claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody still needs is neither pruned nor trimmed: members of an open flow, children."""
+"""Jobs that others still need are neither pruned nor trimmed: members of an open flow, children."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def members_are_kept_while_others_of_their_flow_wait_for_them(bench: Bench) -> N
     assert bench.prune() == 0
     bench.complete(last)
     unblock(bench)
-    bench.advance(LONG)  # it is ready, and nobody claims it
+    bench.advance(LONG)  # it is ready, and no worker claims it
     assert bench.get(flow.callback).state is JobState.READY
     assert bench.prune() == 0
     claim = bench.take("callbacks")

@@ -1,6 +1,6 @@
 """Every (state, verb) pair of the one table of transitions.
 
-An allowed pair leads to a state that the table names. A forbidden one changes nothing and says so.
+An allowed pair leads to a state that the table names. A forbidden one changes nothing and is refused.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ UNREACHABLE_STATES = frozenset({JobState.BLOCKED})
 UNREACHABLE_VERBS = frozenset({"admit", "hold"})
 REACHABLE_STATES = tuple(state for state in JobState if state not in UNREACHABLE_STATES)
 
-# Applies a verb to one job; returns whether the driver's answer says that it took.
+# Applies a verb to one job; returns whether it took, by the driver's answer.
 Apply = Callable[[Bench, JobRecord], bool]
 
 
 def ref_of(bench: Bench, job: JobRecord) -> ClaimRef:
-    """The claim of a running job; of any other, one that nobody has."""
+    """The claim of a running job; of any other, one that does not exist."""
     return ClaimRef(job.id, job.token or bench.new_token())
 
 

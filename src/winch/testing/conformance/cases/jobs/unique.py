@@ -1,4 +1,4 @@
-"""Unique keys: at most one live job has a key, whoever stores, retries, ends or rolls back."""
+"""Unique keys: at most one live job has a key, whatever calls store, retry, end or roll back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keyed(bench: Bench, mode: Duplicate = Duplicate.RETURN, **fields: Any) -> Ne
 
 
 def is_held(bench: Bench, **fields: Any) -> str | None:
-    """Who has the key: asked with a job that is deleted again where it was stored."""
+    """The holder of the key: found with a job that is deleted again where it was stored."""
     (answer,) = bench.enqueue(keyed(bench, **fields))
     if answer.is_new:
         bench.delete(answer.id)

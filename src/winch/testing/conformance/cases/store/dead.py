@@ -321,7 +321,7 @@ def trimming_is_asked_for_by_task_and_queue(bench: Bench) -> None:
 @case()
 def a_tasks_own_limits_beat_the_given_ones_unless_forced(bench: Bench) -> None:
     kill_some(bench, 3, task="a.run", options='{"dead_count":9}')
-    own = kill_some(bench, 1, task="a.run", options='{"dead_count":2}')  # the newest one says it
+    own = kill_some(bench, 1, task="a.run", options='{"dead_count":2}')  # by the newest one
     plain = kill_some(bench, 3, task="b.run", options='{"timeout":"none"}')
     broken = kill_some(bench, 1, task="c.run", options="{")
     assert bench.trim(count=3) == 2

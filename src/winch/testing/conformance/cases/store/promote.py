@@ -1,4 +1,4 @@
-"""promote: due jobs become ready, and the next due moment is told."""
+"""promote: due jobs become ready, and the next due moment is returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rescue: running jobs whose session is over go back, and nobody can finish them late."""
+"""rescue: running jobs whose session is over go back, and no late finish counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Schedules: every window gets its job once, whoever ticks; definitions follow the live sessions."""
+"""Schedules: every window gets its job once, whichever process ticks; definitions follow the live
+sessions."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def declared(defined: Definition, name: str = NAME) -> Declared:
 
 
 def start(bench: Bench) -> datetime:
-    """The bench's time at the beginning of a minute, so that windows are easily told."""
+    """The bench's time at the beginning of a minute, so that windows are easily recognised."""
     bench.now = bench.at.replace(second=0, microsecond=0) + MINUTE
     return bench.now
 

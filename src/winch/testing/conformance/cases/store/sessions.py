@@ -1,4 +1,4 @@
-"""start_session, beat, end_session: who holds claims, and what becomes of them when a process ends."""
+"""start_session, beat, end_session: claims, and what becomes of them when a process ends."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def a_session_that_stops_gives_everything_back_uncounted(bench: Bench) -> None:
     session = bench.start_session()
     bench.add_many(2)
     claims = bench.claim(session=session)
-    back = bench.end_session(session, *claims)  # started, but nobody died
+    back = bench.end_session(session, *claims)  # started, but no process died
     assert back == sorted(
         (Rescued(claim.id, claim.token, session, JobState.READY) for claim in claims),
         key=lambda rescued: rescued.id,

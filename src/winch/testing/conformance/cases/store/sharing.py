@@ -73,7 +73,7 @@ async def a_job_of_another_process_rings(bench: Bench) -> None:
     try:
         await bell.arm()
         peer = await asyncio.to_thread(start_peer, bench, "enqueue", "1")
-        for _ in range(40):  # the waiter says again and again that it waits, as a worker does
+        for _ in range(40):  # the waiter announces itself repeatedly, as a worker does
             if await bell.wait(1.0):
                 break
             await bell.arm()

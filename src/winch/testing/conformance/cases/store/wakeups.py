@@ -1,6 +1,6 @@
 """bell: an idle worker is woken. A hint, so a ring too many is no fault; a missing one costs a poll.
 
-These cases use the store's own clock: who waits, and until when, is a matter of real time.
+These cases use the store's own clock: waiting is a matter of real time.
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ async def a_job_stored_in_a_callers_transaction_rings_at_its_commit(bench: Bench
             await bench.driver.arun_on(conn, bench.driver.enqueue([bench.new_job()]))
             assert not await bell.wait(SILENCE)
             await bell.arm()
-        # A producer that read "nobody waits" before may commit silently; the worker's poll is the floor.
+        # A producer that read "no worker waits" before may commit silently; the worker's poll is the
+        # floor.
         await bell.wait(SILENCE)
         session = bench.new_session()
         await bench.acall(bench.driver.start_session(session))
