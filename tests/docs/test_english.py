@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +110,36 @@ def documented(name: str, public: object) -> Iterator[tuple[str, str]]:
             if not member.startswith("_"):
                 target = value.fget if isinstance(value, property) else value
                 yield f"{name}.{member}", inspect.getdoc(target) or ""
+
+
+# The narrower list for what only developers read.
+ACTORLESS = re.compile(
+    r"\bwhoever\b|\bsomebody\b|\bnobody\b|\banybody\b|\bunseen\b|\bhas the say\b|\bsuch a one\b",
+    flags=re.IGNORECASE,
+)
+
+
+def test_comments_and_docstrings_name_the_actor() -> None:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for line, text in prose(path.read_text()):
+            if ACTORLESS.search(text):
+                found[f"{path.relative_to(PACKAGE).as_posix()}:{line}"] = text
+    for path in sorted([*PACKAGE.rglob("*.lua"), *PACKAGE.rglob("*.sql")]):
+        if "migrations" in path.parts:  # applied as they are
+            continue
+        for line, text in enumerate(path.read_text().splitlines(), start=1):
+            if ACTORLESS.search(text.partition("--")[2]):
+                found[f"{path.relative_to(PACKAGE).as_posix()}:{line}"] = text
+    assert found == {}
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, and strings in triple quotes."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_text = token.type == tokenize.STRING and token.string.lstrip("rfb").startswith('"""')
+        if token.type == tokenize.COMMENT or is_text:
+            yield token.start[0], token.string
 
 
 def test_every_invariant_has_its_line() -> None:

@@ -1,5 +1,5 @@
 -- draw: which jobs of one queue a claim takes where some have gates or tenants; see core/gates/draw.py.
--- One order for jobs without a tenant, plain and gated; between tenants whoever had least for its weight.
+-- One order for jobs without a tenant, plain and gated; between tenants the one with the least for its weight.
 -- Keys: ready, gated, tenanted, line, tenants, fair, env, st, blocked, stopped, closed, opens, gate, rests,
 --       used, permits, turn, members, limits
 -- Jobs of tenants that are read at once, and how many are held in one call.

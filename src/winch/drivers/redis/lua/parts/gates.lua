@@ -9,7 +9,7 @@ local function gates()
   if made_gates then return made_gates end
   local G, texts = {}, {}
 
-  -- Text that somebody damaged by hand has no gates: the job runs rather than waits for ever.
+  -- Text that was damaged by hand has no gates: the job runs rather than waits for ever.
   local function decoded(options)
     local is_json, said = pcall(cjson.decode, options)
     if not is_json or type(said) ~= 'table' or type(said.gates) ~= 'table' then return {} end
@@ -134,7 +134,7 @@ local function gates()
   function G.open_at(key, moment)
     if moment then
       call('ZADD', K.opens, string.format('%d', moment), key)
-      is_due = true  -- whoever opens gates may have to do so sooner than it sleeps
+      is_due = true  -- the process that opens gates may have to do so before its sleep ends
     else
       call('ZREM', K.opens, key)
     end

@@ -38,7 +38,7 @@ local function rates()
     return state.from == window and state.used or 0
   end
 
-  -- nil: there is room now. Else the moment at which there will be, if nobody else takes it.
+  -- nil: there is room now. Else the moment at which there will be, if no other job takes it.
   function R.next(look, use)
     local n, per, how, burst = numbers(look, use)
     local state, weight = look.state or {}, use.weight

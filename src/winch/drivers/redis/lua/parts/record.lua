@@ -113,7 +113,7 @@ local function waiter(key, wait)
   return #key .. ':' .. key .. ':' .. wait
 end
 
--- Somebody waits for this, and it has come: unblock will look at it.
+-- A job waits for this, and it has come: unblock will look at it.
 local function look_again(key)
   local from = waiter(key, '')
   if #call('ZRANGEBYLEX', K.waiters, '[' .. from, '[' .. from .. ':', 'LIMIT', 0, 1) == 0 then return end

@@ -6,7 +6,7 @@ local function scopes()
   if made_scopes then return made_scopes end
   local S = {}
 
-  -- nil: nobody has braked or tripped this scope, and nothing is counted while it is so.
+  -- nil: this scope is neither braked nor tripped, and nothing is counted in that state.
   function S.held(look)
     local state = look.state
     return state and (state['until'] or 0) > 0 and state or nil

@@ -431,7 +431,7 @@ def a_loser_waits_for_the_winner_and_hears_its_id(bench: Bench) -> None:
         conn = stack.enter_context(bench.transaction())
         bench.call_on(conn, bench.driver.enqueue([first], now=bench.now))
         producer = waiting_producer(bench, second)
-        assert next(producer) == [], "nobody is told of a job that may never be"
+        assert next(producer) == [], "no caller receives a job that may never exist"
         stack.close()
         assert next(producer) == [Enqueued(second.id, is_new=False, holder=first.id)]
 

@@ -78,7 +78,7 @@ async def a_job_of_another_process_rings(bench: Bench) -> None:
                 break
             await bell.arm()
         else:
-            raise AssertionError("nobody rang for the job of another process")
+            raise AssertionError("no ring for the job of another process")
         await asyncio.to_thread(answer_of, peer)
     finally:
         await bell.aclose()

@@ -59,7 +59,7 @@ async def arming_and_looking_again_never_misses_a_job(bench: Bench) -> None:
                 params = bench.claiming(session=session.id)
                 if await bench.acall(bench.driver.claim(params)):
                     break
-                assert await bell.wait(SOON), "nobody rang for a job that was stored"
+                assert await bell.wait(SOON), "no producer rang for a job that was stored"
             await producer
             assert time.monotonic() - started < SOON
 
