@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build/site"
 PICTURES = ROOT / "build/site-look"
-# Passes are not listed, which saves most of the time. A phone has the colours of the light view.
+# A phone has the colours of the light view.
 OPTIONS: dict[str, dict[str, Any]] = {
     "light": {"resultTypes": ["violations"]},
     "dark": {"resultTypes": ["violations"]},
@@ -61,36 +62,52 @@ def paths() -> list[str]:
     return sorted(str(page.parent.relative_to(home)) for page in home.rglob("index.html"))
 
 
-def test_every_page_in_a_browser(address: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
+@contextmanager
+def opened(view: str) -> Iterator[Any]:
+    """A page of a browser with the width and the colours of this view."""
     from playwright.sync_api import sync_playwright
 
-    shutil.rmtree(PICTURES, ignore_errors=True)
-    wrong: list[str] = []
+    width, scheme = VIEWS[view]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        for view, (width, scheme) in VIEWS.items():
-            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-            page = context.new_page()
-            page.on("request", partial(_elsewhere, address, wrong))
-            page.on("console", partial(_complains, page, wrong))
-            page.on("pageerror", partial(_fails, page, wrong))
-            for path in paths():
-                answer = page.goto(f"{address}/{winch.__version__}/{path}/")
-                assert answer.status == 200, path
-                picture = PICTURES / view / f"{path.replace('/', '-')}.png"
-                picture.parent.mkdir(parents=True, exist_ok=True)
-                page.screenshot(path=picture)
-                if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                    wrong.append(f"{view} {path}: wider than the window")
-                found = Axe().run(page, options=OPTIONS[view]).response["violations"]
-                wrong += [
-                    f"{view} {path}: {one['id']} {one['nodes'][0]['target']}"
-                    for one in found
-                    if one["impact"] in ("serious", "critical")
-                ]
-            context.close()
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        yield context.new_page()
         browser.close()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_page_opens(address: str, view: str) -> None:
+    shutil.rmtree(PICTURES / view, ignore_errors=True)
+    (PICTURES / view).mkdir(parents=True)
+    wrong: list[str] = []
+    with opened(view) as page:
+        page.on("request", partial(_elsewhere, address, wrong))
+        page.on("console", partial(_complains, page, wrong))
+        page.on("pageerror", partial(_fails, page, wrong))
+        for path in paths():
+            answer = page.goto(f"{address}/{winch.__version__}/{path}/")
+            assert answer.status == 200, path
+            page.screenshot(path=PICTURES / view / f"{path.replace('/', '-')}.png")
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                wrong.append(f"{path}: wider than the window")
+    assert wrong == [], "\n".join(wrong)
+    assert len(list((PICTURES / view).iterdir())) == len(paths()) > 80
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing_serious(address: str, view: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    wrong: list[str] = []
+    with opened(view) as page:
+        for path in paths():
+            page.goto(f"{address}/{winch.__version__}/{path}/")
+            found = Axe().run(page, options=OPTIONS[view]).response["violations"]
+            wrong += [
+                f"{path}: {one['id']} {one['nodes'][0]['target']}"
+                for one in found
+                if one["impact"] in ("serious", "critical")
+            ]
     assert wrong == [], "\n".join(wrong)
 
 

@@ -96,9 +96,7 @@ def _enqueue_by_name(app: App, task: str, args: dict[str, Any], given: dict[str,
     knowing = [session for session in live if task in session.tasks]
     if not knowing:
         if not live:
-            raise ConfigError(
-                f"no live worker knows a task named {task!r}: name the app with -A, or start a worker"
-            )
+            raise ConfigError(f"cannot check the task {task!r}: no worker is live; name the app with -A")
         raise UnknownTask(task, {name for session in live for name in session.tasks})
     given_options = enqueue_options(given, tuple(EnqueueOptions.__struct_fields__))
     # The task's own queue is set in the app's code; only a queue that a worker serves is safe.
