@@ -1,4 +1,4 @@
-"""A CSV import that says how far it is and goes on where it was.
+"""A CSV import that reports its progress and continues where it was.
 
 The checkpoint is saved after every hundred lines. An attempt that dies between two of them reads at most
 a hundred lines again, so a line is written under its number: writing it twice changes nothing.

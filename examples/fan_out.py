@@ -1,4 +1,4 @@
-"""One event, many children: a newsletter goes to every reader, and one job tells how it went."""
+"""One event, many children: a newsletter goes to every reader, and one job reports the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A nightly report: the pages are made two at a time, then one job binds them; the batch tells of
+"""A nightly report: the pages are made two at a time, then one job binds them; the batch reports
 failures."""
 
 from __future__ import annotations

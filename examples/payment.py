@@ -1,4 +1,4 @@
-"""A payment that happens once, whoever asks for it how often: the key is known here and at the
+"""A payment that happens once, however often it is requested: the key is known here and at the
 provider."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class MailServer:
         if self.silent:
             self.silent -= 1
             raise TimeoutError("no answer")
-        self.sent[key] = to  # one letter for each key, however often it is asked
+        self.sent[key] = to  # one letter for each key, however often it is requested
 
 
 server = MailServer()

@@ -39,7 +39,7 @@ thumbnails = sa.Table(
     sa.Column("order_id", sa.Text, nullable=False),
     sa.Column("digest", sa.Text, nullable=False),
 )
-# Entries of one product are numbered by whoever writes the next: right only because they come in turn.
+# The next writer numbers the entries of a product: right only because they come in turn.
 ledger = sa.Table(
     "shop_ledger",
     metadata,
@@ -103,7 +103,7 @@ IN_STOCK = 1_000_000
 
 @dataclass(frozen=True)
 class Effects:
-    """Where a job writes. `tx` is the job's own transaction, where the store has one; else `is_new` says
+    """Where a job writes. `tx` is the job's own transaction, where the store has one; `is_new` tells
     whether an earlier attempt has written already."""
 
     run: Callable[[Any], list[tuple[Any, ...]]]
@@ -148,7 +148,7 @@ class Books:
         self, ctx: Context, written: sa.Table, key: str, column: str = "order_id"
     ) -> Iterator[Effects]:
         """A job's writes about one order, once. One commit with the end of the job where the store can;
-        else the row of this order in `written` tells a later attempt that they are done."""
+        else the row of this order in `written` shows a later attempt that they are done."""
         if not self.is_apart:
             with ctx.transaction() as tx:
                 yield Effects(lambda statement: self.run(tx.connection, statement), tx, is_new=True)

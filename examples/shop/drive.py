@@ -48,7 +48,7 @@ def free_port() -> int:
 
 
 class Town:
-    """All the processes of the shop, and the one who kills them."""
+    """All the processes of the shop, and the code that kills them."""
 
     def __init__(self, folder: Path, url: str, seed: int) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class Town:
         return self._start("-m", "winch", "worker", *options)
 
     def strike(self, cut: Any) -> None:
-        """Kill somebody without a warning, and put a new one in the place."""
+        """Kill a process without a warning, and start a new one in its place."""
         what = self.dice.choice(["child", "child", "supervisor", "web", "cut" if cut else "child"])
         if what == "child" and time.monotonic() > self.cells_until:
             # Rarely: a job whose own process dies three times is dead, and rightly so.
@@ -135,7 +135,7 @@ class Town:
 
 
 def order_goods(port: int, placed: list[dict[str, Any]], until: float, seed: int) -> None:
-    """One customer: orders, and asks again with the same id until it is taken."""
+    """One customer: orders, and repeats the request with the same id until it succeeds."""
     from examples.shop.books import PRODUCTS
 
     dice = random.Random(seed)
@@ -398,8 +398,8 @@ def run(folder: Path, url: str, seconds: float, seed: int, cut: Any = None) -> i
     dead = states[JobState.DEAD]
     wrong += [f"{dead} jobs are dead"] * bool(dead)
     wrong += [f"{job.record.task} {job.id}: {job.record.reason}" for job in app.jobs.list(state="dead")]
-    wrong += ["nobody checked out"] * (not answers)
-    wrong += ["nobody was killed"] * (not town.kills) + ["nothing was ordered"] * (not placed)
+    wrong += ["no customer checked out"] * (not answers)
+    wrong += ["no process was killed"] * (not town.kills) + ["nothing was ordered"] * (not placed)
     wrong += [f"a worker ended with {code}" for code in codes if code != 0]
     for line in wrong[:20]:
         print(f"WRONG: {line}")

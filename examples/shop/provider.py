@@ -1,6 +1,6 @@
-"""The payment provider: somebody else's system, with a ledger of its own.
+"""The payment provider: another company's system, with a ledger of its own.
 
-It charges once for each idempotency key, however often it is asked; that is all Winch needs of it.
+It charges once for each idempotency key, however often it is called; that is all Winch needs of it.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def send_receipt(order_id: str, *, ctx: Context) -> None:
 
 @app.task(queue="pictures", isolate="process", timeout="30s")
 def draw(order_id: str, *, ctx: Context) -> None:
-    """A thumbnail, in a process of its own: heavy, and nobody's loss when it dies."""
+    """A thumbnail, in a process of its own: heavy, and no other job suffers when it dies."""
     digest = order_id.encode()
     for _ in range(2000):
         digest = hashlib.sha256(digest).digest()
@@ -150,7 +150,7 @@ def reindex(product: str, *, ctx: Context) -> None:
 )
 @app.task(queue="reports")
 def report(*, ctx: Context) -> int:
-    """Count what was paid. One report for each window, whoever ticks and whoever is killed."""
+    """Count what was paid. One report for each window, whichever processes tick or are killed."""
     window = ctx.headers["winch-window"]
     with books.effects(ctx, reports, window, "window_at") as effects:
         paid = sa.select(sa.func.count()).select_from(orders).where(orders.c.state == "paid")

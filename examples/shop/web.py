@@ -22,7 +22,7 @@ class Order(BaseModel):
 
 
 class Answer(BaseModel):
-    """What a person says to a checkout."""
+    """The answer of a person to a checkout."""
 
     id: str
     ok: bool
@@ -49,7 +49,7 @@ def place(order: Order) -> dict[str, str]:
             fair = pay.using(conn=tx, id=order.id, tenant=order.product)
             fair.enqueue(order.id, order.product)  # type: ignore[call-arg]  # ctx is injected
     if books.is_apart:
-        # After the commit, and again when the customer asks again: one id is one job.
+        # After the commit, and again when the customer repeats the request: one id is one job.
         fair = pay.using(id=order.id, tenant=order.product)
         fair.enqueue(order.id, order.product)  # type: ignore[call-arg]
     return {"order": order.id}
