@@ -1,1 +1,1 @@
-"""Commands of `manage.py`."""
+"""Management of a Django project: `manage.py winch`."""
