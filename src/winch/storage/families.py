@@ -283,9 +283,9 @@ class GateVerbs(Protocol):
         ...
 
     def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
-        """Set what claims of this queue read, from now on and for every job in it, whoever stored it.
-        Jobs that run now count against the concurrency. No claim that began before takes a job after
-        this call has returned without counting it. May be repeated."""
+        """Set what claims of this queue read, from now on and for every job in it, whichever producer
+        stored it. Jobs that run now count against the concurrency. No claim that began before takes a
+        job after this call has returned without counting it. May be repeated."""
         ...
 
     def limits(self) -> Verb[list[LimitInfo]]:

@@ -88,7 +88,7 @@ def named_limits(
     waiting: Iterable[Sequence[Any]],
     queues: Iterable[Sequence[Any]] = (),
 ) -> list[LimitInfo]:
-    """Limits by name, from the permits and the waiting jobs of each gate. `queues` have a concurrency."""
+    """Limits by name, from the permits and waiting jobs of each gate. `queues` have a concurrency."""
     out: dict[str, int] = {}
     held: dict[str, int] = {}
     for counts, rows in ((out, used), (held, waiting)):
